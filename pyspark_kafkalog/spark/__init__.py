@@ -1,0 +1,1 @@
+"""The `kafkalog` data source: options, offset ranges, splits, readers, writers."""

@@ -1,0 +1,120 @@
+"""Every call that changes the file system goes through here, so that a test can make any one of them fail.
+
+Reading needs no seam: it changes nothing, and hostile bytes are tried with real files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.record.header import Buffer
+
+_COPY_CHUNK_BYTES: Final = 8 << 20
+
+
+class FileSystem:
+    """The local POSIX file system. Tests subclass it to inject faults and kills.
+
+    Files are handled by descriptor (`open`, `pwrite_all`, `fsync`, `close`), names by path.
+    """
+
+    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
+        """os.open with O_CLOEXEC; the umask decides the mode."""
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
+        """Write all of `data` at byte `position`; loops over short writes."""
+        view = memoryview(data).cast("B")
+        while len(view):
+            written = os.pwrite(fd, view, position)
+            if written == 0:
+                raise OSError(errno.EIO, "wrote 0 bytes")
+            view = view[written:]
+            position += written
+
+    def copy_range(self, source_fd: int, source_position: int, fd: int, position: int, length: int) -> None:
+        """Copy `length` bytes between files inside the kernel, or through memory where it cannot."""
+        while length:
+            try:
+                copied = os.copy_file_range(source_fd, fd, length, source_position, position)
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+                    raise
+                self._copy_through_memory(source_fd, source_position, fd, position, length)
+                return
+            if copied == 0:
+                raise OSError(errno.EIO, f"source file ended {length} bytes early")
+            source_position += copied
+            position += copied
+            length -= copied
+
+    def _copy_through_memory(self, source_fd: int, source_position: int, fd: int, position: int, length: int) -> None:
+        while length:
+            chunk = os.pread(source_fd, min(length, _COPY_CHUNK_BYTES), source_position)
+            if not chunk:
+                raise OSError(errno.EIO, f"source file ended {length} bytes early")
+            self.pwrite_all(fd, chunk, position)
+            source_position += len(chunk)
+            position += len(chunk)
+            length -= len(chunk)
+
+    def truncate(self, fd: int, length: int) -> None:
+        """Set the file's length: cuts it, or extends it with zeros."""
+        os.ftruncate(fd, length)
+
+    def fsync(self, fd: int) -> None:
+        """Data and length of the file reach the disk (fdatasync)."""
+        os.fdatasync(fd)
+
+    def fsync_dir(self, directory: Path) -> None:
+        """Names made, renamed or removed in `directory` reach the disk."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace `target` in one step."""
+        os.replace(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give `source` a second name; raises FileExistsError if `target` is there: the compare-and-set."""
+        os.link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def mkdir(self, path: Path) -> None:
+        os.mkdir(path)
+
+    def rmdir(self, path: Path) -> None:
+        os.rmdir(path)
+
+    def write_file_atomic(self, path: Path, data: bytes, *, durable: bool = True) -> None:
+        """Replace the whole file through `<name>.tmp` and a rename: a crash leaves the old content or the new."""
+        temporary = path.with_name(path.name + ".tmp")
+        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            self.pwrite_all(fd, data, 0)
+            if durable:
+                self.fsync(fd)
+        finally:
+            self.close(fd)
+        self.rename(temporary, path)
+        if durable:
+            self.fsync_dir(path.parent)
+
+    def unlink_if_there(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.unlink(path)
+
+
+LOCAL: Final = FileSystem()

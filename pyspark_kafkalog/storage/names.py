@@ -1,0 +1,114 @@
+"""Names of topics, partition directories and files, as Kafka makes and checks them.
+
+Source: org.apache.kafka.common.internals.Topic, org.apache.kafka.storage.internals.log.LogFileUtils and
+UnifiedLog.parseTopicPartitionName.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import InvalidTopicError
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
+PRODUCER_SNAPSHOT_SUFFIX: Final = ".snapshot"
+STAGED_SUFFIX: Final = ".staged"
+DELETED_SUFFIX: Final = ".deleted"
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+CHECKPOINT_SUFFIX: Final = ".checkpoint"
+
+LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+META_PROPERTIES: Final = "meta.properties"
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+_TOPIC_MAX_CHARS: Final = 249
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+_OFFSET_DIGITS: Final = 20
+_SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_PARTITION_DIR = re.compile(r"(.+)-(\d+)")
+
+
+def validate_topic_name(topic: str) -> str:
+    """Return `topic` if Kafka allows it, else raise InvalidTopicError that says which rule it breaks."""
+    if not topic:
+        reason = "the empty string is not allowed"
+    elif topic in (".", ".."):
+        reason = "'.' and '..' are not allowed"
+    elif len(topic) > _TOPIC_MAX_CHARS:
+        reason = f"its length of {len(topic)} is over {_TOPIC_MAX_CHARS}"
+    elif not _TOPIC.fullmatch(topic):
+        reason = "it has a character other than ASCII letters and digits, '.', '_' and '-'"
+    else:
+        return topic
+    raise InvalidTopicError(f"topic name {topic!r} is invalid: {reason}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """A topic's name and a partition's number; `str()` is the name of its directory."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def parse_partition_dir(name: str) -> TopicPartition | None:
+    """The partition that a directory named `name` holds, or None when no partition directory is named so.
+
+    Directories of deleted and stray partitions (`...-delete`, `...-stray`, `...-future`) are none.
+    """
+    match = _PARTITION_DIR.fullmatch(name)
+    if match is None or not _TOPIC.fullmatch(match[1]) or match[1] in (".", ".."):
+        return None
+    partition = int(match[2])
+    if partition > 0x7FFFFFFF or str(partition) != match[2]:
+        return None
+    return TopicPartition(match[1], partition)
+
+
+def offset_file_name(offset: int, suffix: str) -> str:
+    """`offset` in 20 digits with `suffix`: the name of a segment's file."""
+    return f"{offset:0{_OFFSET_DIGITS}d}{suffix}"
+
+
+def parse_segment_file(name: str) -> tuple[int, str] | None:
+    """The base offset and the suffix of a segment file's name, or None when `name` is no such name."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    if match is None or int(match[1]) > 0x7FFFFFFFFFFFFFFF:
+        return None
+    return int(match[1]), match[2]
+
+
+def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:
+    """Path of the file with `suffix` of the segment that starts at `base_offset`."""
+    return directory / offset_file_name(base_offset, suffix)
+
+
+def encode_uuid(raw: bytes) -> str:
+    """Kafka's text form of 16 bytes: base64url without padding, 22 characters (org.apache.kafka.common.Uuid)."""
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def decode_uuid(text: str) -> bytes:
+    """The 16 bytes of a Uuid in Kafka's text form. Raises ValueError when it is none."""
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"{text!r} is not a Uuid in base64url") from error
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} holds {len(raw)} bytes, a Uuid has 16")
+    return raw
