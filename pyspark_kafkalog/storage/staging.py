@@ -1,0 +1,94 @@
+"""Staged data: encoded batches of one topic partition, written by one task, not yet committed.
+
+    <root>/<topic>-<partition>/<write id>-<task>.staged
+
+Kafka ignores the suffix. The file holds record batches back to back with offsets that count from 0; the commit assigns
+the real ones. A table of the batches travels with the task's result, so the commit never reads the file to know it.
+A crash before the commit leaves the file behind; nothing refers to it, and clean-up removes it by age.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.record.header import BATCH_DTYPE, Buffer
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.names import STAGED_SUFFIX, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One finished `.staged` file. `batches` has BATCH_DTYPE: positions in this file, offsets counted from 0."""
+
+    topic_partition: TopicPartition
+    name: str
+    size_bytes: int
+    batches: NDArray[np.void]
+
+    @property
+    def offsets_count(self) -> int:
+        """How many offsets its batches take."""
+        return int(self.batches["last_offset"][-1]) + 1 if len(self.batches) else 0
+
+    @property
+    def records_count(self) -> int:
+        return int(self.batches["records_count"].sum())
+
+    def path(self, root: Path) -> Path:
+        return root / str(self.topic_partition) / self.name
+
+
+class StagedFileWriter:
+    """Writes one staged file; `finish` makes it durable, `discard` removes it."""
+
+    def __init__(
+        self, root: Path, topic_partition: TopicPartition, *, write_id: str, task: int, fs: FileSystem = LOCAL
+    ) -> None:
+        self._fs = fs
+        self._topic_partition = topic_partition
+        self._path = root / str(topic_partition) / f"{write_id}-{task}{STAGED_SUFFIX}"
+        self._fd = fs.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        self._size_bytes = 0
+        self._next_offset = 0
+        self._tables: list[NDArray[np.void]] = []
+
+    @property
+    def next_offset(self) -> int:
+        """Offset, counted from the file's first record, that the next batch must start at."""
+        return self._next_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def append(self, data: Buffer, batches: NDArray[np.void]) -> None:
+        """Write `data`, whose batches are in `batches` (positions in `data`, first base offset `next_offset`)."""
+        if not len(batches):
+            return
+        assert int(batches["base_offset"][0]) == self._next_offset
+        self._fs.pwrite_all(self._fd, data, self._size_bytes)
+        table = np.array(batches, dtype=BATCH_DTYPE)
+        table["position"] += self._size_bytes
+        self._tables.append(table)
+        self._size_bytes += len(memoryview(data).cast("B"))
+        self._next_offset = int(batches["last_offset"][-1]) + 1
+
+    def finish(self, *, durable: bool = True) -> StagedFile:
+        """Make the file durable and describe it. The name becomes durable with the commit that uses it."""
+        try:
+            if durable:
+                self._fs.fsync(self._fd)
+        finally:
+            self._fs.close(self._fd)
+        batches = np.concatenate(self._tables) if self._tables else np.empty(0, dtype=BATCH_DTYPE)
+        return StagedFile(self._topic_partition, self._path.name, self._size_bytes, batches)
+
+    def discard(self) -> None:
+        """Close and remove the file."""
+        self._fs.close(self._fd)
+        self._fs.unlink_if_there(self._path)
