@@ -1,0 +1,309 @@
+"""What the offset index and the time index share: a file of fixed-size entries, memory-mapped and searched.
+
+    entry 0 | entry 1 | ... | entry n-1 | zeros up to the preallocated length, while the segment is active
+
+Entries are written with `pwrite` through the file system seam and read through a read-only mapping of the same pages.
+The zero tail goes on `trim` (roll, close). After SIGKILL it stays, so the real number of entries is found on opening.
+
+Other processes map the file while its writer trims it, and a load from a mapped page past the end of a file kills the
+process. So a reader maps just the entries, which it counts with `pread`; and a writer that drops entries replaces the
+file in one step instead of shortening it.
+
+Source of the rules: org.apache.kafka.storage.internals.log.AbstractIndex.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Final, TypeVar
+
+from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+
+MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
+MAX_INDEX_BYTES: Final = 0x7FFFFFFF
+_WARM_BYTES: Final = (
+    8192  # Lookups are mostly near the end; searching there first touches the same few pages each time.
+)
+_NOT_OPEN: Final = -1
+
+_Index = TypeVar("_Index", bound="MappedIndex")
+
+
+class MappedIndex:
+    """Base of OffsetIndex and TimeIndex; made with `open`, which subclasses inherit.
+
+    `entry_struct` is the layout of one entry, `key_struct` that of its leading, rising key.
+    """
+
+    entry_struct: ClassVar[struct.Struct]
+    key_struct: ClassVar[struct.Struct]
+
+    def __init__(self, path: Path, base_offset: int, *, max_index_bytes: int, writable: bool, fs: FileSystem) -> None:
+        self._path = path
+        self._base_offset = base_offset
+        self._max_index_bytes = max_index_bytes
+        self._fs = fs
+        self._fd = _NOT_OPEN
+        self._map: Buffer = b""
+        self._length_bytes = 0
+        self._entries = 0
+        if writable:
+            self._open_for_writing()
+        else:
+            self._open_for_reading()
+
+    @classmethod
+    def open(
+        cls: type[_Index],
+        path: Path,
+        base_offset: int,
+        *,
+        max_index_bytes: int,
+        writable: bool = False,
+        fs: FileSystem = LOCAL,
+    ) -> _Index:
+        """Open the index of the segment that starts at `base_offset`.
+
+        Read-only: the file as it is, FileNotFoundError when there is none. Writable: made and preallocated to
+        `max_index_bytes` when there is none; an existing file keeps its length, and `resize` makes room to append.
+        """
+        return cls(path, base_offset, max_index_bytes=max_index_bytes, writable=writable, fs=fs)
+
+    def _open_for_reading(self) -> None:
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._load(fd)
+            self._remap(fd, self.size_bytes)
+        finally:
+            os.close(fd)
+
+    def _open_for_writing(self) -> None:
+        if self._max_index_bytes < self.entry_struct.size:
+            raise ValueError(f"an index of {self._max_index_bytes} bytes has no room for one entry")
+        is_new = not self._path.exists()
+        self._fd = self._fs.open(self._path, os.O_RDWR | os.O_CREAT)
+        try:
+            if is_new:
+                self._set_length(self._round_down(self._max_index_bytes))
+            else:
+                self._load(self._fd)
+                self._remap(self._fd, self._length_bytes)
+        except BaseException:
+            self.close_handler()
+            raise
+
+    def _load(self, fd: int) -> None:
+        self._length_bytes = os.fstat(fd).st_size
+        if self._length_bytes > MAX_INDEX_BYTES:
+            raise CorruptIndexError(
+                file=str(self._path),
+                position=MAX_INDEX_BYTES,
+                expected=f"an index of at most {MAX_INDEX_BYTES} bytes",
+                found=f"{self._length_bytes} bytes",
+            )
+        self._entries = self._count_entries(fd)
+
+    def _remap(self, fd: int, length_bytes: int) -> None:
+        if isinstance(self._map, mmap.mmap):
+            self._map.close()
+        self._map = mmap.mmap(fd, length_bytes, mmap.MAP_SHARED, mmap.PROT_READ) if length_bytes else b""
+
+    def _round_down(self, length_bytes: int) -> int:
+        return length_bytes - length_bytes % self.entry_struct.size
+
+    def _count_entries(self, fd: int) -> int:
+        """Entries before the zero tail. Entry 0 may be all zeros itself: timestamp 0 at the segment's base offset."""
+        size = self.entry_struct.size
+        slots = self._length_bytes // size
+        zeros = bytes(size)
+
+        def is_written(slot: int) -> bool:
+            return os.pread(fd, size, slot * size) != zeros
+
+        if slots <= 1:
+            return slots
+        if is_written(slots - 1):
+            return slots
+        low, high = (
+            0,
+            slots - 1,
+        )  # slot `high` and all after it are zero; those up to and with `low` are not, or low is 0
+        while high - low > 1:
+            middle = (low + high) // 2
+            if is_written(middle):
+                low = middle
+            else:
+                high = middle
+        return high if high > 1 or is_written(0) else 0
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def base_offset(self) -> int:
+        return self._base_offset
+
+    @property
+    def entries(self) -> int:
+        """Number of entries, the zero tail not counted."""
+        return self._entries
+
+    @property
+    def max_entries(self) -> int:
+        """Entries that fit in the file at its present length."""
+        return self._length_bytes // self.entry_struct.size
+
+    @property
+    def length_bytes(self) -> int:
+        """Length of the file, preallocated zeros included."""
+        return self._length_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the entries alone: the file's length once trimmed."""
+        return self._entries * self.entry_struct.size
+
+    @property
+    def is_full(self) -> bool:
+        """No entry can be appended; a segment rolls then."""
+        return self._entries >= self.max_entries
+
+    def can_append_offset(self, offset: int) -> bool:
+        """Whether `offset` can be told relative to the base offset in an int32; a segment rolls when not."""
+        return 0 <= offset - self._base_offset <= MAX_RELATIVE_OFFSET
+
+    def resize(self, length_bytes: int) -> None:
+        """Set the file's length, rounded down to whole entries; entries past it are dropped."""
+        rounded = self._round_down(length_bytes)
+        if rounded < self.size_bytes:
+            self._keep_entries(rounded // self.entry_struct.size)
+        if rounded != self._length_bytes:
+            self._set_length(rounded)
+
+    def trim(self) -> None:
+        """Cut the file to its entries: what rolling and closing do."""
+        self.resize(self.size_bytes)
+
+    def truncate(self) -> None:
+        """Drop every entry; the file keeps its length."""
+        self._keep_entries(0)
+
+    def reset(self) -> None:
+        """Drop every entry and preallocate again: what a rebuild begins with, whatever the file holds."""
+        self._replace_file(0)
+        self.resize(self._max_index_bytes)
+
+    def flush(self) -> None:
+        """Wait until the entries are on disk."""
+        self._fs.fsync(self._fd)
+
+    def rename_to(self, path: Path) -> None:
+        """Give the file another name, replacing what has it."""
+        self._fs.rename(self._path, path)
+        self._path = path
+
+    def delete_if_there(self) -> None:
+        """Close and remove the file."""
+        self.close_handler()
+        self._fs.unlink_if_there(self._path)
+
+    def close(self) -> None:
+        """Trim if writable, then let go of the file."""
+        try:
+            if self._fd != _NOT_OPEN:
+                self.trim()
+        finally:
+            self.close_handler()
+
+    def close_handler(self) -> None:
+        """Let go of the file as it is, its zero tail included."""
+        if isinstance(self._map, mmap.mmap):
+            self._map.close()
+        self._map = b""
+        self._entries = 0
+        if self._fd != _NOT_OPEN:
+            fd, self._fd = self._fd, _NOT_OPEN
+            self._fs.close(fd)
+
+    def __enter__(self: _Index) -> _Index:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _set_length(self, length_bytes: int) -> None:
+        self._fs.truncate(self._fd, length_bytes)
+        self._length_bytes = length_bytes
+        self._remap(self._fd, length_bytes)
+
+    def _keep_entries(self, entries: int) -> None:
+        """Keep the first `entries`; the file keeps its length, zeros take the place of the dropped ones."""
+        if entries >= self._entries:
+            return
+        length_bytes = self._round_down(self._length_bytes)
+        self._replace_file(entries)
+        self._set_length(length_bytes)
+
+    def _replace_file(self, entries: int) -> None:
+        kept = bytes(self._map[: entries * self.entry_struct.size])
+        self._fs.write_file_atomic(self._path, kept, durable=False)
+        fd = self._fs.open(self._path, os.O_RDWR)
+        old_fd, self._fd = self._fd, fd
+        self._fs.close(old_fd)
+        self._entries = entries
+        self._length_bytes = len(kept)
+        self._remap(fd, len(kept))
+
+    def _append_bytes(self, data: Buffer, count: int) -> None:
+        if self._entries + count > self.max_entries:
+            raise ValueError(f"{self._path} has room for {self.max_entries - self._entries} more entries, not {count}")
+        self._fs.pwrite_all(self._fd, data, self.size_bytes)
+        self._entries += count
+
+    def _floor_slot(self, key: int) -> int:
+        """Slot of the last entry whose key is not above `key`, or -1. Bounded whatever the bytes are."""
+        entries = self._entries
+        if not entries:
+            return -1
+        unpack_key = self.key_struct.unpack_from
+        size = self.entry_struct.size
+        view = self._map
+        low, high = 0, entries - 1
+        warm = entries - 1 - _WARM_BYTES // size
+        if warm > 0:
+            if unpack_key(view, warm * size)[0] <= key:
+                low = warm
+            else:
+                high = warm - 1
+        if unpack_key(view, low * size)[0] > key:
+            return -1
+        while low < high:
+            middle = (low + high + 1) >> 1
+            if unpack_key(view, middle * size)[0] > key:
+                high = middle - 1
+            else:
+                low = middle
+        return low
+
+    def _entry_fields(self, slot: int) -> tuple[int, int]:
+        first, second = self.entry_struct.unpack_from(self._map, slot * self.entry_struct.size)
+        return first, second
+
+    def _check_length(self) -> None:
+        size = self.entry_struct.size
+        if self._length_bytes % size:
+            raise CorruptIndexError(
+                file=str(self._path),
+                position=self._round_down(self._length_bytes),
+                expected=f"a file of whole entries of {size} bytes",
+                found=f"{self._length_bytes} bytes",
+            )

@@ -1,0 +1,118 @@
+"""Producer-state snapshot, `<20 digit offset>.snapshot`: what each live producer last wrote below that offset.
+
+    0   version   int16   1
+    2   crc       uint32  CRC-32C of every byte after this field
+    6   count     int32
+    10  count entries of 46 bytes:
+        producerId int64, epoch int16, lastSequence int32, lastOffset int64, offsetDelta int32, timestamp int64,
+        coordinatorEpoch int32, currentTxnFirstOffset int64 (-1: no open transaction)
+
+All big-endian. Written on every roll and clean close, whole files only. A crash leaves the snapshot absent or complete
+here (temporary file and rename); a broker may leave a torn one, which its CRC shows. A missing or damaged one costs a
+replay of the log from the snapshot before it, no data. Source of the rules: ProducerStateManager (readSnapshot,
+writeSnapshot) in org.apache.kafka.storage.internals.log and the ProducerSnapshot schema.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.record.crc32c import crc32c
+from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+
+SNAPSHOT_VERSION: Final = 1
+NO_OFFSET: Final = -1
+
+_HEADER = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_CRC_AT: Final = 2
+_COUNT_AT: Final = 6
+# Room for 5.8 million producers; a larger file is a damaged one, and reading it would not be bounded.
+_MAX_SNAPSHOT_BYTES: Final = 256 << 20
+
+assert _HEADER.size == 10
+assert _ENTRY.size == 46
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStateEntry:
+    """What one producer last did in a partition. Fields in the order of the file.
+
+    `last_sequence`, `last_offset` are -1 and `offset_delta` 0 when no batch of the current epoch is remembered.
+    `offset_delta` is last offset minus first offset of the last batch. `last_timestamp_ms` is that of the records.
+    `current_txn_first_offset` is -1 when no transaction is open.
+    """
+
+    producer_id: int
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    last_sequence: int = NO_SEQUENCE
+    last_offset: int = NO_OFFSET
+    offset_delta: int = 0
+    last_timestamp_ms: int = NO_TIMESTAMP
+    coordinator_epoch: int = -1
+    current_txn_first_offset: int = NO_OFFSET
+
+
+def encode_snapshot(entries: Iterable[ProducerStateEntry]) -> bytes:
+    """The bytes of a snapshot file that holds `entries` in the order given."""
+    packed = [_ENTRY.pack(*astuple(entry)) for entry in entries]
+    body = struct.pack(">i", len(packed)) + b"".join(packed)
+    return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes, *, file: str) -> tuple[ProducerStateEntry, ...]:
+    """The entries of a snapshot file's bytes. `file` is named in errors.
+
+    Raises CorruptIndexError when the version is unknown, the CRC is wrong or the count does not match the length.
+    """
+    if len(data) < _HEADER.size:
+        raise CorruptIndexError(
+            file=file, position=0, expected=f"at least {_HEADER.size} bytes of snapshot", found=f"{len(data)} bytes"
+        )
+    version, crc, count = _HEADER.unpack_from(data)
+    if version != SNAPSHOT_VERSION:
+        raise CorruptIndexError(
+            file=file, position=0, expected=f"snapshot version {SNAPSHOT_VERSION}", found=f"version {version}"
+        )
+    computed = crc32c(memoryview(data)[_COUNT_AT:])
+    if crc != computed:
+        raise CorruptIndexError(file=file, position=_CRC_AT, expected=f"CRC-32C {computed}", found=str(crc))
+    expected_bytes = _HEADER.size + count * _ENTRY.size
+    if count < 0 or expected_bytes != len(data):
+        raise CorruptIndexError(
+            file=file,
+            position=_COUNT_AT,
+            expected=f"a count of entries that fills {len(data)} bytes",
+            found=f"{count} entries of {_ENTRY.size} bytes",
+        )
+    fields = _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])
+    return tuple(ProducerStateEntry(*entry) for entry in fields)
+
+
+def read_snapshot(path: Path) -> tuple[ProducerStateEntry, ...]:
+    """The entries of the snapshot file at `path`. Raises CorruptIndexError as `decode_snapshot` does, or OSError."""
+    with path.open("rb") as stream:
+        size_bytes = os.fstat(stream.fileno()).st_size
+        if size_bytes > _MAX_SNAPSHOT_BYTES:
+            raise CorruptIndexError(
+                file=str(path),
+                position=_MAX_SNAPSHOT_BYTES,
+                expected=f"a snapshot of at most {_MAX_SNAPSHOT_BYTES} bytes",
+                found=f"{size_bytes} bytes",
+            )
+        data = stream.read(size_bytes)
+    return decode_snapshot(data, file=str(path))
+
+
+def write_snapshot(
+    path: Path, entries: Iterable[ProducerStateEntry], *, fs: FileSystem = LOCAL, durable: bool = True
+) -> None:
+    """Write `entries` to `path`, byte for byte as Kafka does; `durable` waits until they are on disk."""
+    fs.write_file_atomic(path, encode_snapshot(entries), durable=durable)
