@@ -1,0 +1,103 @@
+"""The codecs of a record batch: everything after its header is compressed as one piece.
+
+    gzip    one or more gzip members
+    snappy  Java's framing (snappy_framing.py), or one raw block as librdkafka writes
+    lz4     one LZ4 frame of independent blocks (lz4_frame.py)
+    zstd    one or more zstd frames (zstd_frame.py); Java's and librdkafka's do not say how long the content is
+
+What comes out is bounded before it is allocated: a batch that would unfold to more than
+`decompressed_limit_bytes` is corrupt, and so is one whose stored lengths do not agree with its bytes. Source of the
+rules: org.apache.kafka.common.compress.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.record import lz4_frame, snappy_framing, zstd_frame
+from pyspark_kafkalog.record.bounded import BadCompressedDataError
+from pyspark_kafkalog.record.header import Buffer, CompressionType
+
+_MIB: Final = 1024 * 1024
+_GZIP_WINDOW_BITS: Final = 31  # zlib's way to say: 32 KiB window, with gzip's header and trailer
+GZIP_DEFAULT_LEVEL: Final = -1
+
+
+def decompressed_limit_bytes(compressed_bytes: int) -> int:
+    """The most bytes that `compressed_bytes` of a batch may unfold to."""
+    return min(max(1000 * compressed_bytes, 32 * _MIB), 256 * _MIB)
+
+
+def compress(codec: CompressionType, data: Buffer, level: int | None = None) -> bytes:
+    """`data` compressed as Kafka's Java clients do; `level` None is the codec's default in Kafka.
+
+    Levels are Kafka's: gzip 1 to 9 or -1, lz4 1 to 17, zstd -131072 to 22; snappy and none have none.
+    """
+    if codec is CompressionType.GZIP:
+        return _compress_gzip(data, GZIP_DEFAULT_LEVEL if level is None else level)
+    if codec is CompressionType.SNAPPY:
+        return snappy_framing.compress(_as_array(data))
+    if codec is CompressionType.LZ4:
+        return lz4_frame.compress(_as_array(data), lz4_frame.DEFAULT_LEVEL if level is None else level)
+    if codec is CompressionType.ZSTD:
+        return zstd_frame.compress(data, zstd_frame.DEFAULT_LEVEL if level is None else level)
+    return bytes(data)
+
+
+def decompress(codec: CompressionType, data: Buffer, *, file: str, file_position: int) -> NDArray[np.uint8]:
+    """What `compress` was given, as a uint8 array; for codec none a view of `data`.
+
+    `data` starts at byte `file_position` of `file`. Raises CorruptRecordError when it is not of that codec, is cut
+    short, has bytes left over, or unfolds to more than `decompressed_limit_bytes(len(data))`.
+    """
+    array = _as_array(data)
+    limit_bytes = decompressed_limit_bytes(array.size)
+    try:
+        if codec is CompressionType.GZIP:
+            return _decompress_gzip(array, limit_bytes)
+        if codec is CompressionType.SNAPPY:
+            return snappy_framing.decompress(array, limit_bytes)
+        if codec is CompressionType.LZ4:
+            return lz4_frame.decompress(array, limit_bytes)
+        if codec is CompressionType.ZSTD:
+            return zstd_frame.decompress(array, limit_bytes)
+    except BadCompressedDataError as error:
+        raise CorruptRecordError(
+            file=file, position=file_position + error.at, expected=error.expected, found=error.found
+        ) from error
+    return array
+
+
+def _as_array(data: Buffer) -> NDArray[np.uint8]:
+    return data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
+
+
+def _compress_gzip(data: Buffer, level: int) -> bytes:
+    member = zlib.compressobj(level, wbits=_GZIP_WINDOW_BITS)
+    return member.compress(data) + member.flush()
+
+
+def _decompress_gzip(data: Buffer, limit_bytes: int) -> NDArray[np.uint8]:
+    """All members one after another, as java.util.zip.GZIPInputStream reads them; zlib itself keeps the bound."""
+    parts: list[bytes] = []
+    room_bytes = limit_bytes
+    at = 0
+    while at < data.size or not parts:
+        member = zlib.decompressobj(_GZIP_WINDOW_BITS)
+        try:
+            part = member.decompress(data[at:], room_bytes + 1)
+        except zlib.error as error:
+            raise BadCompressedDataError(at=at, expected="gzip data", found=str(error)) from error
+        if len(part) > room_bytes:
+            raise BadCompressedDataError.over_limit(at, limit_bytes)
+        if not member.eof:
+            raise BadCompressedDataError(at=at, expected="a whole gzip member", found=f"{data.size - at} bytes of it")
+        parts.append(part)
+        room_bytes -= len(part)
+        at = data.size - len(member.unused_data)
+    return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype=np.uint8)
