@@ -1,0 +1,191 @@
+"""What a configuration is: a name, a type, a default, the values it may have, and the text forms of all these.
+
+Values come as text (topic configs, `server.properties`) and are parsed and checked as Kafka does it: blanks around a
+value are dropped, integers must fit their width, lists are split at commas. An error names the configuration, the value
+and what is allowed. Source of the rules: org.apache.kafka.common.config.ConfigDef.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from pyspark_kafkalog.errors import InvalidConfigError
+
+ConfigValue = bool | int | float | str | tuple[str, ...] | None
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_LIST_SEPARATOR = re.compile(r"\s*,\s*")
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+
+class ConfigType(Enum):
+    """Types of configuration values; the value is what messages and tables call it."""
+
+    BOOLEAN = "boolean"
+    INT = "int"
+    LONG = "long"
+    DOUBLE = "double"
+    STRING = "string"
+    LIST = "list"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Which values of the right type are allowed: `text` says it, `accepts` decides it."""
+
+    text: str
+    accepts: Callable[[ConfigValue], bool]
+
+
+def _number(value: ConfigValue) -> float:
+    assert isinstance(value, (int, float))
+    return value
+
+
+def _strings(value: ConfigValue) -> tuple[str, ...]:
+    assert isinstance(value, tuple)
+    return value
+
+
+def at_least(minimum: int) -> Allowed:
+    return Allowed(f"at least {minimum}", lambda value: _number(value) >= minimum)
+
+
+def between(minimum: float, maximum: float) -> Allowed:
+    return Allowed(f"from {minimum} to {maximum}", lambda value: minimum <= _number(value) <= maximum)
+
+
+def between_or(minimum: int, maximum: int, other: int) -> Allowed:
+    text = f"from {minimum} to {maximum}, or {other}"
+    return Allowed(text, lambda value: minimum <= _number(value) <= maximum or value == other)
+
+
+def one_of(*choices: str) -> Allowed:
+    return Allowed(f"one of {', '.join(choices)}", lambda value: value in choices)
+
+
+def each_of(*choices: str) -> Allowed:
+    """For lists: every element is one of `choices`; the empty list passes."""
+    return Allowed(
+        f"a comma-separated list of {', '.join(choices)}", lambda value: all(one in choices for one in _strings(value))
+    )
+
+
+def each_matches(pattern: str, text: str) -> Allowed:
+    """For lists: every element matches `pattern` as a whole."""
+    compiled = re.compile(pattern)
+    return Allowed(text, lambda value: all(compiled.fullmatch(one) for one in _strings(value)))
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDefinition:
+    """One configuration. `default` None: not set. `allowed` None: any value of the type."""
+
+    name: str
+    type: ConfigType
+    default: ConfigValue
+    doc: str
+    allowed: Allowed | None = None
+
+    def parse(self, value: str) -> ConfigValue:
+        """The value that the text stands for. Raises InvalidConfigError that says what is allowed."""
+        try:
+            parsed = _PARSERS[self.type](value.strip())
+        except ValueError:
+            raise self.error(value) from None
+        if self.allowed is not None and not self.allowed.accepts(parsed):
+            raise self.error(value)
+        return parsed
+
+    def error(self, value: object) -> InvalidConfigError:
+        return InvalidConfigError(f"{self.name}={value} is not allowed: expected {self.allowed_text}")
+
+    @property
+    def allowed_text(self) -> str:
+        """What values may be, for messages and tables: the type and the limits."""
+        if self.allowed is None:
+            return _TYPE_TEXTS[self.type]
+        if self.type in (ConfigType.STRING, ConfigType.LIST):
+            return self.allowed.text
+        return f"{_TYPE_TEXTS[self.type]}, {self.allowed.text}"
+
+    @property
+    def default_text(self) -> str:
+        """The default as it would be written in a properties file, empty for none."""
+        return format_value(self.default)
+
+
+def format_value(value: ConfigValue) -> str:
+    """Text form of a parsed value, as Kafka's tools print it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
+def _parse_boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError
+    return lowered == "true"
+
+
+def _parse_integer(text: str, maximum: int) -> int:
+    # The length is checked first: Python refuses, and slows down on, thousands of digits.
+    if len(text) > 64 or not _INTEGER.fullmatch(text):
+        raise ValueError
+    value = int(text)
+    if not -maximum - 1 <= value <= maximum:
+        raise ValueError
+    return value
+
+
+def _parse_int(text: str) -> int:
+    return _parse_integer(text, INT_MAX)
+
+
+def _parse_long(text: str) -> int:
+    return _parse_integer(text, LONG_MAX)
+
+
+def _parse_double(text: str) -> float:
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError
+    return float(text)
+
+
+def _parse_string(text: str) -> str:
+    return text
+
+
+def _parse_list(text: str) -> tuple[str, ...]:
+    return tuple(_LIST_SEPARATOR.split(text)) if text else ()
+
+
+_PARSERS: Final[dict[ConfigType, Callable[[str], ConfigValue]]] = {
+    ConfigType.BOOLEAN: _parse_boolean,
+    ConfigType.INT: _parse_int,
+    ConfigType.LONG: _parse_long,
+    ConfigType.DOUBLE: _parse_double,
+    ConfigType.STRING: _parse_string,
+    ConfigType.LIST: _parse_list,
+}
+
+_TYPE_TEXTS: Final = {
+    ConfigType.BOOLEAN: "true or false",
+    ConfigType.INT: "a 32-bit integer",
+    ConfigType.LONG: "a 64-bit integer",
+    ConfigType.DOUBLE: "a number",
+    ConfigType.STRING: "a string",
+    ConfigType.LIST: "a comma-separated list",
+}
