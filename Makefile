@@ -1,0 +1,53 @@
+# make demo   sets everything up in .venv and runs the main job
+# make test   the same, then lint, types and all tests
+# Wanted on the machine: Python 3.10 to 3.13 and make. Java 17 or newer is looked for, and installed when that is
+# possible (scripts/bootstrap.sh). PYTHON=... picks the interpreter for a new .venv.
+
+SHELL := /bin/sh
+VENV := .venv
+PY := $(VENV)/bin/python
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+# Everything the project starts listens on this machine alone.
+export SPARK_LOCAL_IP ?= 127.0.0.1
+
+.PHONY: demo test lint pytest bench java clean help
+
+help:
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
+
+demo: $(VENV)/.installed java
+	$(PY) jobs/demo.py
+
+test: demo lint pytest
+
+lint: $(VENV)/.installed-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+pytest: $(VENV)/.installed-test java
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/.installed-test java
+	$(PY) benchmarks/bench_spark.py $(BENCH_ARGS)
+
+java:
+	@sh scripts/bootstrap.sh java
+
+$(VENV)/.made: scripts/bootstrap.sh
+	@sh scripts/bootstrap.sh venv $(VENV) "$(PYTHON)"
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.made setup.cfg pyproject.toml
+	$(PY) -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PY) -m pip install --quiet --editable ".[test]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find pyspark_kafkalog tests jobs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

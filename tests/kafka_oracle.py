@@ -1,0 +1,411 @@
+"""Real Apache Kafka 4.1.0 to hold this package against: its jars, its stock tools and a one-node broker.
+
+The jars come through the Ivy that ships inside pyspark, once, into `$KAFKALOG_TEST_CACHE` (default
+`~/.cache/pyspark_kafkalog`). A broker is a KRaft node with broker and controller in one JVM; it listens on 127.0.0.1
+only, on ports that were free, and dies with the process that started it.
+
+A KRaft broker keeps only the partitions that its own metadata log knows: an unknown folder is renamed to `*-stray`. So
+`Broker.mount` creates the topics first, stops, swaps the files inside their folders, and starts again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+KAFKA_VERSION: Final = "4.1.0"
+LOG4J_VERSION: Final = "2.24.3"  # the one that Kafka 4.1.0 brings; its binding to slf4j is not among Kafka's own jars
+DUMP_LOG: Final = "kafka.tools.DumpLogSegments"
+
+_PR_SET_PDEATHSIG: Final = 1
+_QUICK_START: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
+_START_SECONDS_MAX: Final = 90
+_STOP_SECONDS_MAX: Final = 60
+_TOOL_SECONDS_MAX: Final = 120
+_CHECKPOINTS: Final = (
+    "replication-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+)
+
+_IVY_FILE: Final = f"""<ivy-module version="2.0">
+  <info organisation="kafkalog-tests" module="kafka"/>
+  <dependencies>
+    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}" conf="*->default"/>
+    <dependency org="org.apache.kafka" name="kafka-tools" rev="{KAFKA_VERSION}" conf="*->default"/>
+    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="{LOG4J_VERSION}" conf="*->default"/>
+  </dependencies>
+</ivy-module>
+"""
+
+_LOG4J_FILE: Final = """<Configuration status="ERROR">
+  <Appenders>
+    <Console name="err" target="SYSTEM_ERR"><PatternLayout pattern="[%d] %p %m (%c)%n"/></Console>
+  </Appenders>
+  <Loggers><Root level="${sys:kafkalog.level:-ERROR}"><AppenderRef ref="err"/></Root></Loggers>
+</Configuration>
+"""
+
+
+class KafkaOracleError(Exception):
+    """Kafka could not be had, started or stopped; the message ends with what it said."""
+
+
+def java() -> str:
+    """The Java that Spark would use."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else "java"
+
+
+def cache_dir() -> Path:
+    """Where jars are kept between test runs."""
+    configured = os.environ.get("KAFKALOG_TEST_CACHE")
+    return Path(configured) if configured else Path.home() / ".cache" / "pyspark_kafkalog"
+
+
+def kafka_lib() -> Path:
+    """The folder with Kafka's jars, resolved on the first call ever (about a minute, 55 MB)."""
+    home = cache_dir() / f"kafka-{KAFKA_VERSION}"
+    home.mkdir(parents=True, exist_ok=True)
+    lib = home / "lib"
+    with (home / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not lib.is_dir():
+            unfinished = home / "lib.tmp"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            _resolve(home, unfinished)
+            unfinished.rename(lib)
+        (home / "log4j2.xml").write_text(_LOG4J_FILE)
+    return lib
+
+
+def _resolve(home: Path, into: Path) -> None:
+    import pyspark
+
+    (ivy_jar,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
+    ivy_file = home / "ivy.xml"
+    ivy_file.write_text(_IVY_FILE)
+    command = [java(), "-jar", str(ivy_jar), "-ivy", str(ivy_file), "-cache", str(home / "ivy-cache")]
+    command += ["-types", "jar", "bundle", "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wanted = (f"kafka_2.13-{KAFKA_VERSION}.jar", f"kafka-tools-{KAFKA_VERSION}.jar")
+    missing = [name for name in wanted if not (into / name).is_file()]
+    if done.returncode or missing:
+        tail = "\n".join(done.stdout.splitlines()[-15:])
+        raise KafkaOracleError(f"Kafka's jars could not be fetched (leave such tests out: -m 'not interop'):\n{tail}")
+
+
+def _java_command(main_class: str, *args: str, options: Sequence[str] = _QUICK_START) -> list[str]:
+    lib = kafka_lib()
+    log4j = f"-Dlog4j2.configurationFile={lib.parent / 'log4j2.xml'}"
+    return [java(), *options, log4j, "-cp", f"{lib}/*", main_class, *args]
+
+
+def run_tool(main_class: str, *args: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's command line tools to its end; its output is text, U+FFFD for what is no UTF-8."""
+    command = _java_command(main_class, *map(str, args))
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=_TOOL_SECONDS_MAX,
+        env=environment,
+    )
+
+
+def dump_log(files: Sequence[Path], *options: str) -> subprocess.CompletedProcess[str]:
+    """Kafka's DumpLogSegments over `files`, in one JVM."""
+    return run_tool(DUMP_LOG, "--files", ",".join(map(str, files)), *options)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _accepts(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+@dataclass
+class Broker:
+    """One Kafka node. `home` holds server.properties, server.log and `data`, its log.dirs."""
+
+    home: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    java_options: Sequence[str] = ("-Xms64m", "-Xmx512m", *_QUICK_START)
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _port: int = field(default=0, init=False)
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> Broker:
+        """Format `home` if need be, start, and wait until the broker answers. Port numbers are new at each start."""
+        if self.is_running:
+            return self
+        self.data.mkdir(parents=True, exist_ok=True)
+        self._port = _free_port()
+        (self.home / "server.properties").write_text(self._properties(controller_port=_free_port()))
+        if not (self.data / "meta.properties").exists():
+            self._format()
+        command = _java_command("kafka.Kafka", str(self.home / "server.properties"), options=self.java_options)
+        command.insert(1, "-Dkafkalog.level=INFO")
+        with (self.home / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_DIE_WITH_PARENT,
+            )
+        self._wait_until_ready()
+        return self
+
+    def stop(self) -> None:
+        """Clean shutdown: checkpoints and `.kafka_cleanshutdown` are written."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise KafkaOracleError(f"the broker did not stop in {_STOP_SECONDS_MAX} s\n{self._log_tail()}") from None
+
+    def kill(self) -> None:
+        """SIGKILL: the files stay as they are."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def create_topic(self, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        """Create a topic that keeps records of any age, and wait until its folders are there."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        settings = {"retention.ms": "-1", "retention.bytes": "-1", **(configs or {})}
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(30)
+        deadline = time.monotonic() + 30
+        for partition in range(partitions):
+            while not (self.data / f"{topic}-{partition}" / "partition.metadata").exists():
+                if time.monotonic() > deadline:
+                    raise KafkaOracleError(f"the broker made no folder {topic}-{partition}\n{self._log_tail()}")
+                time.sleep(0.05)
+
+    def mount(self, root: Path, topics: Mapping[str, int], configs: Mapping[str, str] | None = None) -> None:
+        """Put the partitions of `topics` (name to count) that lie in `root` into this broker, which restarts over them."""
+        self.start()
+        for topic, partitions in topics.items():
+            self.create_topic(topic, partitions, configs)
+        self.stop()
+        for topic, partitions in topics.items():
+            for partition in range(partitions):
+                _swap_files(root / f"{topic}-{partition}", self.data / f"{topic}-{partition}")
+        for name in _CHECKPOINTS:
+            _drop_topics(self.data / name, set(topics))
+        self.start()
+
+    def _format(self) -> None:
+        cluster_id = "kafkalog-tests-cluster"  # 22 characters, as the base64 of a UUID has
+        config = self.home / "server.properties"
+        done = run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", config, "--standalone")
+        if done.returncode:
+            raise KafkaOracleError(f"format failed:\n{done.stdout}{done.stderr}")
+
+    def _properties(self, controller_port: int) -> str:
+        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller_port}"
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "listeners": listeners,
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
+            "log.dirs": str(self.data),
+            "auto.create.topics.enable": "false",
+            "num.network.threads": "2",
+            "num.io.threads": "4",
+            "default.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.num.partitions": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "log.cleaner.dedupe.buffer.size": "8388608",
+            **self.settings,
+        }
+        return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+    def _wait_until_ready(self) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        assert self._process is not None
+        deadline = time.monotonic() + _START_SECONDS_MAX
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if _accepts(self._port):
+                with contextlib.suppress(KafkaException):
+                    if (
+                        AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+                        .list_topics(timeout=5)
+                        .brokers
+                    ):
+                        return
+            time.sleep(0.1)
+        self.kill()
+        raise KafkaOracleError(f"the broker did not start in {_START_SECONDS_MAX} s, or died\n{self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        lines = (self.home / "server.log").read_text(errors="replace").splitlines()
+        return "\n".join(lines[-30:])
+
+
+def _make_parent_death_signal() -> Any:
+    """What a child runs first, so that it gets SIGKILL when its parent dies in any way (Linux), or None elsewhere."""
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+_DIE_WITH_PARENT: Final = _make_parent_death_signal()
+
+
+def _swap_files(source: Path, target: Path) -> None:
+    """Give `target` the files of `source`. partition.metadata stays: it holds the topic id that the broker knows."""
+    for old in target.iterdir():
+        if old.name != "partition.metadata":
+            old.unlink()
+    for new in source.iterdir():
+        if new.is_file() and new.name != "partition.metadata":
+            shutil.copyfile(new, target / new.name)
+
+
+def _drop_topics(checkpoint: Path, topics: set[str]) -> None:
+    """Take the lines of `topics` out of an offset checkpoint file (version, count, then `topic partition offset`)."""
+    if not checkpoint.exists() or not checkpoint.stat().st_size:
+        return
+    kept = [line for line in checkpoint.read_text().splitlines()[2:] if line.split(" ")[0] not in topics]
+    checkpoint.write_text("\n".join(["0", str(len(kept)), *kept]) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedRecord:
+    """A record as a client got it. `timestamp_type` is 0 for create time and 1 for log append time, as on disk."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def consume(
+    bootstrap: str, topic: str, *, isolation: str = "read_uncommitted", seconds_max: float = 60
+) -> list[ConsumedRecord]:
+    """All records of `topic` from the log's start to its end as `isolation` sees it, in order of partition, offset.
+
+    librdkafka checks each batch's CRC and, with read_committed, leaves aborted transactions out by itself.
+    """
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "kafkalog-tests",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "check.crcs": True,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+        left = set(partitions)
+        records = []
+        deadline = time.monotonic() + seconds_max
+        while left:
+            if time.monotonic() > deadline:
+                raise KafkaOracleError(f"no end of {topic} {sorted(left)} within {seconds_max} s")
+            for message in consumer.consume(1000, timeout=0.5):
+                error = message.error()
+                if error is None:
+                    records.append(_consumed(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                elif not error.retriable():
+                    raise KafkaOracleError(f"{topic}-{message.partition()}: {error}")
+    finally:
+        consumer.close()
+    return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
+def _consumed(message: Any) -> ConsumedRecord:
+    kind, timestamp_ms = message.timestamp()
+    return ConsumedRecord(
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp_ms=timestamp_ms,
+        timestamp_type=kind - 1,  # confluent-kafka: 1 create time, 2 log append time
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(message.headers() or ()),
+    )
+
+
+@contextlib.contextmanager
+def producing(bootstrap: str, **settings: object) -> Iterator[Any]:
+    """A confluent-kafka producer, flushed at the end of the block; `linger_ms=5` gives `linger.ms`."""
+    from confluent_kafka import Producer
+
+    names = {name.replace("_", "."): value for name, value in settings.items()}
+    producer = Producer({"bootstrap.servers": bootstrap, **names})
+    yield producer
+    if left := producer.flush(60):
+        raise KafkaOracleError(f"{left} records were not delivered")
