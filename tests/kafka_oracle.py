@@ -120,7 +120,7 @@ def run_tool(main_class: str, *args: str | Path) -> subprocess.CompletedProcess[
     return subprocess.run(
         command,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         errors="replace",
         check=False,
         timeout=_TOOL_SECONDS_MAX,
@@ -229,7 +229,7 @@ class Broker:
                 time.sleep(0.05)
 
     def mount(self, root: Path, topics: Mapping[str, int], configs: Mapping[str, str] | None = None) -> None:
-        """Put the partitions of `topics` (name to count) that lie in `root` into this broker, which restarts over them."""
+        """Put the partitions of `topics` (name to count) that lie in `root` into this broker, and restart it."""
         self.start()
         for topic, partitions in topics.items():
             self.create_topic(topic, partitions, configs)
