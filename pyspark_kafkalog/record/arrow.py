@@ -1,0 +1,182 @@
+"""Between record columns and Arrow, without copying keys and values.
+
+`KAFKA_SCHEMA` holds the columns of Spark's Kafka source with the types Spark's Arrow conversion gives them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns
+
+_HEADER_FIELDS: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+
+KAFKA_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", pa.list_(pa.field("element", _HEADER_FIELDS))),
+    ]
+)
+
+_US_PER_MS: Final = 1000
+_MAX_TIMESTAMP_MS: Final = (2**63 - 1) // _US_PER_MS
+_CONSTANT_ROWS_STEP: Final = 16 * 1024
+
+
+def to_record_batch(columns: RecordColumns, schema: pa.Schema, *, topic: str, partition: int) -> pa.RecordBatch:
+    """The records as one Arrow batch with the columns of `schema`, which names any of KAFKA_SCHEMA's in any order.
+
+    Every column of the schema but topic and partition must be there in `columns`. Header keys that are not UTF-8 come
+    out with U+FFFD, as Java reads them. Raises InvalidRecordError for a timestamp beyond 64 bits of microseconds.
+    """
+    arrays = [_to_array(field.name, columns, topic, partition) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _to_array(name: str, columns: RecordColumns, topic: str, partition: int) -> pa.Array:
+    count = columns.count
+    if name == "topic":
+        return _constant_topic(topic, _rounded_up(count)).slice(0, count)
+    if name == "partition":
+        return _constant_partition(partition, _rounded_up(count)).slice(0, count)
+    if name == "timestamp":
+        return _timestamps(columns, f"{topic}-{partition}")
+    if name == "headers":
+        assert columns.headers is not None
+        return _headers(columns.headers)
+    if name in ("key", "value"):
+        column = columns.keys if name == "key" else columns.values
+        assert column is not None
+        return _binary(column, pa.binary())
+    numbers = columns.offsets if name == "offset" else columns.timestamp_types
+    assert numbers is not None
+    return pa.Array.from_buffers(KAFKA_SCHEMA.field(name).type, count, [None, pa.py_buffer(numbers)])
+
+
+def _rounded_up(count: int) -> int:
+    """A length that few batches differ in, so that the constant columns are mostly found in the cache."""
+    return -(-count // _CONSTANT_ROWS_STEP) * _CONSTANT_ROWS_STEP
+
+
+@functools.lru_cache(maxsize=4)
+def _constant_topic(topic: str, count: int) -> pa.Array:
+    name = topic.encode()
+    offsets = np.arange(0, (count + 1) * len(name), len(name), dtype=np.int32)[: count + 1]
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(name * count)])
+
+
+@functools.lru_cache(maxsize=4)
+def _constant_partition(partition: int, count: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.full(count, partition, np.int32))])
+
+
+def _timestamps(columns: RecordColumns, where: str) -> pa.Array:
+    timestamps_ms = columns.timestamps_ms
+    assert timestamps_ms is not None
+    too_far = (timestamps_ms > _MAX_TIMESTAMP_MS) | (timestamps_ms < -_MAX_TIMESTAMP_MS)
+    if too_far.any():
+        raise InvalidRecordError(
+            f"a record of {where} has timestamp {int(timestamps_ms[too_far.argmax()])} ms; Spark's timestamps end at "
+            f"{_MAX_TIMESTAMP_MS} ms; leave out the column timestamp to read such records"
+        )
+    timestamps_us = timestamps_ms * _US_PER_MS
+    return pa.Array.from_buffers(pa.timestamp("us", "UTC"), columns.count, [None, pa.py_buffer(timestamps_us)])
+
+
+def _binary(column: BinaryColumn, arrow_type: pa.DataType) -> pa.Array:
+    validity = None if column.validity is None else pa.py_buffer(column.validity)
+    buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(arrow_type, len(column), buffers)
+
+
+def _headers(headers: HeaderColumn) -> pa.Array:
+    keys = _header_keys(headers.keys)
+    values = _binary(headers.values, pa.binary())
+    pairs = pa.StructArray.from_arrays([keys, values], fields=list(_HEADER_FIELDS))
+    list_type = KAFKA_SCHEMA.field("headers").type
+    return pa.Array.from_buffers(list_type, len(headers), [None, pa.py_buffer(headers.offsets)], children=[pairs])
+
+
+def _header_keys(keys: BinaryColumn) -> pa.Array:
+    array = _binary(keys, pa.string())
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        texts = [raw.decode("utf-8", "replace") for raw in _binary(keys, pa.binary()).to_pylist()]
+        return pa.array(texts, pa.string())
+    return array
+
+
+def from_arrow(
+    key: pa.Array | None, value: pa.Array | None, headers: pa.Array | None, timestamps_ms: NDArray[np.int64]
+) -> RecordColumns:
+    """Columns to encode, from Arrow arrays of one length: string or binary of any kind, headers as in KAFKA_SCHEMA.
+
+    None stands for a column of nulls (for headers: none). A null list of headers is an empty one; a null header
+    or header key raises InvalidRecordError. Slices and nulls are taken as they are.
+    """
+    return RecordColumns(
+        count=len(timestamps_ms),
+        timestamps_ms=np.ascontiguousarray(timestamps_ms, dtype=np.int64),
+        keys=None if key is None else _from_binary(key),
+        values=None if value is None else _from_binary(value),
+        headers=None if headers is None else _from_headers(headers),
+    )
+
+
+def _from_binary(array: pa.Array) -> BinaryColumn:
+    """Any string or binary array; 64-bit offsets and views are cast, which fails over 2 GiB."""
+    if pa.types.is_null(array.type) or array.null_count == len(array):
+        return BinaryColumn(
+            np.zeros(len(array) + 1, np.int32), np.empty(0, np.uint8), np.zeros((len(array) + 7) // 8, np.uint8)
+        )
+    if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
+        array = array.cast(pa.string() if _is_text(array.type) else pa.binary())
+    validity, offsets, data = array.buffers()
+    offsets_array = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    data_array = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    return BinaryColumn(offsets_array, data_array, _from_validity(validity, array))
+
+
+def _is_text(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_large_string(arrow_type) or pa.types.is_string_view(arrow_type))
+
+
+def _from_validity(validity: pa.Buffer | None, array: pa.Array) -> NDArray[np.uint8] | None:
+    """The bitmap with its first bit for the array's first element."""
+    if validity is None or array.null_count == 0:
+        return None
+    bits = np.frombuffer(validity, np.uint8)
+    if array.offset % 8 == 0:
+        return bits[array.offset // 8 :]
+    shifted = np.unpackbits(bits, bitorder="little")[array.offset : array.offset + len(array)]
+    return np.packbits(shifted, bitorder="little")
+
+
+def _from_headers(array: pa.Array) -> HeaderColumn | None:
+    if pa.types.is_null(array.type):
+        return None
+    if pa.types.is_large_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))
+    if array.null_count:
+        array = array.fill_null([])
+    pairs: Any = array.values
+    offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+    first, end = int(offsets[0]), int(offsets[-1])
+    used = pairs.slice(first, end - first)
+    keys, values = used.field(0), used.field(1)
+    if used.null_count or keys.null_count:
+        raise InvalidRecordError("a record header without a key: header keys must not be null")
+    return HeaderColumn(offsets - np.int32(first), _from_binary(keys), _from_binary(values))

@@ -1,0 +1,82 @@
+"""Records as columns: what the decoder makes and the encoder takes.
+
+The arrays have Arrow's layout (int32 offsets into one run of bytes, validity as a bitmap with the lowest bit first), so
+they become Arrow arrays and back without a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryColumn:
+    """n byte strings, any of them null.
+
+    `offsets` int32[n+1]: element i is `data[offsets[i]:offsets[i+1]]`; offsets[0] need not be 0.
+    `validity` uint8[>= (n+7)//8]: bit i is set where element i is not null; None: nothing is null.
+    """
+
+    offsets: NDArray[np.int32]
+    data: NDArray[np.uint8]
+    validity: NDArray[np.uint8] | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def slice(self, start: int, stop: int) -> BinaryColumn:
+        """Elements start to stop, sharing memory; `start` is a multiple of 8."""
+        validity = None if self.validity is None else self.validity[start // 8 :]
+        return BinaryColumn(self.offsets[start : stop + 1], self.data, validity)
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderColumn:
+    """n lists of record headers: list i is elements offsets[i] to offsets[i+1] of `keys` and `values`.
+
+    `keys` are never null, and UTF-8 unless whoever wrote them broke the rule; `values` may be null.
+    """
+
+    offsets: NDArray[np.int32]
+    keys: BinaryColumn
+    values: BinaryColumn
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def slice(self, start: int, stop: int) -> HeaderColumn:
+        """Lists start to stop, sharing memory."""
+        return HeaderColumn(self.offsets[start : stop + 1], self.keys, self.values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordColumns:
+    """`count` records; a column that was not asked for is None.
+
+    `offsets` int64[count]; `timestamps_ms` int64[count], -1 for none; `timestamp_types` int32[count], 0 create, 1 append.
+    """
+
+    count: int
+    offsets: NDArray[np.int64] | None = None
+    timestamps_ms: NDArray[np.int64] | None = None
+    timestamp_types: NDArray[np.int32] | None = None
+    keys: BinaryColumn | None = None
+    values: BinaryColumn | None = None
+    headers: HeaderColumn | None = None
+
+    def slice(self, start: int, stop: int) -> RecordColumns:
+        """Records start to stop, sharing memory; `start` is a multiple of 8 because of the validity bitmaps."""
+        if start == 0 and stop == self.count:
+            return self
+        return RecordColumns(
+            count=stop - start,
+            offsets=None if self.offsets is None else self.offsets[start:stop],
+            timestamps_ms=None if self.timestamps_ms is None else self.timestamps_ms[start:stop],
+            timestamp_types=None if self.timestamp_types is None else self.timestamp_types[start:stop],
+            keys=None if self.keys is None else self.keys.slice(start, stop),
+            values=None if self.values is None else self.values.slice(start, stop),
+            headers=None if self.headers is None else self.headers.slice(start, stop),
+        )

@@ -1,0 +1,390 @@
+"""From record batches in a file buffer to columns of records.
+
+Uncompressed batches are decoded straight from the buffer, compressed ones from their decompressed bytes, all batches
+of one result in one call of a compiled kernel. The caller has checked the CRCs (`scan.verify_crcs`); nothing here
+relies on that for safety.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
+from pyspark_kafkalog.record import kernels_decode as kernels
+from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns
+from pyspark_kafkalog.record.compression import decompress
+from pyspark_kafkalog.record.header import (
+    ATTRIBUTES_AT,
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    RECORDS_AT,
+    TIMESTAMP_TYPE_MASK,
+    CompressionType,
+)
+from pyspark_kafkalog.record.kernels_memory import COPY_SLACK_BYTES
+
+#: Default bounds of one result of `decode_slices`.
+DEFAULT_MAX_ROWS: Final = 64 * 1024
+DEFAULT_MAX_BYTES: Final = 16 * 1024 * 1024
+
+_SMALLEST_RECORD_BYTES: Final = 7  # length, attributes, two deltas, null key, null value, no headers: a byte each
+_MIN_INT64: Final = -(2**63)
+_MAX_INT64: Final = 2**63 - 1
+_MAX_COLUMN_BYTES: Final = 2**31 - 1  # Arrow's offsets are int32
+
+_WANTED: Final = {
+    "key": kernels.WANT_KEY,
+    "value": kernels.WANT_VALUE,
+    "headers": kernels.WANT_HEADERS,
+    "offset": kernels.WANT_OFFSET,
+    "timestamp": kernels.WANT_TIMESTAMP,
+    "timestampType": kernels.WANT_TIMESTAMP_TYPE,
+}
+
+_EXPECTED: Final = {
+    kernels.BAD_LENGTH: "a record length that fits the batch",
+    kernels.NO_ATTRIBUTES: "a record of at least 1 byte",
+    kernels.BAD_TIMESTAMP_DELTA: "a timestamp delta of at most 10 bytes in the record",
+    kernels.BAD_OFFSET_DELTA: "an offset delta of at most 5 bytes in the record",
+    kernels.BAD_KEY_LENGTH: "a key length from -1 to what is left of the record",
+    kernels.BAD_VALUE_LENGTH: "a value length from -1 to what is left of the record",
+    kernels.BAD_HEADERS_COUNT: "a count of headers from 0 to what is left of the record",
+    kernels.BAD_HEADER_KEY_LENGTH: "a header key length from 0 to what is left of the record",
+    kernels.BAD_HEADER_VALUE_LENGTH: "a header value length from -1 to what is left of the record",
+    kernels.BYTES_LEFT_IN_RECORD: "a record to end with its last header",
+    kernels.BYTES_LEFT_IN_BATCH: "a batch to end with its last record",
+    kernels.OFFSET_NOT_RISING: "an offset delta above that of the record before",
+    kernels.OFFSET_PAST_LAST: "an offset delta of at most lastOffsetDelta",
+}
+_FOUND: Final = {
+    kernels.BYTES_LEFT_IN_RECORD: "{} bytes more",
+    kernels.BYTES_LEFT_IN_BATCH: "{} bytes more",
+    kernels.BAD_TIMESTAMP_DELTA: "no such number",
+    kernels.BAD_OFFSET_DELTA: "no such number",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """Which records and columns of them are wanted; timestamps inclusive."""
+
+    wanted: int
+    start_offset: int
+    end_offset: int
+    min_timestamp_ms: int
+    until_timestamp_ms: int
+    file: str
+
+    @property
+    def has_time_range(self) -> bool:
+        return self.min_timestamp_ms > _MIN_INT64 or self.until_timestamp_ms < _MAX_INT64
+
+
+@dataclass(frozen=True, slots=True)
+class _Sections:
+    """The records' bytes of each batch, by address and length; `owners` keeps the memory there."""
+
+    batches: NDArray[np.void]
+    addresses: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    owners: list[NDArray[np.uint8]]
+
+
+def decode_batches(
+    data: NDArray[np.uint8],
+    batches: NDArray[np.void],
+    *,
+    data_position: int,
+    file: str,
+    columns: frozenset[str],
+    start_offset: int,
+    end_offset: int,
+    min_timestamp_ms: int | None = None,
+    until_timestamp_ms: int | None = None,
+) -> RecordColumns:
+    """All wanted records of `batches` in one result.
+
+    `data` starts at byte `data_position` of `file` and holds all of `batches` (BATCH_DTYPE, positions in the file).
+    Gives records with start_offset <= offset < end_offset and, where given, min <= timestamp < until; control batches
+    never. `columns`: any of key, value, headers, offset, timestamp, timestampType; others cost nothing.
+
+    Raises CorruptRecordError with the position of the batch. The decompressed batches together must stay below 2 GiB;
+    `decode_slices` sees to that by itself.
+    """
+    query = _make_query(columns, start_offset, end_offset, min_timestamp_ms, until_timestamp_ms, file)
+    chosen = _choose_by_header(batches, query)
+    sections = _open_sections(data, chosen, data_position, file, max_bytes=_MAX_COLUMN_BYTES + 1)
+    return _decode(_choose_by_time(sections, query), query)
+
+
+def decode_slices(
+    data: NDArray[np.uint8],
+    batches: NDArray[np.void],
+    *,
+    data_position: int,
+    file: str,
+    columns: frozenset[str],
+    start_offset: int,
+    end_offset: int,
+    min_timestamp_ms: int | None = None,
+    until_timestamp_ms: int | None = None,
+    max_rows: int = DEFAULT_MAX_ROWS,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+) -> Iterator[RecordColumns]:
+    """As `decode_batches`, in results of at most `max_rows` records (a multiple of 8), none of them empty.
+
+    Decompresses and decodes as it goes, about `max_bytes` of records at a time, but never less than one batch. A batch
+    of more records than `max_rows` is decoded whole and handed out in slices that share its memory.
+    """
+    assert max_rows % 8 == 0, "slices of validity bitmaps start at whole bytes"
+    query = _make_query(columns, start_offset, end_offset, min_timestamp_ms, until_timestamp_ms, file)
+    chosen = _choose_by_header(batches, query)
+    for sections in _cut_sections(data, chosen, data_position, file, max_rows, max_bytes):
+        result = _decode(_choose_by_time(sections, query), query)
+        for first in range(0, result.count, max_rows):
+            yield result.slice(first, min(first + max_rows, result.count))
+
+
+def _make_query(
+    columns: frozenset[str], start_offset: int, end_offset: int, min_ms: int | None, until_ms: int | None, file: str
+) -> _Query:
+    wanted = 0
+    for name in columns:
+        wanted |= _WANTED[name]
+    first_ms = _MIN_INT64 if min_ms is None else max(min_ms, _MIN_INT64)
+    last_ms = _MAX_INT64 if until_ms is None else min(until_ms - 1, _MAX_INT64)
+    if last_ms < _MIN_INT64 or first_ms > _MAX_INT64:
+        first_ms, last_ms = 0, -1
+    return _Query(wanted, start_offset, min(end_offset, _MAX_INT64), first_ms, last_ms, file)
+
+
+def _choose_by_header(batches: NDArray[np.void], query: _Query) -> NDArray[np.void]:
+    """Without the batches whose header shows that no record of theirs is wanted."""
+    attributes = batches["attributes"]
+    chosen = (attributes & CONTROL_MASK) == 0
+    chosen &= (batches["records_count"] > 0) | (batches["size_bytes"] > RECORD_BATCH_OVERHEAD_BYTES)
+    chosen &= batches["last_offset"] >= query.start_offset
+    chosen &= batches["base_offset"] < query.end_offset
+    if query.has_time_range:
+        max_timestamps = batches["max_timestamp_ms"]
+        chosen &= max_timestamps >= query.min_timestamp_ms
+        chosen &= ((attributes & TIMESTAMP_TYPE_MASK) == 0) | (max_timestamps <= query.until_timestamp_ms)
+    return np.ascontiguousarray(batches) if chosen.all() else batches[chosen]
+
+
+def _choose_by_time(sections: _Sections, query: _Query) -> _Sections:
+    """Without the sections that hold no record of the time range."""
+    if not query.has_time_range:
+        return sections
+    selected = np.ones(len(sections.batches), dtype=np.uint8)
+    kernels.sections_in_time(
+        sections.addresses,
+        sections.sizes,
+        sections.batches,
+        query.min_timestamp_ms,
+        query.until_timestamp_ms,
+        selected,
+    )
+    chosen = selected.view(np.bool_)
+    return _Sections(sections.batches[chosen], sections.addresses[chosen], sections.sizes[chosen], sections.owners)
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _open_sections(
+    data: NDArray[np.uint8], batches: NDArray[np.void], data_position: int, file: str, max_bytes: int
+) -> _Sections:
+    """Where the records of each batch lie in memory, after decompressing what is compressed.
+
+    Ends early, after at least one batch, once decompressed batches have grown past `max_bytes` together.
+    """
+    starts = batches["position"] - (data_position - RECORD_BATCH_OVERHEAD_BYTES)
+    addresses = _address(data) + starts
+    sizes = batches["size_bytes"] - RECORD_BATCH_OVERHEAD_BYTES
+    stored_bytes = np.cumsum(sizes)
+    owners = [data]
+    grown_bytes = 0
+    for index in np.flatnonzero(batches["attributes"] & COMPRESSION_MASK).tolist():
+        start, size = int(starts[index]), int(sizes[index])
+        records = _decompress(data[start : start + size], batches[index], file)
+        addresses[index] = _address(records)
+        sizes[index] = len(records)
+        owners.append(records)
+        grown_bytes += len(records) - size
+        if stored_bytes[index] + grown_bytes >= max_bytes:
+            taken = index + 1
+            return _Sections(batches[:taken], addresses[:taken], sizes[:taken], owners)
+    return _Sections(batches, addresses, sizes, owners)
+
+
+def _decompress(compressed: NDArray[np.uint8], batch: np.void, file: str) -> NDArray[np.uint8]:
+    position = int(batch["position"])
+    codec = int(batch["attributes"]) & COMPRESSION_MASK
+    if codec > max(CompressionType):
+        raise UnsupportedFormatError(
+            file=file,
+            position=position + ATTRIBUTES_AT,
+            expected=f"codec bits 0 to {max(CompressionType)}",
+            found=str(codec),
+            advice="check that the file was written by Kafka; no codec of Kafka 4.1 has this number",
+        )
+    return decompress(CompressionType(codec), compressed, file=file, file_position=position + RECORDS_AT)
+
+
+def _cut_sections(
+    data: NDArray[np.uint8], batches: NDArray[np.void], data_position: int, file: str, max_rows: int, max_bytes: int
+) -> Iterator[_Sections]:
+    """Runs of batches within the bounds, each opened when its turn comes."""
+    rows_to = np.cumsum(batches["records_count"], dtype=np.int64)
+    bytes_to = np.cumsum(batches["size_bytes"])
+    first = rows = size = 0
+    while first < len(batches):
+        end = min(
+            int(np.searchsorted(rows_to, rows + max_rows, side="right")),
+            int(np.searchsorted(bytes_to, size + max_bytes, side="right")),
+        )
+        sections = _open_sections(data, batches[first : max(end, first + 1)], data_position, file, max_bytes)
+        yield sections
+        first += len(sections.batches)
+        rows, size = int(rows_to[first - 1]), int(bytes_to[first - 1])
+
+
+class _Output:
+    """Arrays for the columns wanted, with room for all records of some sections; empty ones for the others."""
+
+    def __init__(self, wanted: int, rows: int, size_bytes: int) -> None:
+        def fixed(flag: int, dtype: Any) -> NDArray[Any]:
+            return np.empty(rows if wanted & flag else 0, dtype)
+
+        def binary(flag: int) -> BinaryColumn:
+            return _new_binary(rows, size_bytes) if wanted & flag else _new_binary(0, 0)
+
+        self.offsets = fixed(kernels.WANT_OFFSET, np.int64)
+        self.timestamps_ms = fixed(kernels.WANT_TIMESTAMP, np.int64)
+        self.timestamp_types = fixed(kernels.WANT_TIMESTAMP_TYPE, np.int32)
+        self.keys = binary(kernels.WANT_KEY)
+        self.values = binary(kernels.WANT_VALUE)
+        self.header_addresses = fixed(kernels.WANT_HEADERS, np.int64)
+        self.header_ends = fixed(kernels.WANT_HEADERS, np.int64)
+        self.header_counts = np.zeros(rows + 1 if wanted & kernels.WANT_HEADERS else 1, np.int32)
+
+
+def _new_binary(rows: int, size_bytes: int) -> BinaryColumn:
+    """Room for `rows` elements of `size_bytes` together, none of them null yet."""
+    offsets = np.empty(rows + 1, np.int32)
+    offsets[0] = 0
+    return BinaryColumn(
+        offsets, np.empty(size_bytes + COPY_SLACK_BYTES, np.uint8), np.full((rows + 7) // 8, 0xFF, np.uint8)
+    )
+
+
+def _trim(column: BinaryColumn, rows: int, size_bytes: int, nulls: int) -> BinaryColumn:
+    return BinaryColumn(column.offsets[: rows + 1], column.data[:size_bytes], column.validity if nulls else None)
+
+
+def _decode(sections: _Sections, query: _Query) -> RecordColumns:
+    _check_counts(sections, query.file)
+    size_bytes = int(sections.sizes.sum())
+    if size_bytes > _MAX_COLUMN_BYTES:
+        raise ValueError(f"{size_bytes} bytes of records do not fit one result of {_MAX_COLUMN_BYTES} bytes")
+    out = _Output(query.wanted, int(sections.batches["records_count"].sum(dtype=np.int64)), size_bytes)
+    state = np.zeros(kernels.STATE_SIZE, np.int64)
+    bounds = np.array(
+        [query.start_offset, query.end_offset, query.min_timestamp_ms, query.until_timestamp_ms], dtype=np.int64
+    )
+    fault = kernels.decode_sections(
+        sections.addresses,
+        sections.sizes,
+        sections.batches,
+        bounds,
+        query.wanted,
+        out.offsets,
+        out.timestamps_ms,
+        out.timestamp_types,
+        out.keys.offsets,
+        out.keys.data,
+        out.keys.validity,
+        out.values.offsets,
+        out.values.data,
+        out.values.validity,
+        out.header_addresses,
+        out.header_ends,
+        out.header_counts,
+        state,
+    )
+    if fault != kernels.NO_FAULT:
+        raise _record_fault(fault, state, sections.batches, query.file)
+    return _collect(out, state, query.wanted)
+
+
+def _collect(out: _Output, state: NDArray[np.int64], wanted: int) -> RecordColumns:
+    """The filled part of the output."""
+    rows = int(state[kernels.ROWS])
+    keys = _trim(out.keys, rows, int(state[kernels.KEY_BYTES]), int(state[kernels.NULL_KEYS]))
+    values = _trim(out.values, rows, int(state[kernels.VALUE_BYTES]), int(state[kernels.NULL_VALUES]))
+    return RecordColumns(
+        count=rows,
+        offsets=out.offsets[:rows] if wanted & kernels.WANT_OFFSET else None,
+        timestamps_ms=out.timestamps_ms[:rows] if wanted & kernels.WANT_TIMESTAMP else None,
+        timestamp_types=out.timestamp_types[:rows] if wanted & kernels.WANT_TIMESTAMP_TYPE else None,
+        keys=keys if wanted & kernels.WANT_KEY else None,
+        values=values if wanted & kernels.WANT_VALUE else None,
+        headers=_collect_headers(out, state, rows) if wanted & kernels.WANT_HEADERS else None,
+    )
+
+
+def _collect_headers(out: _Output, state: NDArray[np.int64], rows: int) -> HeaderColumn:
+    count = int(state[kernels.HEADERS])
+    keys = _new_binary(count, int(state[kernels.HEADER_BYTES]))
+    values = _new_binary(count, int(state[kernels.HEADER_BYTES]))
+    nulls = kernels.decode_headers(
+        out.header_addresses,
+        out.header_ends,
+        rows,
+        keys.offsets,
+        keys.data,
+        values.offsets,
+        values.data,
+        values.validity,
+    )
+    return HeaderColumn(
+        out.header_counts[: rows + 1],
+        _trim(keys, count, int(keys.offsets[count]), 0),
+        _trim(values, count, int(values.offsets[count]), nulls),
+    )
+
+
+def _check_counts(sections: _Sections, file: str) -> None:
+    """Refuse a record count that the bytes cannot hold, before memory is sized by it."""
+    lying = sections.batches["records_count"] > sections.sizes // _SMALLEST_RECORD_BYTES
+    if lying.any():
+        index = int(np.argmax(lying))
+        batch, size = sections.batches[index], int(sections.sizes[index])
+        raise CorruptRecordError(
+            file=file,
+            position=int(batch["position"]),
+            expected=f"at most {size // _SMALLEST_RECORD_BYTES} records in {size} bytes at offset {batch['base_offset']}",
+            found=str(int(batch["records_count"])),
+        )
+
+
+def _record_fault(fault: int, state: NDArray[np.int64], batches: NDArray[np.void], file: str) -> CorruptRecordError:
+    """The error for what a kernel left in `state`; its position is the record's, or where compressed records begin."""
+    batch = batches[int(state[kernels.FAULT_BATCH])]
+    at = int(state[kernels.FAULT_POSITION])
+    position = int(batch["position"]) + RECORDS_AT
+    found = _FOUND.get(fault, "{}").format(int(state[kernels.FAULT_FOUND]))
+    if batch["attributes"] & COMPRESSION_MASK:
+        found += f" at byte {at} after decompression"
+    else:
+        position += at
+    where = f"in record {int(state[kernels.FAULT_RECORD])} of the batch at offset {int(batch['base_offset'])}"
+    return CorruptRecordError(file=file, position=position, expected=f"{_EXPECTED[fault]}, {where}", found=found)

@@ -1,0 +1,120 @@
+"""What the compiled kernels share: raw memory access and the varints of the record format.
+
+Kernels work on addresses, so that one call can take batches of a file buffer and of many decompressed blocks without
+first copying them together. Nothing here checks bounds; each kernel compares an address with the end it was given
+before it reads or writes. numba's cache looks only at the file of the kernel itself: after an edit here, touch the
+kernels_*.py files or delete __pycache__.
+"""
+
+# mypy: disable-error-code="no-untyped-call, call-arg"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+#: Bytes that `copy_with_slack` may write past the end of what it was told to copy.
+COPY_SLACK_BYTES = 32
+
+#: Address that the varint readers return when the varint is too long or reaches past the end.
+BAD_VARINT = -1
+
+_BYTE_PTR = ir.IntType(8).as_pointer()
+
+
+@intrinsic
+def load_byte(typing_context: Any, address: Any) -> Any:
+    """The byte at `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], _BYTE_PTR), align=1)
+
+    return types.uint8(types.int64), generate
+
+
+@intrinsic
+def store_byte(typing_context: Any, address: Any, value: Any) -> Any:
+    """Put one byte at `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[1], builder.inttoptr(arguments[0], _BYTE_PTR), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint8), generate
+
+
+@intrinsic
+def _move_32_bytes(typing_context: Any, to: Any, source: Any) -> Any:
+    """Copy 32 bytes as one vector."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(ir.IntType(8), COPY_SLACK_BYTES).as_pointer()
+        loaded = builder.load(builder.inttoptr(arguments[1], vector), align=1)
+        builder.store(loaded, builder.inttoptr(arguments[0], vector), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def copy_bytes(typing_context: Any, to: Any, source: Any, count: Any) -> Any:
+    """Copy exactly `count` bytes (memcpy)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to_at = builder.inttoptr(arguments[0], _BYTE_PTR)
+        source_at = builder.inttoptr(arguments[1], _BYTE_PTR)
+        cgutils.raw_memcpy(builder, to_at, source_at, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@njit(nogil=True)
+def copy_with_slack(to: int, source: int, count: int, source_end: int) -> None:
+    """Copy `count` bytes in whole vectors where the source goes on far enough, which is 3 times memcpy for 100 bytes.
+
+    The destination needs COPY_SLACK_BYTES beyond `to + count`; nothing at or past `source_end` is read.
+    """
+    if count > 256 or source + count + COPY_SLACK_BYTES > source_end:
+        copy_bytes(to, source, count)
+        return
+    done = 0
+    while done < count:
+        _move_32_bytes(to + done, source + done)
+        done += COPY_SLACK_BYTES
+
+
+@njit(nogil=True)
+def read_varint(at: int, end: int) -> tuple[int, int]:
+    """Zigzag varint of 32 bits at address `at`: (value, address after it), or (0, BAD_VARINT)."""
+    result = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end and shift < np.uint64(35):
+        byte = np.uint64(load_byte(at))
+        at += 1
+        result |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            low = np.uint32(result)
+            return np.int64(np.int32((low >> np.uint32(1)) ^ (~(low & np.uint32(1)) + np.uint32(1)))), at
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(BAD_VARINT)
+
+
+@njit(nogil=True)
+def read_varlong(at: int, end: int) -> tuple[int, int]:
+    """Zigzag varint of 64 bits at address `at`: (value, address after it), or (0, BAD_VARINT)."""
+    result = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end and shift < np.uint64(70):
+        byte = np.uint64(load_byte(at))
+        at += 1
+        result |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return np.int64((result >> np.uint64(1)) ^ (~(result & np.uint64(1)) + np.uint64(1))), at
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(BAD_VARINT)

@@ -1,0 +1,113 @@
+"""Finding the record batches in a run of bytes of a log file, and checking their CRCs.
+
+A scan looks at headers only. It ends before a batch that is not all there (the caller decides whether that is a torn
+tail or just the end of what was read) and at the first header that cannot be right, which it names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.record.crc32c import crc32c
+from pyspark_kafkalog.record.header import ATTRIBUTES_AT, BATCH_DTYPE, CRC_AT, Buffer, parse_header
+from pyspark_kafkalog.record.kernels_scan import BAD_HEADER, TABLE_FULL, scan_headers
+
+_FIRST_TABLE_ROWS = 1024
+_MAX_OFFSET = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchScan:
+    """What a scan found.
+
+    `batches` has BATCH_DTYPE, positions in the file. `consumed_bytes`: length of those batches together, i.e. where in
+    the data the scan stopped. `fault`: what is wrong there, None at an incomplete batch or the end of the data.
+    """
+
+    batches: NDArray[np.void]
+    consumed_bytes: int
+    fault: DiskFormatError | None
+
+
+def as_bytes_array(data: Buffer) -> NDArray[np.uint8]:
+    """`data` as uint8[], without a copy."""
+    if isinstance(data, np.ndarray):
+        return np.ascontiguousarray(data).view(np.uint8)
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def scan_batches(data: Buffer, *, file: str, file_position: int = 0, max_batches: int | None = None) -> BatchScan:
+    """Find the batches in `data`, which starts with a batch at byte `file_position` of `file`.
+
+    Checks what `parse_header` checks, and that offsets rise from batch to batch. Not the CRC, not the records.
+    """
+    view = as_bytes_array(data)
+    tables: list[NDArray[np.void]] = []
+    at, previous_offset, found = 0, -1, 0
+    rows_wanted = _FIRST_TABLE_ROWS
+    while True:
+        if max_batches is not None:
+            rows_wanted = min(rows_wanted, max_batches - found)
+        table = np.empty(rows_wanted, dtype=BATCH_DTYPE)
+        rows, at, previous_offset, reason = scan_headers(view, at, file_position, previous_offset, table)
+        tables.append(table[:rows])
+        found += rows
+        if reason != TABLE_FULL or found == max_batches:
+            break
+        rows_wanted *= 4
+    fault = None
+    if reason == BAD_HEADER:
+        fault = _header_fault(view, at, previous_offset, file=file, file_position=file_position + at)
+    batches = tables[0] if len(tables) == 1 else np.concatenate(tables)
+    return BatchScan(batches, at, fault)
+
+
+def _header_fault(
+    data: NDArray[np.uint8], at: int, previous_offset: int, *, file: str, file_position: int
+) -> DiskFormatError:
+    """Say what is wrong with the header at data[at:], which the kernel refused."""
+    try:
+        header = parse_header(data, at, file=file, file_position=file_position)
+    except DiskFormatError as fault:
+        return fault
+    if header.last_offset > _MAX_OFFSET:
+        expected = f"a last offset of at most {_MAX_OFFSET}"
+        found = f"{header.base_offset} + {header.last_offset_delta}"
+    else:
+        expected = f"a base offset above {previous_offset}, the last offset of the batch before"
+        found = str(header.base_offset)
+    return CorruptRecordError(file=file, position=file_position, expected=expected, found=found)
+
+
+def first_bad_crc(data: Buffer, batches: NDArray[np.void], data_position: int) -> int:
+    """Index of the first batch whose CRC is not that of its bytes, -1 if all are right.
+
+    `data` starts at byte `data_position` of the file that the positions in `batches` count in, and holds all of them.
+    """
+    view = as_bytes_array(data)
+    starts = (batches["position"] - data_position).tolist()
+    sizes = batches["size_bytes"].tolist()
+    for index, (start, size, crc) in enumerate(zip(starts, sizes, batches["crc"].tolist(), strict=True)):
+        if crc32c(view[start + ATTRIBUTES_AT : start + size]) != crc:
+            return index
+    return -1
+
+
+def verify_crcs(data: Buffer, batches: NDArray[np.void], *, data_position: int, file: str) -> None:
+    """Raise CorruptRecordError naming the first batch with a wrong CRC; arguments as for `first_bad_crc`."""
+    index = first_bad_crc(data, batches, data_position)
+    if index < 0:
+        return
+    batch = batches[index]
+    start = int(batch["position"]) - data_position
+    computed = crc32c(as_bytes_array(data)[start + ATTRIBUTES_AT : start + int(batch["size_bytes"])])
+    raise CorruptRecordError(
+        file=file,
+        position=int(batch["position"]) + CRC_AT,
+        expected=f"CRC-32C {computed} for the batch at offset {int(batch['base_offset'])}",
+        found=str(int(batch["crc"])),
+    )
