@@ -50,6 +50,7 @@ RECORDS_AT: Final = RECORDS_COUNT_AT + 4
 LOG_OVERHEAD_BYTES: Final = LEADER_EPOCH_AT  # baseOffset and batchLength: what is there before the length counts
 RECORD_BATCH_OVERHEAD_BYTES: Final = RECORDS_AT
 MAGIC_V2: Final = 2
+_SMALLEST_LEGACY_LENGTH: Final = 14  # a magic 0 message without key and value
 
 COMPRESSION_MASK: Final = 0x07
 TIMESTAMP_TYPE_MASK: Final = 0x08
@@ -238,8 +239,11 @@ def parse_header(buffer: Buffer, at: int, *, file: str, file_position: int) -> B
 
 
 def check_length_and_magic(batch_length: int, magic: int, *, file: str, file_position: int) -> None:
-    """Raise unless magic is 2 and the length holds a v2 header; magic comes first, old formats are shorter."""
-    if magic in (0, 1):
+    """Raise unless magic is 2 and the length holds a v2 header; magic comes first, old formats are shorter.
+
+    A length too short for any format is corrupt whatever the magic: zero bytes after the last batch are no old format.
+    """
+    if magic in (0, 1) and batch_length >= _SMALLEST_LEGACY_LENGTH:
         raise UnsupportedFormatError(
             file=file,
             position=file_position + MAGIC_AT,
