@@ -1,0 +1,36 @@
+"""Fixtures of the tests that run real Kafka. Every test below this folder carries the `interop` mark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from kafka_oracle import Broker, kafka_lib
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kafka_jars() -> Path:
+    """Kafka's jars, fetched before any test's own time counts."""
+    return kafka_lib()
+
+
+@pytest.fixture(scope="module")
+def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Broker]]:
+    """`start_broker(settings)`: a running broker of one's own, stopped at the end of the module whatever happens."""
+    with ExitStack() as running:
+
+        def start(settings: Mapping[str, str] | None = None) -> Broker:
+            home = tmp_path_factory.mktemp("broker")
+            return running.enter_context(Broker(home, settings or {}))
+
+        yield start
