@@ -25,6 +25,7 @@ from pyspark_kafkalog.record.header import Buffer, CompressionType
 
 _MIB: Final = 1024 * 1024
 _GZIP_WINDOW_BITS: Final = 31  # zlib's way to say: 32 KiB window, with gzip's header and trailer
+_PIECE_BYTES: Final = _MIB
 GZIP_DEFAULT_LEVEL: Final = -1
 
 
@@ -83,21 +84,31 @@ def _compress_gzip(data: Buffer, level: int) -> bytes:
 
 
 def _decompress_gzip(data: Buffer, limit_bytes: int) -> NDArray[np.uint8]:
-    """All members one after another, as java.util.zip.GZIPInputStream reads them; zlib itself keeps the bound."""
-    parts: list[bytes] = []
-    room_bytes = limit_bytes
+    """All members one after another, as java.util.zip.GZIPInputStream reads them; other bytes after that are bad."""
+    out = bytearray()
     at = 0
-    while at < data.size or not parts:
-        member = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    while at < data.size or at == 0:
+        at = _inflate_member(memoryview(data), at, out, limit_bytes)
+    return np.frombuffer(out, dtype=np.uint8)
+
+
+def _inflate_member(data: memoryview, member_at: int, out: bytearray, limit_bytes: int) -> int:
+    """Append the content of the member at `member_at` to `out`, a bounded piece at a time; the place after it."""
+    member = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    at = member_at
+    pending: bytes | memoryview = b""
+    while not member.eof:
+        if not len(pending):
+            pending = data[at : at + _PIECE_BYTES]
+            at += len(pending)
+            if not len(pending):
+                raise BadCompressedDataError(at=member_at, expected="a whole gzip member", found="the end of the batch")
         try:
-            part = member.decompress(data[at:], room_bytes + 1)
+            piece = member.decompress(pending, _PIECE_BYTES)
         except zlib.error as error:
-            raise BadCompressedDataError(at=at, expected="gzip data", found=str(error)) from error
-        if len(part) > room_bytes:
-            raise BadCompressedDataError.over_limit(at, limit_bytes)
-        if not member.eof:
-            raise BadCompressedDataError(at=at, expected="a whole gzip member", found=f"{data.size - at} bytes of it")
-        parts.append(part)
-        room_bytes -= len(part)
-        at = data.size - len(member.unused_data)
-    return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype=np.uint8)
+            raise BadCompressedDataError(at=member_at, expected="gzip data", found=str(error)) from error
+        if len(out) + len(piece) > limit_bytes:
+            raise BadCompressedDataError.over_limit(member_at, limit_bytes)
+        out += piece
+        pending = member.unconsumed_tail
+    return at - len(member.unused_data)

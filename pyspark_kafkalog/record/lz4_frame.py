@@ -35,6 +35,8 @@ _BLOCK_CHECKSUM: Final = 0x10
 _CONTENT_SIZE: Final = 0x08
 _CONTENT_CHECKSUM: Final = 0x04
 _STORED: Final = 0x80000000
+_FRAME_HEADER_BYTES: Final = len(MAGIC) + len(_DESCRIPTOR) + 1
+_END_MARK: Final = bytes(4)
 _MAX_RATIO: Final = 255  # one byte of an LZ4 block stands for 255 bytes at most
 _COMPRESSION_SLACK_BYTES: Final = BLOCK_BYTES // 255 + 16  # what LZ4_compressBound adds to the content's size
 _MASK: Final = 0xFFFFFFFF
@@ -42,23 +44,32 @@ _MASK: Final = 0xFFFFFFFF
 
 def compress(data: NDArray[np.uint8], level: int) -> bytes:
     """One frame of 64 KiB blocks as Java writes it, no content size and no checksums but the header's."""
-    out = np.empty(BLOCK_BYTES + _COMPRESSION_SLACK_BYTES, dtype=np.uint8)
     parts: list[bytes] = [MAGIC, _DESCRIPTOR, bytes([_descriptor_checksum(_DESCRIPTOR)])]
+    out = np.empty(BLOCK_BYTES + _COMPRESSION_SLACK_BYTES, dtype=np.uint8)
     for at in range(0, data.size, BLOCK_BYTES):
         block = data[at : at + BLOCK_BYTES]
-        size = _compress_block(block, out, level)
-        if size >= block.size:
-            parts += ((block.size | _STORED).to_bytes(4, "little"), block.tobytes())
-        else:
-            parts += (size.to_bytes(4, "little"), out[:size].tobytes())
-    parts.append(bytes(4))
+        parts += _compress_block(block, out) if level == DEFAULT_LEVEL else [_compress_block_high(block, level)]
+    parts.append(_END_MARK)
     return b"".join(parts)
 
 
-def _compress_block(block: Buffer, out: Buffer, level: int) -> int:
-    if level == DEFAULT_LEVEL:
-        return cramjam.lz4.compress_block_into(block, out, mode="fast", acceleration=1, store_size=False)
-    return cramjam.lz4.compress_block_into(block, out, mode="high_compression", compression=level, store_size=False)
+def _compress_block(block: Buffer, out: Buffer) -> tuple[bytes, bytes]:
+    """A block's size word and bytes by the fast compressor; `out` is room to work in."""
+    size = cramjam.lz4.compress_block_into(block, out, store_size=False)
+    if size >= block.size:
+        return (block.size | _STORED).to_bytes(4, "little"), block.tobytes()
+    return size.to_bytes(4, "little"), out[:size].tobytes()
+
+
+def _compress_block_high(block: Buffer, level: int) -> bytes:
+    """A block's size word and bytes by the high compressor.
+
+    cramjam's block functions take a level and leave it aside, its frame compressor does not. So each block becomes a
+    frame of its own, of which only the one block is kept.
+    """
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    compressor.compress(block.tobytes())
+    return bytes(compressor.finish())[_FRAME_HEADER_BYTES : -len(_END_MARK)]
 
 
 def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
