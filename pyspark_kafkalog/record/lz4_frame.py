@@ -69,7 +69,9 @@ def _compress_block_high(block: Buffer, level: int) -> bytes:
     """
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     compressor.compress(block.tobytes())
-    return bytes(compressor.finish())[_FRAME_HEADER_BYTES : -len(_END_MARK)]
+    frame = bytes(compressor.finish())
+    size = int.from_bytes(frame[_FRAME_HEADER_BYTES : _FRAME_HEADER_BYTES + 4], "little") & ~_STORED
+    return frame[_FRAME_HEADER_BYTES : _FRAME_HEADER_BYTES + 4 + size]  # what follows is a checksum of the block
 
 
 def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
