@@ -401,11 +401,17 @@ def _consumed(message: Any) -> ConsumedRecord:
 
 @contextlib.contextmanager
 def producing(bootstrap: str, **settings: object) -> Iterator[Any]:
-    """A confluent-kafka producer, flushed at the end of the block; `linger_ms=5` gives `linger.ms`."""
+    """A confluent-kafka producer, flushed at the end of the block; a record that is not delivered is an error."""
     from confluent_kafka import Producer
 
-    names = {name.replace("_", "."): value for name, value in settings.items()}
-    producer = Producer({"bootstrap.servers": bootstrap, **names})
+    failures: list[str] = []
+
+    def note_failure(error: Any, _message: Any) -> None:
+        if error is not None:
+            failures.append(str(error))
+
+    producer = Producer({"bootstrap.servers": bootstrap, "on_delivery": note_failure, **settings})
     yield producer
-    if left := producer.flush(60):
-        raise KafkaOracleError(f"{left} records were not delivered")
+    left = producer.flush(60)
+    if left or failures:
+        raise KafkaOracleError(f"{left} records were not sent and {len(failures)} refused: {failures[:1]}")

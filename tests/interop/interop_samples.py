@@ -21,7 +21,7 @@ _CORNERS: tuple[tuple[bytes | None, bytes | None, Headers], ...] = (
     (b"\x00\xff\xfe", bytes(range(256)), (("umlaut ä €", "Ω".encode()), ("empty", b""))),
     ("schlüssel".encode(), b"x" * 127, ()),
     (b"k" * 64, b"y" * 8192, tuple((f"h{i}", b"v" * i) for i in range(20))),
-    (b"long and dull", b"z" * 300_000, ()),
+    (b"long and dull", b"z" * 80_000, ()),
 )
 
 
