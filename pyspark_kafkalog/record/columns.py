@@ -56,7 +56,7 @@ class HeaderColumn:
 class RecordColumns:
     """`count` records; a column that was not asked for is None.
 
-    `offsets` int64[count]; `timestamps_ms` int64[count], -1 for none; `timestamp_types` int32[count], 0 create, 1 append.
+    `offsets` int64[count]; `timestamps_ms` int64[count], -1 for none; `timestamp_types` int32[count].
     """
 
     count: int

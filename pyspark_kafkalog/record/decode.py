@@ -371,7 +371,7 @@ def _check_counts(sections: _Sections, file: str) -> None:
         raise CorruptRecordError(
             file=file,
             position=int(batch["position"]),
-            expected=f"at most {size // _SMALLEST_RECORD_BYTES} records in {size} bytes at offset {batch['base_offset']}",
+            expected=f"at most {size // _SMALLEST_RECORD_BYTES} records in the batch's {size} bytes",
             found=str(int(batch["records_count"])),
         )
 

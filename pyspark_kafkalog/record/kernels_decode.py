@@ -13,7 +13,7 @@ Layout of one record (all numbers zigzag varints):
     headersCount, then for each: keyLength key valueLength (-1: null) value
 """
 
-# mypy: disable-error-code="no-untyped-call, no-untyped-def"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
 
 from __future__ import annotations
 

@@ -118,3 +118,30 @@ def read_varlong(at: int, end: int) -> tuple[int, int]:
             return np.int64((result >> np.uint64(1)) ^ (~(result & np.uint64(1)) + np.uint64(1))), at
         shift += np.uint64(7)
     return np.int64(0), np.int64(BAD_VARINT)
+
+
+@njit(nogil=True)
+def _unsigned_varint_size(raw: int) -> int:
+    size = 1
+    while raw >= np.uint64(0x80):
+        raw >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@njit(nogil=True)
+def varlong_size(value: int) -> int:
+    """How many bytes a zigzag varint of `value` takes; the same for 32 and 64 bits."""
+    return _unsigned_varint_size(np.uint64((value << 1) ^ (value >> 63)))
+
+
+@njit(nogil=True)
+def write_varlong(at: int, value: int) -> int:
+    """Put `value` as a zigzag varint at address `at`; returns the address after it."""
+    raw = np.uint64((value << 1) ^ (value >> 63))
+    while raw >= np.uint64(0x80):
+        store_byte(at, np.uint8((raw & np.uint64(0x7F)) | np.uint64(0x80)))
+        raw >>= np.uint64(7)
+        at += 1
+    store_byte(at, np.uint8(raw))
+    return at + 1

@@ -1,0 +1,219 @@
+"""From columns of records to record batches as Kafka's producer and MemoryRecordsBuilder lay them out.
+
+Sizes, deltas and header fields are those of org.apache.kafka.common.record.DefaultRecordBatch and DefaultRecord.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.record import kernels_encode as kernels
+from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
+from pyspark_kafkalog.record.compression import compress
+from pyspark_kafkalog.record.crc32c import crc32c
+from pyspark_kafkalog.record.header import (
+    ATTRIBUTES_AT,
+    BATCH_DTYPE,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    CompressionType,
+    TimestampType,
+)
+from pyspark_kafkalog.record.kernels_memory import COPY_SLACK_BYTES
+
+_MAX_BATCH_BYTES: Final = 2**31 - 1  # batchLength is an int32
+
+_NO_OFFSETS: Final[NDArray[np.int32]] = np.empty(0, np.int32)
+_NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
+_ALL_NULL: Final = (_NO_OFFSETS, _NO_BYTES, _NO_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatches:
+    """Record batches back to back in `data`; `batches` has BATCH_DTYPE with positions in `data`."""
+
+    data: NDArray[np.uint8]
+    batches: NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The columns as the kernels take them."""
+
+    timestamps_ms: NDArray[np.int64]
+    keys: tuple[NDArray[Any], ...]
+    values: tuple[NDArray[Any], ...]
+    headers: tuple[Any, ...]
+
+    def write(
+        self, rows: NDArray[np.int64], *, batch_limit_bytes: int, record_limit_bytes: int
+    ) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
+        """Uncompressed batches without headers, and a table with their places, counts and timestamps."""
+        body_sizes = np.empty(len(rows), np.int64)
+        firsts = np.empty(len(rows) + 1, np.int64)
+        columns = (rows, self.timestamps_ms, self.keys, self.values, self.headers)
+        batches, fault, at = kernels.plan_batches(*columns, batch_limit_bytes, record_limit_bytes, body_sizes, firsts)
+        if fault == kernels.BAD_TIMESTAMP:
+            raise InvalidRecordError(
+                f"row {rows[at]} has timestamp {self.timestamps_ms[rows[at]]} ms; it must be 0 or later, or -1 for none"
+            )
+        if fault == kernels.RECORD_TOO_LARGE:
+            raise _too_large(int(rows[at]), int(body_sizes[at]), record_limit_bytes)
+        table = np.empty(batches, BATCH_DTYPE)
+        # 5 bytes for the length of a record's body is the most a varint of 32 bits takes.
+        room = int(body_sizes.sum()) + 5 * len(rows) + RECORD_BATCH_OVERHEAD_BYTES * batches + COPY_SLACK_BYTES
+        out = np.empty(room, np.uint8)
+        size = kernels.write_records(*columns, body_sizes, firsts, out, table)
+        return out[:size], table
+
+
+def encode_batches(
+    columns: RecordColumns,
+    *,
+    rows: NDArray[np.int64] | None = None,
+    compression: CompressionType,
+    level: int | None = None,
+    batch_size_bytes: int,
+    max_batch_bytes: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    log_append_time_ms: int | None = None,
+    is_transactional: bool = False,
+) -> EncodedBatches:
+    """The records as batches with offsets from `base_offset` on.
+
+    `rows`: which records, in which order (all, as they come, when None). `columns.timestamps_ms` must be there (-1: no
+    timestamp), offsets and timestamp types are not used. A batch closes when the next record would take it over
+    `batch_size_bytes` before compression. None is longer than `max_batch_bytes` (after compression; one that is gets
+    split): a record that cannot be so raises InvalidRecordError. With LOG_APPEND_TIME every record's time is
+    `log_append_time_ms`. Sequence numbers count on from `base_sequence` unless it is -1.
+    """
+    if rows is None:
+        rows = np.arange(columns.count, dtype=np.int64)
+    elif len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < columns.count:
+        raise IndexError(f"rows {rows.min()} to {rows.max()} are not all within 0 to {columns.count - 1}")
+    source = _to_source(columns)
+    if compression is CompressionType.NONE:
+        limit = min(max_batch_bytes, _MAX_BATCH_BYTES)
+        data, table = source.write(rows, batch_limit_bytes=min(batch_size_bytes, limit), record_limit_bytes=limit)
+    else:
+        data, table = _write_compressed(source, rows, compression, level, batch_size_bytes, max_batch_bytes)
+    _fill_offsets(table, base_offset, base_sequence)
+    table["leader_epoch"] = leader_epoch
+    table["producer_id"] = producer_id
+    table["producer_epoch"] = producer_epoch
+    attributes = int(compression)
+    if is_transactional:
+        attributes |= TRANSACTIONAL_MASK
+    if timestamp_type is TimestampType.LOG_APPEND_TIME:
+        if log_append_time_ms is None:
+            raise InvalidRecordError("LogAppendTime needs the time of the append")
+        attributes |= TIMESTAMP_TYPE_MASK
+        table["max_timestamp_ms"] = log_append_time_ms
+    table["attributes"] = attributes
+    _seal(data, table)
+    return EncodedBatches(data, table)
+
+
+def _to_source(columns: RecordColumns) -> _Source:
+    assert columns.timestamps_ms is not None
+    headers: tuple[Any, ...] = (_NO_OFFSETS, _ALL_NULL, _ALL_NULL)
+    if columns.headers is not None:
+        headers = (columns.headers.offsets, _to_column(columns.headers.keys), _to_column(columns.headers.values))
+    for column in (columns.keys, columns.values, columns.headers):
+        if column is not None and len(column) != columns.count:
+            raise ValueError(f"a column of {len(column)} for {columns.count} records")
+    return _Source(columns.timestamps_ms, _to_column(columns.keys), _to_column(columns.values), headers)
+
+
+def _to_column(column: BinaryColumn | None) -> tuple[NDArray[Any], ...]:
+    if column is None:
+        return _ALL_NULL
+    return column.offsets, column.data, _NO_BYTES if column.validity is None else column.validity
+
+
+def _write_compressed(
+    source: _Source,
+    rows: NDArray[np.int64],
+    compression: CompressionType,
+    level: int | None,
+    batch_size_bytes: int,
+    max_batch_bytes: int,
+) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
+    """As `_Source.write`, with each batch compressed."""
+    parts = list(_compressed_parts(source, rows, compression, level, batch_size_bytes, max_batch_bytes))
+    table = np.array([entry for entry, _ in parts], dtype=BATCH_DTYPE)
+    ends = np.cumsum(table["size_bytes"])
+    table["position"] = ends - table["size_bytes"]
+    data = np.empty(int(ends[-1]) if len(parts) else 0, np.uint8)
+    for (_, payload), position, end in zip(parts, table["position"].tolist(), ends.tolist(), strict=True):
+        data[position + RECORD_BATCH_OVERHEAD_BYTES : end] = np.frombuffer(payload, np.uint8)
+    return data, table
+
+
+def _compressed_parts(
+    source: _Source,
+    rows: NDArray[np.int64],
+    compression: CompressionType,
+    level: int | None,
+    batch_size_bytes: int,
+    max_batch_bytes: int,
+) -> Iterator[tuple[np.void, bytes]]:
+    """Each batch's row of the table, its size that of the compressed batch, and its compressed records."""
+    data, table = source.write(rows, batch_limit_bytes=batch_size_bytes, record_limit_bytes=_MAX_BATCH_BYTES)
+    first = 0
+    for entry in table:
+        count, position = int(entry["records_count"]), int(entry["position"])
+        records = data[position + RECORD_BATCH_OVERHEAD_BYTES : position + int(entry["size_bytes"])]
+        payload = compress(compression, records, level)
+        size_bytes = RECORD_BATCH_OVERHEAD_BYTES + len(payload)
+        if size_bytes <= max_batch_bytes:
+            entry["size_bytes"] = size_bytes
+            yield entry, payload
+        elif count == 1:
+            raise _too_large(int(rows[first]), size_bytes, max_batch_bytes, compression)
+        else:
+            middle = first + count // 2
+            for half in (rows[first:middle], rows[middle : first + count]):
+                yield from _compressed_parts(source, half, compression, level, _MAX_BATCH_BYTES, max_batch_bytes)
+        first += count
+
+
+def _too_large(row: int, size_bytes: int, limit_bytes: int, compression: CompressionType | None = None) -> Exception:
+    packed = f" with {compression.name.lower()}" if compression else ""
+    return InvalidRecordError(
+        f"row {row} makes a batch of {size_bytes} bytes{packed}, larger than max.message.bytes = {limit_bytes}"
+    )
+
+
+def _fill_offsets(table: NDArray[np.void], base_offset: int, base_sequence: int) -> None:
+    ends = np.cumsum(table["records_count"], dtype=np.int64)
+    relative = ends - table["records_count"]
+    table["base_offset"] = base_offset + relative
+    table["last_offset"] = base_offset + ends - 1
+    table["base_sequence"] = NO_SEQUENCE if base_sequence == NO_SEQUENCE else (base_sequence + relative) & 0x7FFFFFFF
+
+
+def _seal(data: NDArray[np.uint8], table: NDArray[np.void]) -> None:
+    """Write the headers, and once more with the CRCs that cover most of them."""
+    table["crc"] = 0
+    kernels.write_headers(data, table)
+    bounds = zip(
+        (table["position"] + ATTRIBUTES_AT).tolist(), (table["position"] + table["size_bytes"]).tolist(), strict=True
+    )
+    table["crc"] = [crc32c(data[start:end]) for start, end in bounds]
+    kernels.write_headers(data, table)

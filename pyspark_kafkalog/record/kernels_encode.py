@@ -1,0 +1,210 @@
+"""Compiled encoding of columns into record batches.
+
+Two passes: `plan_batches` finds the size of every record and where batches end, `write_records` writes the records of
+each batch with room for its header before them. `write_headers` fills in the headers once sizes are final, i.e. after
+compression. Layout of a record: kernels_decode.py.
+
+Rows are given in the order wanted (a gather). A column is a tuple (offsets, data, validity); one without offsets is all
+null, one without validity has no nulls. Headers are (list offsets, keys, values), without list offsets there are none.
+"""
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from pyspark_kafkalog.record.header import (
+    ATTRIBUTES_AT,
+    BASE_OFFSET_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    CRC_AT,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
+    MAGIC_V2,
+    MAX_TIMESTAMP_AT,
+    NO_TIMESTAMP,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    RECORDS_COUNT_AT,
+)
+from pyspark_kafkalog.record.kernels_memory import copy_with_slack, store_byte, varlong_size, write_varlong
+from pyspark_kafkalog.record.kernels_scan import BATCH_TABLE, BATCH_TABLE_OUT, BYTES
+
+#: What `plan_batches` can find wrong.
+NO_FAULT = 0
+BAD_TIMESTAMP = 1
+RECORD_TOO_LARGE = 2
+
+_INT64 = types.Array(types.int64, 1, "C")
+_INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
+_INT32_IN = types.Array(types.int32, 1, "C", readonly=True)
+_BYTES_OUT = types.Array(types.uint8, 1, "C")
+_COLUMN = types.Tuple((_INT32_IN, BYTES, BYTES))
+_HEADERS = types.Tuple((_INT32_IN, _COLUMN, _COLUMN))
+
+
+@njit(nogil=True)
+def _length(column, row):
+    """Bytes of one element, -1 for null."""
+    offsets, _, validity = column
+    if len(offsets) == 0:
+        return np.int64(-1)
+    if len(validity) > 0 and not (validity[row >> 3] >> np.uint8(row & 7)) & np.uint8(1):
+        return np.int64(-1)
+    return np.int64(offsets[row + 1]) - np.int64(offsets[row])
+
+
+@njit(nogil=True)
+def _field_size(column, row):
+    """Bytes of one element with its length."""
+    length = _length(column, row)
+    return varlong_size(length) + max(length, 0)
+
+
+@njit(nogil=True)
+def _headers_size(headers, row):
+    """Bytes of a record's headers with their count."""
+    lists, keys, values = headers
+    if len(lists) == 0:
+        return np.int64(1)
+    first, end = np.int64(lists[row]), np.int64(lists[row + 1])
+    size = np.int64(varlong_size(end - first))
+    for header in range(first, end):
+        size += _field_size(keys, header) + _field_size(values, header)
+    return size
+
+
+@njit(
+    types.UniTuple(types.int64, 3)(
+        _INT64_IN, _INT64_IN, _COLUMN, _COLUMN, _HEADERS, types.int64, types.int64, _INT64, _INT64
+    ),
+    cache=True,
+    nogil=True,
+)
+def plan_batches(rows, timestamps, keys, values, headers, batch_limit, record_limit, body_sizes, firsts):
+    """Find each record's size and which record each batch begins with.
+
+    A batch closes when the next record would take it over `batch_limit` bytes with its header; it has at least one. A
+    record that in a batch of its own takes more than `record_limit` is a fault, so is a timestamp below -1. Fills
+    body_sizes[i] (bytes after the length; for a record too large, the size of its batch) and firsts[b], with the number
+    of records after the last. Returns (number of batches, fault, its place in `rows`).
+    """
+    batches = np.int64(0)
+    batch_size, base_timestamp, first = np.int64(0), np.int64(0), np.int64(0)
+    for i in range(len(rows)):
+        row = rows[i]
+        timestamp = timestamps[row]
+        if timestamp < NO_TIMESTAMP:
+            return batches, BAD_TIMESTAMP, i
+        fields = 1 + _field_size(keys, row) + _field_size(values, row) + _headers_size(headers, row)
+        body = fields + varlong_size(timestamp - base_timestamp) + varlong_size(i - first)
+        size = body + varlong_size(body)
+        if i == 0 or batch_size + size > batch_limit:
+            firsts[batches] = i
+            batches += 1
+            first, base_timestamp, batch_size = i, timestamp, RECORD_BATCH_OVERHEAD_BYTES
+            body = fields + 2
+            size = body + varlong_size(body)
+            if batch_size + size > record_limit:
+                body_sizes[i] = batch_size + size
+                return batches, RECORD_TOO_LARGE, i
+        body_sizes[i] = body
+        batch_size += size
+    firsts[batches] = len(rows)
+    return batches, NO_FAULT, np.int64(0)
+
+
+@njit(nogil=True)
+def _write_field(at, column, row):
+    """Put one element with its length at address `at`; returns the address after it."""
+    length = _length(column, row)
+    at = write_varlong(at, length)
+    if length > 0:
+        offsets, data, _ = column
+        source = data.ctypes.data
+        copy_with_slack(at, source + offsets[row], length, source + len(data))
+        at += length
+    return at
+
+
+@njit(
+    types.int64(_INT64_IN, _INT64_IN, _COLUMN, _COLUMN, _HEADERS, _INT64_IN, _INT64_IN, _BYTES_OUT, BATCH_TABLE_OUT),
+    cache=True,
+    nogil=True,
+)
+def write_records(rows, timestamps, keys, values, headers, body_sizes, firsts, out, table):
+    """Write the planned batches' records one batch after the other, each with room for its header before it.
+
+    `out` needs COPY_SLACK_BYTES more than the batches take. Sets position, size_bytes, records_count and the timestamps
+    in `table`, one row a batch. Returns the bytes taken.
+    """
+    start = out.ctypes.data
+    at = start
+    lists = headers[0]
+    for batch in range(len(table)):
+        batch_at = at
+        at += RECORD_BATCH_OVERHEAD_BYTES
+        first, end = firsts[batch], firsts[batch + 1]
+        base_timestamp = timestamps[rows[first]]
+        max_timestamp = np.int64(NO_TIMESTAMP)
+        for i in range(first, end):
+            row = rows[i]
+            timestamp = timestamps[row]
+            max_timestamp = max(max_timestamp, timestamp)
+            at = write_varlong(at, body_sizes[i])
+            store_byte(at, np.uint8(0))
+            at = write_varlong(at + 1, timestamp - base_timestamp)
+            at = write_varlong(at, i - first)
+            at = _write_field(at, keys, row)
+            at = _write_field(at, values, row)
+            if len(lists) == 0:
+                at = write_varlong(at, np.int64(0))
+            else:
+                at = write_varlong(at, np.int64(lists[row + 1]) - np.int64(lists[row]))
+                for header in range(lists[row], lists[row + 1]):
+                    at = _write_field(at, headers[1], header)
+                    at = _write_field(at, headers[2], header)
+        entry = table[batch]
+        entry.position = batch_at - start
+        entry.size_bytes = at - batch_at
+        entry.records_count = np.int32(end - first)
+        entry.base_timestamp_ms = base_timestamp
+        entry.max_timestamp_ms = max_timestamp
+    return at - start
+
+
+@njit(nogil=True)
+def _put(out, at, size, value):
+    """Store the low `size` bytes of `value`, the most significant first."""
+    raw = np.uint64(value)
+    for i in range(size):
+        out[at + size - 1 - i] = np.uint8(raw & np.uint64(0xFF))
+        raw >>= np.uint64(8)
+
+
+@njit(types.void(_BYTES_OUT, BATCH_TABLE), cache=True, nogil=True)
+def write_headers(out, table):
+    """Write the header of every batch of `table` at its position in `out`, CRC and all."""
+    for batch in range(len(table)):
+        entry = table[batch]
+        at = entry.position
+        _put(out, at + BASE_OFFSET_AT, 8, entry.base_offset)
+        _put(out, at + LENGTH_AT, 4, entry.size_bytes - LOG_OVERHEAD_BYTES)
+        _put(out, at + LEADER_EPOCH_AT, 4, np.int64(entry.leader_epoch))
+        _put(out, at + MAGIC_AT, 1, np.int64(MAGIC_V2))
+        _put(out, at + CRC_AT, 4, np.int64(entry.crc))
+        _put(out, at + ATTRIBUTES_AT, 2, np.int64(entry.attributes))
+        _put(out, at + LAST_OFFSET_DELTA_AT, 4, entry.last_offset - entry.base_offset)
+        _put(out, at + BASE_TIMESTAMP_AT, 8, entry.base_timestamp_ms)
+        _put(out, at + MAX_TIMESTAMP_AT, 8, entry.max_timestamp_ms)
+        _put(out, at + PRODUCER_ID_AT, 8, entry.producer_id)
+        _put(out, at + PRODUCER_EPOCH_AT, 2, np.int64(entry.producer_epoch))
+        _put(out, at + BASE_SEQUENCE_AT, 4, np.int64(entry.base_sequence))
+        _put(out, at + RECORDS_COUNT_AT, 4, np.int64(entry.records_count))
