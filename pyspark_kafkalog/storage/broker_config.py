@@ -1,0 +1,172 @@
+"""Broker-level configuration: what holds for a whole log directory, read from a `server.properties`.
+
+Two kinds of names: those that give topics their configuration where they have none of their own (`log.retention.hours`;
+the table is in topic_configs), and those for the directory as a whole (`num.partitions`). Names of neither kind, of
+which a broker's own file is full (`listeners`), are passed over. Source of the names, defaults and limits:
+ServerLogConfigs, ServerConfigs, CleanerConfig, TransactionLogConfig and kafka.server.KafkaConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError
+from pyspark_kafkalog.storage.config_definitions import ConfigDefinition, ConfigType, at_least
+from pyspark_kafkalog.storage.java_properties import parse_properties
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.text_checkpoint import read_text_file
+from pyspark_kafkalog.storage.topic_configs import TOPIC_CONFIGS
+
+_MIB: Final = 1 << 20
+_MAX_FILE_BYTES: Final = 1 << 20
+
+_DEFINITIONS: Final = (
+    ConfigDefinition(
+        "num.partitions", ConfigType.INT, 1, "Partitions of a topic that is created without a number.", at_least(1)
+    ),
+    ConfigDefinition(
+        "auto.create.topics.enable", ConfigType.BOOLEAN, True, "Whether the first write to a topic creates it."
+    ),
+    ConfigDefinition("delete.topic.enable", ConfigType.BOOLEAN, True, "Whether topics can be deleted."),
+    ConfigDefinition(
+        "producer.id.expiration.ms",
+        ConfigType.INT,
+        86_400_000,
+        "A producer that has written nothing for this long, and has no open transaction, is forgotten.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "num.recovery.threads.per.data.dir",
+        ConfigType.INT,
+        2,
+        "Partitions that are loaded and recovered at the same time.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "log.retention.check.interval.ms",
+        ConfigType.LONG,
+        300_000,
+        "How often a running retention job looks for segments to drop.",
+        at_least(1),
+    ),
+    ConfigDefinition("log.cleaner.enable", ConfigType.BOOLEAN, True, "Whether compacted topics are cleaned."),
+    ConfigDefinition("log.cleaner.threads", ConfigType.INT, 1, "Partitions cleaned at the same time.", at_least(0)),
+    ConfigDefinition(
+        "log.cleaner.dedupe.buffer.size",
+        ConfigType.LONG,
+        128 * _MIB,
+        "Bytes for the table of keys, over all cleaner threads; more than 1 MiB for each.",
+    ),
+    ConfigDefinition(
+        "log.cleaner.io.buffer.size",
+        ConfigType.INT,
+        512 * 1024,
+        "Bytes for reading and writing, over all cleaner threads.",
+        at_least(0),
+    ),
+    ConfigDefinition(
+        "log.cleaner.io.buffer.load.factor",
+        ConfigType.DOUBLE,
+        0.9,
+        "How full the table of keys may get before a pass ends.",
+    ),
+    ConfigDefinition(
+        "log.cleaner.io.max.bytes.per.second",
+        ConfigType.DOUBLE,
+        1.7976931348623157e308,
+        "Limit for what cleaning reads and writes together.",
+    ),
+    ConfigDefinition(
+        "log.cleaner.backoff.ms",
+        ConfigType.LONG,
+        15_000,
+        "How long a running cleaner job waits when there is nothing to clean.",
+        at_least(0),
+    ),
+    ConfigDefinition(
+        "remote.log.storage.system.enable",
+        ConfigType.BOOLEAN,
+        False,
+        "Whether topics may have a second tier (remote.storage.enable).",
+    ),
+)
+
+
+def _topic_fallbacks() -> dict[str, ConfigDefinition]:
+    return {
+        synonym.definition.name: synonym.definition for config in TOPIC_CONFIGS.values() for synonym in config.synonyms
+    }
+
+
+_OWN: Final = {definition.name: definition for definition in _DEFINITIONS}
+
+#: Every broker-level configuration that is read, by name.
+BROKER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(_OWN | _topic_fallbacks())
+
+
+def _default(name: str) -> Any:
+    return _OWN[name].default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Broker-level configuration, parsed. Each field but `properties` is the config of its name with `.` for `_`.
+
+    `properties` are all names and values as they were given, which topics fall back to.
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    num_partitions: int = _default("num.partitions")
+    auto_create_topics_enable: bool = _default("auto.create.topics.enable")
+    delete_topic_enable: bool = _default("delete.topic.enable")
+    producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
+    num_recovery_threads_per_data_dir: int = _default("num.recovery.threads.per.data.dir")
+    log_retention_check_interval_ms: int = _default("log.retention.check.interval.ms")
+    log_cleaner_enable: bool = _default("log.cleaner.enable")
+    log_cleaner_threads: int = _default("log.cleaner.threads")
+    log_cleaner_dedupe_buffer_size: int = _default("log.cleaner.dedupe.buffer.size")
+    log_cleaner_io_buffer_size: int = _default("log.cleaner.io.buffer.size")
+    log_cleaner_io_buffer_load_factor: float = _default("log.cleaner.io.buffer.load.factor")
+    log_cleaner_io_max_bytes_per_second: float = _default("log.cleaner.io.max.bytes.per.second")
+    log_cleaner_backoff_ms: int = _default("log.cleaner.backoff.ms")
+    remote_log_storage_system_enable: bool = _default("remote.log.storage.system.enable")
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
+        """Parse and check `properties`, also those that topics fall back to. Raises InvalidConfigError."""
+        LogConfig.from_properties({}, properties)
+        for name, definition in BROKER_CONFIGS.items():
+            if name in properties:
+                definition.parse(properties[name])
+        arguments: dict[str, Any] = {}
+        for one in fields(cls):
+            name = one.name.replace("_", ".")
+            if name in _OWN and name in properties:
+                arguments[one.name] = _OWN[name].parse(properties[name])
+        config = cls(properties=dict(properties), **arguments)
+        _check_dedupe_buffer(config)
+        return config
+
+    @classmethod
+    def load(cls, path: Path) -> BrokerConfig:
+        """Read a `server.properties` file. Raises InvalidConfigError, DiskFormatError for a bad escape, or OSError."""
+        data = read_text_file(path, max_bytes=_MAX_FILE_BYTES, kind=DiskFormatError, advice="name another file")
+        return cls.from_properties(parse_properties(data, file=str(path)))
+
+    def log_config(self, topic_overrides: Mapping[str, str] | None = None) -> LogConfig:
+        """The configuration of a topic with `topic_overrides` in a log directory with these settings."""
+        return LogConfig.from_properties(topic_overrides, self.properties)
+
+
+def _check_dedupe_buffer(config: BrokerConfig) -> None:
+    threads = config.log_cleaner_threads
+    if threads and config.log_cleaner_dedupe_buffer_size // threads <= _MIB:
+        size = config.log_cleaner_dedupe_buffer_size
+        raise InvalidConfigError(
+            f"log.cleaner.dedupe.buffer.size={size} is not allowed: expected more than 1 MiB "
+            f"for each of {threads} log.cleaner.threads"
+        )

@@ -1,0 +1,157 @@
+"""`leader-epoch-checkpoint` of a partition: at which offset each leader's reign began, `<epoch> <start offset>` a line.
+
+Both numbers rise strictly from line to line. With it a follower that lags finds where its log parts from the leader's.
+Written whole; a crash leaves the old file, and recovery adds the epochs that it meets in the batches. Source of the
+rules: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.text_checkpoint import parse_int, read_checkpoint, write_checkpoint
+
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_EPOCH_OFFSET: Final = -1
+
+
+class EpochEntry(NamedTuple):
+    """A leader epoch and the first offset written in it."""
+
+    epoch: int
+    start_offset: int
+
+
+class LeaderEpochCheckpoint:
+    """The epochs of one partition's log, and the file that keeps them; every change is written at once."""
+
+    def __init__(
+        self, path: Path, entries: Iterable[EpochEntry] = (), *, fs: FileSystem = LOCAL, durable: bool = True
+    ) -> None:
+        self._path = path
+        self._fs = fs
+        self._durable = durable
+        self._entries: list[EpochEntry] = []
+        for entry in entries:
+            self._assign(entry)
+
+    @classmethod
+    def open(cls, path: Path, *, fs: FileSystem = LOCAL, durable: bool = True) -> LeaderEpochCheckpoint:
+        """Read the file at `path`; no epochs when there is none, and none is made before the first change.
+
+        An entry that does not rise drops those before it that it contradicts, as on `assign`. `durable` says whether
+        changes wait until they are on disk. Raises CorruptIndexError that names the bad line.
+        """
+        return cls(path, read_checkpoint(path, _parse_entry), fs=fs, durable=durable)
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """All epochs, rising."""
+        return tuple(self._entries)
+
+    @property
+    def latest(self) -> EpochEntry | None:
+        """The entry of the last epoch."""
+        return self._entries[-1] if self._entries else None
+
+    @property
+    def earliest(self) -> EpochEntry | None:
+        """The entry of the first epoch that is still known."""
+        return self._entries[0] if self._entries else None
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Note that `epoch` starts at `start_offset`; whether that changed anything.
+
+        Entries with an epoch or a start at or above it are dropped: a later epoch at the same start replaces. The
+        latest epoch keeps its start unless a smaller one is given. ValueError for negative numbers.
+        """
+        return self.assign_many((EpochEntry(epoch, start_offset),))
+
+    def assign_many(self, entries: Iterable[EpochEntry]) -> bool:
+        """`assign` each in turn, then write once."""
+        changed = [self._assign(EpochEntry(*entry)) for entry in entries]
+        if any(changed):
+            self._write()
+        return any(changed)
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """The epoch in which `offset` was, or would be, written; None below the first."""
+        index = bisect_right(self._entries, offset, key=_start_offset)
+        return self._entries[index - 1].epoch if index else None
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
+        """The largest known epoch up to `epoch`, and the offset where it ended: the next one's start, or the log's end.
+
+        (-1, -1) when `epoch` is above all known. For one below all known: itself, with the first one's start.
+        """
+        if epoch == UNDEFINED_EPOCH:
+            return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)
+        if self._entries and self._entries[-1].epoch == epoch:
+            return EpochEntry(epoch, log_end_offset)
+        index = bisect_right(self._entries, epoch, key=_epoch)
+        if index == len(self._entries):
+            return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)
+        floor = self._entries[index - 1].epoch if index else epoch
+        return EpochEntry(floor, self._entries[index].start_offset)
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Drop the epochs that start at or above `end_offset`, where the log now ends."""
+        if end_offset < 0:
+            return
+        kept = [entry for entry in self._entries if entry.start_offset < end_offset]
+        if len(kept) != len(self._entries):
+            self._entries = kept
+            self._write()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Drop the epochs that ended below `start_offset`, where the log now starts; the one it is in starts there."""
+        index = bisect_right(self._entries, start_offset, key=_start_offset)
+        if not index:
+            return
+        kept = [EpochEntry(self._entries[index - 1].epoch, start_offset), *self._entries[index:]]
+        if kept != self._entries:
+            self._entries = kept
+            self._write()
+
+    def clear(self) -> None:
+        """Drop all epochs."""
+        self._entries = []
+        self._write()
+
+    def _assign(self, entry: EpochEntry) -> bool:
+        if entry.epoch < 0 or entry.start_offset < 0:
+            raise ValueError(f"leader epoch {entry.epoch} at offset {entry.start_offset}: neither may be negative")
+        latest = self.latest
+        if latest is not None and entry.epoch == latest.epoch and entry.start_offset >= latest.start_offset:
+            return False
+        while self._entries and (
+            self._entries[-1].epoch >= entry.epoch or self._entries[-1].start_offset >= entry.start_offset
+        ):
+            self._entries.pop()
+        self._entries.append(entry)
+        return True
+
+    def _write(self) -> None:
+        lines = (f"{entry.epoch} {entry.start_offset}" for entry in self._entries)
+        write_checkpoint(self._path, lines, fs=self._fs, durable=self._durable)
+
+
+def _epoch(entry: EpochEntry) -> int:
+    return entry.epoch
+
+
+def _start_offset(entry: EpochEntry) -> int:
+    return entry.start_offset
+
+
+def _parse_entry(fields: Sequence[str]) -> EpochEntry:
+    if len(fields) != 2:
+        raise ValueError("an epoch and a start offset")
+    entry = EpochEntry(parse_int(fields[0], 32), parse_int(fields[1], 64))
+    if min(entry) < 0:
+        raise ValueError("an epoch and a start offset of 0 or more")
+    return entry

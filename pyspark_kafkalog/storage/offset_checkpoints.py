@@ -1,0 +1,45 @@
+"""The offset checkpoint files in the root of a log directory, one line `<topic> <partition> <offset>` a partition.
+
+    recovery-point-offset-checkpoint   below it all is flushed to disk: a recovery starts there
+    replication-offset-checkpoint      the high watermark: below it all is committed
+    log-start-offset-checkpoint        the log start, only where it lies above the first segment's base offset
+    cleaner-offset-checkpoint          the first offset that the cleaner has not cleaned
+
+A crash leaves an old one: recovery points and high watermarks only ever lag, which costs time, no data. Here the commit
+log decides and these are written for Kafka's benefit. Source of the rules: OffsetCheckpointFile in
+org.apache.kafka.storage.internals.checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.text_checkpoint import parse_int, read_checkpoint, write_checkpoint
+
+RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
+REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
+CLEANER_OFFSET_CHECKPOINT: Final = "cleaner-offset-checkpoint"
+
+
+def read_offset_checkpoint(path: Path) -> dict[TopicPartition, int]:
+    """Offset by partition; empty when there is no file. Raises CorruptIndexError that names the bad line."""
+    return dict(read_checkpoint(path, _parse_entry))
+
+
+def write_offset_checkpoint(
+    path: Path, offsets: Mapping[TopicPartition, int], *, fs: FileSystem = LOCAL, durable: bool = True
+) -> None:
+    """Replace the file by one with `offsets`, ordered by topic and partition."""
+    lines = (f"{where.topic} {where.partition} {offset}" for where, offset in sorted(offsets.items()))
+    write_checkpoint(path, lines, fs=fs, durable=durable)
+
+
+def _parse_entry(fields: Sequence[str]) -> tuple[TopicPartition, int]:
+    if len(fields) != 3:
+        raise ValueError("a topic, a partition and an offset")
+    return TopicPartition(fields[0], parse_int(fields[1], 32)), parse_int(fields[2], 64)

@@ -1,0 +1,129 @@
+"""The text form that all of Kafka's checkpoint files share.
+
+    0                 version
+    <count>           number of lines that follow
+    <fields>          one entry a line, fields separated by blanks
+
+An empty file, and one with the version alone, hold no entries. Written as a whole under a temporary name and renamed,
+so a crash leaves the old file or the new one. Source of the rules: org.apache.kafka.server.common.CheckpointFile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+
+CHECKPOINT_VERSION: Final = 0
+
+_ADVICE: Final = "delete the file: Kafka and this package go on without it"
+# 60,000 partitions with names of the greatest length; a larger file is no checkpoint.
+_MAX_CHECKPOINT_BYTES: Final = 16 << 20
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_BLANKS = re.compile(r"[ \t\n\x0b\f\r]+")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,32}")
+
+_Entry = TypeVar("_Entry")
+
+
+def read_text_file(path: Path, *, max_bytes: int, kind: type[DiskFormatError], advice: str) -> bytes:
+    """All bytes of a small file. Raises an error of `kind` when it has more than `max_bytes`, or OSError."""
+    with path.open("rb") as stream:
+        size_bytes = os.fstat(stream.fileno()).st_size
+        if size_bytes > max_bytes:
+            raise kind(
+                file=str(path),
+                position=max_bytes,
+                expected=f"at most {max_bytes} bytes",
+                found=f"{size_bytes} bytes",
+                advice=advice,
+            )
+        return stream.read(max_bytes)
+
+
+def parse_checkpoint(data: bytes, parse_entry: Callable[[Sequence[str]], _Entry], *, file: str) -> list[_Entry]:
+    """The entries of a checkpoint file's bytes, each made by `parse_entry` from its fields.
+
+    `parse_entry` raises ValueError for fields that make no entry. Raises CorruptIndexError that names the line for an
+    unknown version, a line that is none of the format's, or a count that does not match the lines.
+    """
+    lines = _lines(data, file)
+    if not lines:
+        return []
+    version = _header_number(lines[0], 1, 0, "the version", file)
+    if version != CHECKPOINT_VERSION:
+        raise _error(file, 0, f"checkpoint version {CHECKPOINT_VERSION} on line 1", f"version {version}")
+    if len(lines) == 1:
+        return []
+    position = len(lines[0]) + 1
+    count = _header_number(lines[1], 2, position, "the number of entries", file)
+    entries = []
+    position += len(lines[1]) + 1
+    for number, line in enumerate(lines[2:], start=3):
+        try:
+            entries.append(parse_entry(_fields(line)))
+        except ValueError as error:
+            raise _error(file, position, f"on line {number} {error}", repr(line[:80])) from None
+        position += len(line.encode()) + 1
+    if len(entries) != count:
+        raise _error(file, position, f"{count} entries, as line 2 says", f"{len(entries)}")
+    return entries
+
+
+def read_checkpoint(path: Path, parse_entry: Callable[[Sequence[str]], _Entry]) -> list[_Entry]:
+    """`parse_checkpoint` of the file at `path`; no entries when there is none."""
+    try:
+        data = read_text_file(path, max_bytes=_MAX_CHECKPOINT_BYTES, kind=CorruptIndexError, advice=_ADVICE)
+    except FileNotFoundError:
+        return []
+    return parse_checkpoint(data, parse_entry, file=str(path))
+
+
+def format_checkpoint(lines: Sequence[str]) -> bytes:
+    """The bytes of a checkpoint file with one entry a line."""
+    return "".join(f"{line}\n" for line in (str(CHECKPOINT_VERSION), str(len(lines)), *lines)).encode()
+
+
+def write_checkpoint(path: Path, lines: Iterable[str], *, fs: FileSystem = LOCAL, durable: bool = True) -> None:
+    """Replace the file by one with these entries; `durable` waits until it is on disk."""
+    fs.write_file_atomic(path, format_checkpoint(tuple(lines)), durable=durable)
+
+
+def parse_int(text: str, bits: int) -> int:
+    """A whole number that fits `bits` bits with sign, as Java reads it. Raises ValueError."""
+    if not _INTEGER.fullmatch(text) or not -(1 << bits - 1) <= int(text) < 1 << bits - 1:
+        raise ValueError(f"an integer of {bits} bits")
+    return int(text)
+
+
+def _lines(data: bytes, file: str) -> list[str]:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise _error(file, error.start, "text in UTF-8", repr(data[error.start : error.start + 8])) from None
+    lines = _LINE_END.split(text)
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _fields(line: str) -> list[str]:
+    # As Java splits: a blank at the start makes an empty first field, one at the end makes none.
+    fields = _BLANKS.split(line)
+    while len(fields) > 1 and not fields[-1]:
+        fields.pop()
+    return fields
+
+
+def _header_number(line: str, number: int, position: int, what: str, file: str) -> int:
+    try:
+        return parse_int(line, 32)
+    except ValueError:
+        raise _error(file, position, f"{what} on line {number}", repr(line[:80])) from None
+
+
+def _error(file: str, position: int, expected: str, found: str) -> CorruptIndexError:
+    return CorruptIndexError(file=file, position=position, expected=expected, found=found, advice=_ADVICE)

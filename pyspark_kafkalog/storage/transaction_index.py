@@ -1,0 +1,195 @@
+"""Transaction index, `<base offset>.txnindex`: the aborted transactions whose abort marker lies in the segment.
+
+    0   version           int16  0
+    2   producerId        int64
+    10  firstOffset       int64  of the transaction's first record, perhaps in an earlier segment
+    18  lastOffset        int64  of the abort marker
+    26  lastStableOffset  int64  of the log when the marker was written
+
+Big-endian, 34 bytes an entry, ordered by lastOffset. There is no file while there is no aborted transaction, and it is
+never preallocated. A crash may leave a torn last entry, which is not read and is written over. Source of the rules:
+org.apache.kafka.storage.internals.log.TransactionIndex and AbortedTxn.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+
+TXN_INDEX_ENTRY_BYTES: Final = 34
+
+_ENTRY = struct.Struct(">hqqqq")
+_VERSION: Final = 0
+_ENTRIES_A_READ: Final = 4096
+_NOT_OPEN: Final = -1
+
+assert _ENTRY.size == TXN_INDEX_ENTRY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTxn:
+    """One aborted transaction. `last_offset` is the abort marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def pack(self) -> bytes:
+        """The entry's 34 bytes."""
+        return _ENTRY.pack(_VERSION, self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset)
+
+
+class TransactionIndex:
+    """The transaction index of one segment; the file is made by the first `append`."""
+
+    def __init__(self, path: Path, base_offset: int, *, writable: bool, fs: FileSystem) -> None:
+        self._path = path
+        self._base_offset = base_offset
+        self._writable = writable
+        self._fs = fs
+        self._fd = _NOT_OPEN
+        self._entries = 0
+        self._open_if_there()
+
+    @classmethod
+    def open(cls, path: Path, base_offset: int, *, writable: bool = False, fs: FileSystem = LOCAL) -> TransactionIndex:
+        """Open the index of the segment that starts at `base_offset`; an absent file is an empty index."""
+        return cls(path, base_offset, writable=writable, fs=fs)
+
+    def _open_if_there(self) -> None:
+        try:
+            self._fd = self._fs.open(self._path, os.O_RDWR if self._writable else os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        self._entries = os.fstat(self._fd).st_size // TXN_INDEX_ENTRY_BYTES
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def entries(self) -> int:
+        """Number of whole entries."""
+        return self._entries
+
+    def __iter__(self) -> Iterator[AbortedTxn]:
+        """The entries in order, in bounded memory. Raises CorruptIndexError for a version other than 0."""
+        slot = 0
+        while slot < self._entries:
+            count = min(_ENTRIES_A_READ, self._entries - slot)
+            chunk = os.pread(self._fd, count * TXN_INDEX_ENTRY_BYTES, slot * TXN_INDEX_ENTRY_BYTES)
+            whole = len(chunk) // TXN_INDEX_ENTRY_BYTES
+            if not whole:
+                return  # another process has shortened the file since it was opened
+            for at in range(0, whole * TXN_INDEX_ENTRY_BYTES, TXN_INDEX_ENTRY_BYTES):
+                yield self._parse(chunk, at, slot * TXN_INDEX_ENTRY_BYTES + at)
+            slot += whole
+
+    def _parse(self, chunk: bytes, at: int, position: int) -> AbortedTxn:
+        version, *fields = _ENTRY.unpack_from(chunk, at)
+        if version != _VERSION:
+            raise CorruptIndexError(
+                file=str(self._path), position=position, expected=f"entry version {_VERSION}", found=str(version)
+            )
+        return AbortedTxn(*fields)
+
+    def collect(self, start_offset: int, end_offset: int) -> tuple[list[AbortedTxn], bool]:
+        """Aborted transactions that overlap [start_offset, end_offset), and whether later segments need no look.
+
+        They need none once a transaction was aborted when the last stable offset had reached `end_offset`.
+        """
+        found = []
+        for txn in self:
+            if txn.last_offset >= start_offset and txn.first_offset < end_offset:
+                found.append(txn)
+            if txn.last_stable_offset >= end_offset:
+                return found, True
+        return found, False
+
+    def append(self, txn: AbortedTxn) -> None:
+        """Add an entry. CorruptIndexError when the last one's marker is not below this one's."""
+        last = self._last()
+        if last is not None and last.last_offset >= txn.last_offset:
+            raise CorruptIndexError(
+                file=str(self._path),
+                position=(self._entries - 1) * TXN_INDEX_ENTRY_BYTES,
+                expected=f"a last entry with a marker below offset {txn.last_offset}, which is to be added",
+                found=str(last.last_offset),
+            )
+        if self._fd == _NOT_OPEN:
+            self._fd = self._fs.open(self._path, os.O_RDWR | os.O_CREAT)
+        self._fs.pwrite_all(self._fd, txn.pack(), self._entries * TXN_INDEX_ENTRY_BYTES)
+        self._entries += 1
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries from the first whose marker is at or above `offset`."""
+        for slot, txn in enumerate(self):
+            if txn.last_offset >= offset:
+                self._cut(slot)
+                return
+
+    def reset(self) -> None:
+        """Drop all entries."""
+        if self._fd != _NOT_OPEN:
+            self._cut(0)
+
+    def sanity_check(self) -> None:
+        """Raise CorruptIndexError for an entry of another version, or with a marker below the segment's base offset."""
+        for slot, txn in enumerate(self):
+            if txn.last_offset < self._base_offset:
+                raise CorruptIndexError(
+                    file=str(self._path),
+                    position=slot * TXN_INDEX_ENTRY_BYTES,
+                    expected=f"an abort marker's offset of {self._base_offset} or more",
+                    found=str(txn.last_offset),
+                )
+
+    def flush(self) -> None:
+        """Wait until the entries are on disk."""
+        if self._fd != _NOT_OPEN:
+            self._fs.fsync(self._fd)
+
+    def rename_to(self, path: Path) -> None:
+        """Give the file, if there is one, another name, replacing what has it."""
+        if self._fd != _NOT_OPEN:
+            self._fs.rename(self._path, path)
+        self._path = path
+
+    def delete_if_there(self) -> None:
+        """Close and remove the file."""
+        self.close()
+        self._fs.unlink_if_there(self._path)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._entries = 0
+        if self._fd != _NOT_OPEN:
+            fd, self._fd = self._fd, _NOT_OPEN
+            self._fs.close(fd)
+
+    def __enter__(self) -> TransactionIndex:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _last(self) -> AbortedTxn | None:
+        if not self._entries:
+            return None
+        position = (self._entries - 1) * TXN_INDEX_ENTRY_BYTES
+        return self._parse(os.pread(self._fd, TXN_INDEX_ENTRY_BYTES, position), 0, position)
+
+    def _cut(self, entries: int) -> None:
+        self._fs.truncate(self._fd, entries * TXN_INDEX_ENTRY_BYTES)
+        self._entries = entries
