@@ -1,0 +1,189 @@
+"""What the payloads of records mean: text and numbers, and the records of Kafka's internal topics as JSON.
+
+Coordinator topics (`__consumer_offsets`, `__transaction_state`, `__share_group_state`): the key begins with an int16
+record type, the value with an int16 version; a null value is a tombstone. `__cluster_metadata`: no key, the value is
+framed as in metadata/records.py. A record that cannot be decoded shows a line that says so, and the dump goes on.
+Source of the rules: kafka.tools.DumpLogSegments, CoordinatorRecordSerde, AbstractApiMessageSerde.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
+from pyspark_kafkalog.metadata.message import MessageSchema
+from pyspark_kafkalog.metadata.records import FRAME_VERSION, MetadataRecord
+from pyspark_kafkalog.metadata.schema import load_schema_file
+from pyspark_kafkalog.metadata.wire import MessageReader
+from pyspark_kafkalog.tools.dump_printer import Contents
+from pyspark_kafkalog.tools.dump_records import DumpRecord
+from pyspark_kafkalog.tools.dump_walk import DumpError
+
+TOMBSTONE: Final = "<DELETE>"
+_INT16: Final = struct.Struct(">h")
+_INT16_MAX: Final = 0x7FFF
+_GROUP_METADATA: Final = "GroupMetadataValue"
+_CONSUMER_PROTOCOL: Final = "consumer"
+_MEMBER_FIELDS: Final = {"subscription": "ConsumerProtocolSubscription", "assignment": "ConsumerProtocolAssignment"}
+_NUMBER_DECODERS: Final = {
+    "org.apache.kafka.tools.api.IntegerDecoder": struct.Struct(">i"),
+    "org.apache.kafka.tools.api.LongDecoder": struct.Struct(">q"),
+}
+STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
+DECODER_CLASSES: Final = (STRING_DECODER, *_NUMBER_DECODERS)
+
+
+class PlainDecoder:
+    """Keys and payloads as UTF-8 text, or as numbers by Kafka's decoder classes."""
+
+    def __init__(self, key_class: str = STRING_DECODER, value_class: str = STRING_DECODER) -> None:
+        self._key_number = _NUMBER_DECODERS.get(key_class)
+        self._value_number = _NUMBER_DECODERS.get(value_class)
+
+    def __call__(self, record: DumpRecord) -> Contents:
+        return _plain(record.key, self._key_number, record), _plain(record.value, self._value_number, record)
+
+
+def _plain(data: bytes | None, number: struct.Struct | None, record: DumpRecord) -> object | None:
+    if data is None or number is None:
+        return data
+    if len(data) < number.size:
+        raise DumpError(f"a number of {number.size} bytes expected at offset {record.offset}, found {len(data)} bytes")
+    return str(number.unpack_from(data)[0])
+
+
+class CoordinatorDecoder:
+    """Records of a coordinator's topic; `schema_file` names their schemas (metadata/schema.py)."""
+
+    def __init__(self, schema_file: str) -> None:
+        self._schemas: dict[int, tuple[MessageSchema, MessageSchema]] = {}
+        names = {name: spec.api_key for name, spec in load_schema_file(schema_file).items()}
+        for name, api_key in names.items():
+            if api_key is not None and name.endswith("Key"):
+                value = MessageSchema.load(name.removesuffix("Key") + "Value")
+                self._schemas[api_key] = (MessageSchema.load(name), value)
+
+    def __call__(self, record: DumpRecord) -> Contents:
+        if record.key is None:
+            raise DumpError(
+                f"Failed to decode message at offset {record.offset} using the specified decoder "
+                "(message had a missing key)"
+            )
+        try:
+            return self._decode(record.key, record.value, record.offset)
+        except KafkalogError as error:
+            return f"Error at offset {record.offset}, skipping. {_reason(error)}", None
+
+    def _decode(self, key: bytes, value: bytes | None, offset: int) -> Contents:
+        record_type = _version(key, "key")
+        if record_type not in self._schemas:
+            return f"Unknown record type {record_type} at offset {offset}, skipping.", None
+        key_schema, value_schema = self._schemas[record_type]
+        fields = _message(key_schema, key, 0, record_type, "key")
+        key_tree = {"type": str(record_type), "data": key_schema.to_json(0, fields)}
+        if value is None:
+            return key_tree, TOMBSTONE
+        version = _version(value, "value")
+        if not value_schema.lowest_version <= version <= value_schema.highest_version:
+            raise KafkalogError(f"Found an unknown record version {version} for {record_type} type")
+        fields = _message(value_schema, value, version, version, "value")
+        data = value_schema.to_json(version, fields)
+        if value_schema.name == _GROUP_METADATA:
+            _decode_members(fields, data)
+        return key_tree, {"version": str(version), "data": data}
+
+
+def _version(data: bytes, name: str) -> int:
+    if len(data) < _INT16.size:
+        raise KafkalogError(f"Could not read version from {name}'s buffer.")
+    return int(_INT16.unpack_from(data)[0])
+
+
+def _message(schema: MessageSchema, data: bytes, version: int, shown_version: int, name: str) -> dict[str, Any]:
+    try:
+        return schema.decode(version, data[_INT16.size :], allow_trailing=True)
+    except KafkalogError as error:
+        raise KafkalogError(
+            f"Could not read record with version {shown_version} from {name}'s buffer due to: {_reason(error)}."
+        ) from error
+
+
+def _reason(error: KafkalogError) -> str:
+    if isinstance(error, CorruptRecordError):
+        return f"expected {error.expected}, found {error.found}"
+    return str(error)
+
+
+def _decode_members(fields: Mapping[str, Any], data: dict[str, Any]) -> None:
+    """Show the consumers' own messages in group metadata instead of their bytes, where they can be read."""
+    if fields.get("protocolType") != _CONSUMER_PROTOCOL:
+        return
+    for member, tree in zip(fields["members"], data["members"], strict=True):
+        for name, schema_name in _MEMBER_FIELDS.items():
+            blob = member.get(name)
+            if name not in tree or blob is None or len(blob) < _INT16.size:
+                continue
+            schema = MessageSchema.load(schema_name)
+            # A later version reads as the newest known one: Kafka adds fields at the end only.
+            version = min(int(_INT16.unpack_from(blob)[0]), schema.highest_version)
+            try:
+                message = schema.decode(version, blob[_INT16.size :], allow_trailing=True)
+            except KafkalogError:
+                continue  # as Kafka's tool: the bytes stay
+            tree[name] = schema.to_json(version, message)
+
+
+def decode_cluster_metadata(record: DumpRecord) -> Contents:
+    """Records of `__cluster_metadata`: Kafka's, and this package's own of the commit log."""
+    try:
+        return None, _metadata_record(record.value).to_json()
+    except KafkalogError as error:
+        return None, f"Error at {record.offset}, skipping. {error}"
+
+
+def _metadata_record(value: bytes | None) -> MetadataRecord:
+    reader = MessageReader(value or b"", file="")
+    frame_version = _frame_number(reader, "frame version")
+    if frame_version == 0:
+        raise KafkalogError(
+            "Could not deserialize metadata record with frame version 0. Note that upgrades from the preview release "
+            "of KRaft in 2.8 to newer versions are not supported."
+        )
+    if frame_version != FRAME_VERSION:
+        raise KafkalogError(
+            f"Could not deserialize metadata record due to unknown frame version {frame_version}"
+            f"(only frame version {FRAME_VERSION} is supported)"
+        )
+    api_key = _frame_number(reader, "type")
+    version = _frame_number(reader, "version")
+    schema = _metadata_schemas().get(api_key)
+    if schema is None:
+        raise KafkalogError(
+            f"org.apache.kafka.common.errors.UnsupportedVersionException: Unknown metadata id {api_key}"
+        )
+    try:
+        fields = schema.decode_from(reader, version, allow_trailing=True)
+    except KafkalogError as error:
+        raise KafkalogError(f"Failed to deserialize record with type {api_key}") from error
+    if reader.remaining:
+        raise KafkalogError(f"Found {reader.remaining} byte(s) of garbage after {api_key}")
+    return MetadataRecord(schema.name, version, fields)
+
+
+def _frame_number(reader: MessageReader, entity: str) -> int:
+    try:
+        number = reader.unsigned_varint(entity)
+    except KafkalogError as error:
+        raise KafkalogError(f"Error while reading {entity}") from error
+    if number > _INT16_MAX:
+        raise KafkalogError(f"Value for {entity} was too large.")
+    return number
+
+
+@cache
+def _metadata_schemas() -> Mapping[int, MessageSchema]:
+    specs = [*load_schema_file("cluster_metadata").values(), *load_schema_file("kafkalog").values()]
+    return {spec.api_key: MessageSchema.load(spec.name) for spec in specs if spec.api_key is not None}

@@ -1,0 +1,153 @@
+"""`kafkalog dump-log`: shows what is in the files of a log, as Kafka's kafka-dump-log does.
+
+stdout, stderr and the exit code are those of kafka-dump-log 4.1. Where that dies of a Java exception, this prints the
+same stdout up to there, then one line on stderr, and exits with 1. It writes nothing, and it reads `.staged` files too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Final
+
+from pyspark_kafkalog.storage.names import (
+    CHECKPOINT_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    STAGED_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
+from pyspark_kafkalog.tools.dump_decoders import (
+    DECODER_CLASSES,
+    STRING_DECODER,
+    CoordinatorDecoder,
+    PlainDecoder,
+    decode_cluster_metadata,
+)
+from pyspark_kafkalog.tools.dump_findings import Findings
+from pyspark_kafkalog.tools.dump_indexes import (
+    CorruptSnapshotError,
+    dump_offset_index,
+    dump_producer_snapshot,
+    dump_time_index,
+    dump_transaction_index,
+)
+from pyspark_kafkalog.tools.dump_json import JsonPrinter
+from pyspark_kafkalog.tools.dump_printer import Printer, RecordDecoder
+from pyspark_kafkalog.tools.dump_segment import dump_segment
+from pyspark_kafkalog.tools.dump_text import TextPrinter
+from pyspark_kafkalog.tools.dump_walk import DumpError
+from pyspark_kafkalog.tools.java_text import INT32_MAX, normalize_path, split_files
+
+_DEFAULT_MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
+_SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, CHECKPOINT_SUFFIX, STAGED_SUFFIX)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of kafka-dump-log, and `--output`."""
+    parser.add_argument("--files", required=True, metavar="F[,F...]", help="files to dump, separated by commas")
+    parser.add_argument("--deep-iteration", action="store_true", help="show each record, not only the batches")
+    parser.add_argument("--print-data-log", action="store_true", help="show keys and payloads (and each record)")
+    parser.add_argument("--skip-record-metadata", action="store_true", help="show only the contents of records")
+    parser.add_argument("--index-sanity-check", action="store_true", help="only check indexes as a broker does")
+    parser.add_argument(
+        "--verify-index-only", action="store_true", help="check indexes against the log, print no entry"
+    )
+    parser.add_argument("--max-bytes", type=_int32, default=INT32_MAX, help="read so many bytes of each .log at most")
+    parser.add_argument(
+        "--max-message-size",
+        type=_int32,
+        default=_DEFAULT_MAX_MESSAGE_BYTES,
+        help="size of the largest batch, for checking an index (default %(default)s)",
+    )
+    for name, topic in (
+        ("offsets", "__consumer_offsets"),
+        ("transaction-log", "__transaction_state"),
+        ("cluster-metadata", "__cluster_metadata"),
+        ("share-group-state", "__share_group_state"),
+    ):
+        parser.add_argument(f"--{name}-decoder", action="store_true", help=f"decode the records of {topic}")
+    for name in ("key", "value"):
+        parser.add_argument(
+            f"--{name}-decoder-class",
+            nargs="?",
+            const=STRING_DECODER,
+            choices=DECODER_CLASSES,
+            metavar="CLASS",
+            help=f"show the {name} as text or a number: {', '.join(DECODER_CLASSES)}",
+        )
+    parser.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line")
+
+
+def _int32(text: str) -> int:
+    value = int(text)
+    if not -INT32_MAX - 1 <= value <= INT32_MAX:
+        raise ValueError(text)
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    """Dump the files to sys.stdout, what is wrong with them to sys.stderr. Returns the exit code."""
+    decoder = _decoder(options)
+    printer_class = JsonPrinter if options.output == "json" else TextPrinter
+    printer: Printer = printer_class(sys.stdout, decoder=decoder, skip_metadata=options.skip_record_metadata)
+    findings = Findings()
+    deep = options.deep_iteration or decoder is not None
+    try:
+        for name in split_files(options.files):
+            path = normalize_path(name)
+            printer.file(path)
+            _dump_file(path, printer, findings, options, deep=deep)
+    except DumpError as error:
+        sys.stdout.flush()
+        sys.stderr.write(f"kafkalog dump-log: {error}\n")
+        return 1
+    sys.stdout.flush()
+    findings.write(sys.stderr)
+    return 0
+
+
+def _decoder(options: argparse.Namespace) -> RecordDecoder | None:
+    """What shows the contents of records; None when they are not to be shown. The first decoder option wins."""
+    if options.offsets_decoder:
+        return CoordinatorDecoder("group_coordinator")
+    if options.transaction_log_decoder:
+        return CoordinatorDecoder("transaction_coordinator")
+    if options.cluster_metadata_decoder:
+        return decode_cluster_metadata
+    if options.share_group_state_decoder:
+        return CoordinatorDecoder("share_coordinator")
+    if options.print_data_log or options.key_decoder_class or options.value_decoder_class:
+        return PlainDecoder(options.key_decoder_class or STRING_DECODER, options.value_decoder_class or STRING_DECODER)
+    return None
+
+
+def _dump_file(path: str, printer: Printer, findings: Findings, options: argparse.Namespace, *, deep: bool) -> None:
+    name = path.rpartition("/")[2]
+    _, dot, suffix = name.rpartition(".")
+    suffix = dot + suffix
+    if not dot:
+        raise DumpError(f"{path}: the file's name has no suffix to tell its kind")
+    checks = {"sanity_only": options.index_sanity_check, "verify_only": options.verify_index_only}
+    if suffix in _SEGMENT_SUFFIXES:
+        dump_segment(path, printer, findings, deep=deep, max_bytes=options.max_bytes)
+    elif suffix == INDEX_SUFFIX:
+        dump_offset_index(path, printer, findings, max_message_bytes=options.max_message_size, **checks)
+    elif suffix == TIME_INDEX_SUFFIX:
+        dump_time_index(path, printer, findings, **checks)
+    elif suffix == TXN_INDEX_SUFFIX:
+        dump_transaction_index(path, printer)
+    elif suffix == PRODUCER_SNAPSHOT_SUFFIX:
+        try:
+            dump_producer_snapshot(path, printer)
+        except CorruptSnapshotError as error:
+            _complain(str(error))
+    else:
+        _complain(f"Ignoring unknown file {path}")
+
+
+def _complain(message: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(message + "\n")
