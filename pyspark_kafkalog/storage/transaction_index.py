@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
@@ -46,6 +46,17 @@ class AbortedTxn:
     def pack(self) -> bytes:
         """The entry's 34 bytes."""
         return _ENTRY.pack(_VERSION, self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset)
+
+
+class AbortedTxns(NamedTuple):
+    """What one segment's index says about a range of offsets.
+
+    `is_complete`: a transaction was aborted when the last stable offset had reached the end of the range, so the
+    indexes of later segments have nothing to add.
+    """
+
+    transactions: list[AbortedTxn]
+    is_complete: bool
 
 
 class TransactionIndex:
@@ -102,18 +113,15 @@ class TransactionIndex:
             )
         return AbortedTxn(*fields)
 
-    def collect(self, start_offset: int, end_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """Aborted transactions that overlap [start_offset, end_offset), and whether later segments need no look.
-
-        They need none once a transaction was aborted when the last stable offset had reached `end_offset`.
-        """
+    def collect_aborted(self, start_offset: int, end_offset: int) -> AbortedTxns:
+        """Aborted transactions that overlap [start_offset, end_offset)."""
         found = []
         for txn in self:
             if txn.last_offset >= start_offset and txn.first_offset < end_offset:
                 found.append(txn)
             if txn.last_stable_offset >= end_offset:
-                return found, True
-        return found, False
+                return AbortedTxns(found, is_complete=True)
+        return AbortedTxns(found, is_complete=False)
 
     def append(self, txn: AbortedTxn) -> None:
         """Add an entry. CorruptIndexError when the last one's marker is not below this one's."""
