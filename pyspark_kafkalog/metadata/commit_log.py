@@ -1,0 +1,219 @@
+"""The commit log: `__cluster_metadata-0/`, one commit = one record batch = one file, created only if absent.
+
+    <root>/__cluster_metadata-0/
+      partition.metadata                     Kafka's, with the id of the metadata topic
+      kafkalog-format                        says that this metadata log is ours (see store.py)
+      00000000000000000000.log               the first commit: a v2 batch of KRaft records with offsets from 0
+      00000000000000000005.log               the next one, when the first has 5 records
+      00000000000000000005.log.<hex>.tmp     a commit being written, or left by a crash; nothing reads it
+
+A commit is written whole to a temporary file, fsynced, and linked to its name: the link is the compare-and-set, since
+it fails when the name is there. A crash before the link leaves no commit; after it, the whole commit. Files never
+change. Readers know the next file's name from the last commit, so "anything new?" opens one name, whatever the
+history.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptRecordError,
+    InvalidRecordError,
+)
+from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record, encode_record
+from pyspark_kafkalog.record.header import LENGTH_AT
+from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, encode_batch
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+
+#: A commit file above this is damaged: reading it would not be bounded. Room for 500,000 partitions' states.
+MAX_COMMIT_BYTES: Final = 64 << 20
+#: The metadata log has had one leader only: whoever publishes.
+LEADER_EPOCH: Final = 0
+
+_COMMIT_FILE = re.compile(r"(\d{20})\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit: offsets `base_offset` up to `next_offset`, when it was made (ms), its records, its file's size."""
+
+    base_offset: int
+    next_offset: int
+    timestamp_ms: int
+    records: tuple[MetadataRecord, ...]
+    size_bytes: int
+
+
+class CommitLog:
+    """Reads and publishes the commits in `directory`."""
+
+    def __init__(self, directory: Path, *, fs: FileSystem = LOCAL) -> None:
+        self.directory = directory
+        self._fs = fs
+
+    def path(self, base_offset: int) -> Path:
+        """The file of the commit at `base_offset`."""
+        return segment_file(self.directory, base_offset, LOG_SUFFIX)
+
+    def read(self, base_offset: int) -> Commit | None:
+        """The commit at `base_offset`, or None when it has not been made. One open, no listing.
+
+        Raises CorruptRecordError or UnsupportedFormatError that names the file.
+        """
+        path = self.path(base_offset)
+        data = _read_bounded(path)
+        return None if data is None else _decode_commit(data, base_offset, str(path))
+
+    def read_from(self, offset: int) -> Iterator[Commit]:
+        """The commits from the one at `offset` on, until the one that has not been made."""
+        while (commit := self.read(offset)) is not None:
+            yield commit
+            offset = commit.next_offset
+
+    def replay(self) -> Iterator[Commit]:
+        """Every commit from offset 0. Lists the directory once, to tell a missing file from the log's end.
+
+        Raises CorruptRecordError that names the missing file.
+        """
+        last_listed = max(self._listed_offsets(), default=-1)
+        offset = 0
+        for commit in self.read_from(0):
+            yield commit
+            offset = commit.next_offset
+        if last_listed >= offset:
+            raise CorruptRecordError(
+                file=str(self.path(offset)),
+                position=0,
+                expected=f"a commit at offset {offset}, since there is one at {last_listed}",
+                found="no such file",
+                advice="bring the file back from a backup: commits are never removed one by one",
+            )
+
+    def _listed_offsets(self) -> Iterator[int]:
+        with os.scandir(self.directory) as entries:
+            for entry in entries:
+                match = _COMMIT_FILE.fullmatch(entry.name)
+                if match is not None:
+                    yield int(match[1])
+
+    def publish(self, base_offset: int, records: Sequence[MetadataRecord], *, timestamp_ms: int) -> Commit:
+        """Make `records` the commit at `base_offset`, made at `timestamp_ms`, durably, or raise.
+
+        Raises CommitConflictError when another commit is there; OSError when writing failed before the call that
+        decides, so there is no commit; CommitStateUnknownError when that call or one after it failed: look for the
+        commit by reading (see MetadataStore.commit). Raises InvalidRecordError for records that cannot be encoded.
+        """
+        data = _encode_commit(base_offset, records, timestamp_ms)
+        path = self.path(base_offset)
+        temporary = self._write_temporary(path, data)
+        try:
+            self._fs.link(temporary, path)
+            self._fs.unlink(temporary)
+            self._fs.fsync_dir(self.directory)
+        except FileExistsError:
+            self._discard(temporary)
+            raise CommitConflictError(f"another writer made the commit at offset {base_offset} first") from None
+        except OSError as error:
+            self._discard(temporary)
+            raise CommitStateUnknownError(
+                f"publishing {path} failed, the commit may be there or not: {error}"
+            ) from error
+        return Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data))
+
+    def sync(self) -> None:
+        """Make the names of all commits that are there durable."""
+        self._fs.fsync_dir(self.directory)
+
+    def _write_temporary(self, path: Path, data: bytes) -> Path:
+        temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
+        fd = self._fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            try:
+                self._fs.pwrite_all(fd, data, 0)
+                self._fs.fsync(fd)
+            finally:
+                self._fs.close(fd)
+        except OSError:
+            self._discard(temporary)
+            raise
+        return temporary
+
+    def _discard(self, temporary: Path) -> None:
+        # What is left over is never read, so failing to remove it must not hide the error under way.
+        with contextlib.suppress(OSError):
+            self._fs.unlink_if_there(temporary)
+
+
+def _encode_commit(base_offset: int, records: Sequence[MetadataRecord], timestamp_ms: int) -> bytes:
+    if not records:
+        raise InvalidRecordError("a commit needs at least one record")
+    batch = [
+        Record(offset=base_offset + i, timestamp_ms=timestamp_ms, key=None, value=encode_record(metadata_record))
+        for i, metadata_record in enumerate(records)
+    ]
+    data = encode_batch(batch, leader_epoch=LEADER_EPOCH)
+    if len(data) > MAX_COMMIT_BYTES:
+        raise InvalidRecordError(f"the commit takes {len(data)} bytes, at most {MAX_COMMIT_BYTES} are allowed")
+    return data
+
+
+def _read_bounded(path: Path) -> bytes | None:
+    """The whole file, or None when there is none. Raises CorruptRecordError when it is too large to be a commit."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        size = os.fstat(fd).st_size
+        if size > MAX_COMMIT_BYTES:
+            raise CorruptRecordError(
+                file=str(path), position=0, expected=f"at most {MAX_COMMIT_BYTES} bytes", found=f"{size} bytes"
+            )
+        return file.read(size)
+
+
+def _decode_commit(data: bytes, base_offset: int, file: str) -> Commit:
+    batch = decode_batch(data, 0, file=file, file_position=0)
+    _check_batch(batch, base_offset, len(data), file)
+    records = tuple(_decode_commit_record(record, file) for record in batch.records)
+    return Commit(base_offset, batch.header.next_offset, batch.header.max_timestamp_ms, records, len(data))
+
+
+def _decode_commit_record(record: Record, file: str) -> MetadataRecord:
+    where = f"{file} (value of the record at offset {record.offset})"
+    if record.value is None:
+        raise CorruptRecordError(file=where, position=0, expected="a metadata record", found="null")
+    return decode_record(record.value, file=where)
+
+
+def _check_batch(batch: RecordBatch, base_offset: int, file_size: int, file: str) -> None:
+    header = batch.header
+    if header.base_offset != base_offset:
+        raise CorruptRecordError(
+            file=file, position=0, expected=f"base offset {base_offset} by the name", found=str(header.base_offset)
+        )
+    if header.size_bytes != file_size:
+        raise CorruptRecordError(
+            file=file,
+            position=LENGTH_AT,
+            expected=f"one batch that fills the file's {file_size} bytes",
+            found=f"a batch of {header.size_bytes} bytes",
+        )
+    offsets = [record.offset for record in batch.records]
+    if header.is_control or not offsets or offsets != list(range(base_offset, header.next_offset)):
+        raise CorruptRecordError(
+            file=file,
+            position=0,
+            expected="a batch of metadata records without gaps",
+            found="a control batch" if header.is_control else f"{len(offsets)} records to {header.last_offset}",
+        )

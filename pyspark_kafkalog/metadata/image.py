@@ -1,0 +1,102 @@
+"""The metadata image: what all commits up to `next_offset` add up to. Immutable; a commit makes a new one by `apply`.
+
+A new image shares with the old one all that the commit did not touch: a commit to 8 partitions makes 8 new
+PartitionImages, and new tuples and dicts of references for their topics, whatever the size of the root. The rules of
+each record type are in image_delta.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.storage.log_state import LogState
+
+BROKER_RESOURCE: Final = 4
+TOPIC_RESOURCE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition; `state` is its log as of the image's last commit."""
+
+    partition: int
+    state: LogState
+
+    @property
+    def high_watermark(self) -> int:
+        return self.state.log_end_offset
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic: id as Kafka's Uuid text, partitions by number from 0, configuration overrides by name."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionImage, ...] = ()
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalIdImage:
+    """A transactional id's last committed version, producer, and the commit and time (ms) that set them."""
+
+    transactional_id: str
+    version: int
+    producer_id: int
+    producer_epoch: int
+    last_commit_offset: int
+    last_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A registered broker: here the one node that stands for the root in Kafka's tools."""
+
+    broker_id: int
+    incarnation_id: str
+    broker_epoch: int
+    log_dirs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """All metadata as of `next_offset`, the offset of the next commit. Images share mappings: never change one.
+
+    `topics` by name, `topic_names` from topic id; `broker_configs` by broker id as text ("" for all brokers) then name;
+    `features` levels by name; `next_producer_id` is the first one not handed out.
+    """
+
+    next_offset: int = 0
+    last_timestamp_ms: int = -1
+    format_version: int | None = None
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topic_names: Mapping[str, str] = field(default_factory=dict)
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    transactional_ids: Mapping[str, TransactionalIdImage] = field(default_factory=dict)
+    next_producer_id: int = 0
+
+    def topic(self, name: str) -> TopicImage:
+        """The topic called `name`. Raises UnknownTopicError that lists the topics there are."""
+        found = self.topics.get(name)
+        if found is None:
+            there = ", ".join(sorted(self.topics)[:20]) or "none"
+            raise UnknownTopicError(f"there is no topic {name!r}; topics there are: {there}")
+        return found
+
+    def topic_by_id(self, topic_id: str) -> TopicImage | None:
+        """The topic with that id, or None."""
+        name = self.topic_names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def partition(self, topic: str, partition: int) -> PartitionImage:
+        """One partition. Raises UnknownTopicError."""
+        partitions = self.topic(topic).partitions
+        if not 0 <= partition < len(partitions):
+            raise UnknownTopicError(f"topic {topic!r} has partitions 0 to {len(partitions) - 1}, not {partition}")
+        return partitions[partition]

@@ -1,0 +1,164 @@
+"""What every commit must keep true, one named predicate each, checked before it is published.
+
+A predicate gets the image before, the image after and what the commit touched, and returns None or what is
+wrong. It looks at what was touched only, so its cost does not depend on the size of the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.image_delta import Touched
+
+Invariant = Callable[[MetadataImage, MetadataImage, Touched], str | None]
+
+
+def _kept_topics(
+    before: MetadataImage, after: MetadataImage, touched: Touched
+) -> Iterator[tuple[TopicImage, TopicImage]]:
+    """The touched topics that are there before and after, under the same id."""
+    for name in touched.topics:
+        old, new = before.topics.get(name), after.topics.get(name)
+        if old is not None and new is not None and old.topic_id == new.topic_id:
+            yield old, new
+
+
+def _kept_partitions(
+    before: MetadataImage, after: MetadataImage, touched: Touched
+) -> Iterator[tuple[str, PartitionImage, PartitionImage]]:
+    for old, new in _kept_topics(before, after, touched):
+        for old_partition, new_partition in zip(old.partitions, new.partitions, strict=False):
+            if old_partition is not new_partition:
+                yield f"{old.name}-{old_partition.partition}", old_partition, new_partition
+
+
+def _changed_partitions(
+    before: MetadataImage, after: MetadataImage, touched: Touched
+) -> Iterator[tuple[str, PartitionImage]]:
+    """The touched topics' partitions that are new or other than before."""
+    for name in touched.topics:
+        new = after.topics.get(name)
+        if new is None:
+            continue
+        old = before.topics.get(name)
+        old_partitions = old.partitions if old is not None else ()
+        for i, partition in enumerate(new.partitions):
+            if i >= len(old_partitions) or partition is not old_partitions[i]:
+                yield f"{name}-{i}", partition
+
+
+def high_watermark_never_falls(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    for name, old, new in _kept_partitions(before, after, touched):
+        if new.high_watermark < old.high_watermark:
+            return f"the high watermark of {name} falls from {old.high_watermark} to {new.high_watermark}"
+    return None
+
+
+def log_start_never_falls(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    for name, old, new in _kept_partitions(before, after, touched):
+        if new.state.log_start_offset < old.state.log_start_offset:
+            return f"the log start of {name} falls from {old.state.log_start_offset} to {new.state.log_start_offset}"
+    return None
+
+
+def leader_epoch_never_falls(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    for name, old, new in _kept_partitions(before, after, touched):
+        if new.state.leader_epoch < old.state.leader_epoch:
+            return f"the leader epoch of {name} falls from {old.state.leader_epoch} to {new.state.leader_epoch}"
+    return None
+
+
+def log_start_within_log(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    for name, partition in _changed_partitions(before, after, touched):
+        state = partition.state
+        if not 0 <= state.log_start_offset <= state.log_end_offset:
+            return f"the log of {name} starts at {state.log_start_offset} and ends at {state.log_end_offset}"
+    return None
+
+
+def active_segment_within_log(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    for name, partition in _changed_partitions(before, after, touched):
+        state = partition.state
+        if not 0 <= state.active_base_offset <= state.log_end_offset or state.active_size_bytes < 0:
+            return (
+                f"the active segment of {name} has base {state.active_base_offset} and size "
+                f"{state.active_size_bytes}, the log ends at {state.log_end_offset}"
+            )
+    return None
+
+
+def partitions_never_go_alone(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    for old, new in _kept_topics(before, after, touched):
+        if len(new.partitions) < len(old.partitions):
+            return f"topic {old.name} goes from {len(old.partitions)} to {len(new.partitions)} partitions"
+    return None
+
+
+def topics_have_partitions(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    for name in touched.topics:
+        topic = after.topics.get(name)
+        if topic is not None and not topic.partitions:
+            return f"topic {name} has no partition"
+    return None
+
+
+def topic_ids_unique(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    if len(after.topic_names) != len(after.topics):
+        return f"{len(after.topics)} topics have {len(after.topic_names)} ids"
+    for name in touched.topics:
+        topic = after.topics.get(name)
+        if topic is not None and after.topic_names.get(topic.topic_id) != name:
+            return f"topic {name} has the id {topic.topic_id} of another topic"
+    return None
+
+
+def transaction_versions_rise(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    for name in touched.transactional_ids:
+        old, new = before.transactional_ids.get(name), after.transactional_ids[name]
+        if old is None:
+            continue
+        if new.version < old.version:
+            return f"the version of transactional id {name} falls from {old.version} to {new.version}"
+        if new.version == old.version and new.last_commit_offset != old.last_commit_offset:
+            return f"version {old.version} of transactional id {name} was committed at offset {old.last_commit_offset}"
+    return None
+
+
+def producer_epochs_never_fall(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    for name in touched.transactional_ids:
+        old, new = before.transactional_ids.get(name), after.transactional_ids[name]
+        if old is not None and old.producer_id == new.producer_id and new.producer_epoch < old.producer_epoch:
+            return f"the producer epoch of {name} falls from {old.producer_epoch} to {new.producer_epoch}"
+    return None
+
+
+def producer_ids_handed_out_once(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    if after.next_producer_id < before.next_producer_id:
+        return f"the next producer id falls from {before.next_producer_id} to {after.next_producer_id}"
+    return None
+
+
+INVARIANTS: Final[tuple[Invariant, ...]] = (
+    high_watermark_never_falls,
+    log_start_never_falls,
+    leader_epoch_never_falls,
+    log_start_within_log,
+    active_segment_within_log,
+    partitions_never_go_alone,
+    topics_have_partitions,
+    topic_ids_unique,
+    transaction_versions_rise,
+    producer_epochs_never_fall,
+    producer_ids_handed_out_once,
+)
+
+
+def check_invariants(before: MetadataImage, after: MetadataImage, touched: Touched) -> None:
+    """Raise InvalidRecordError that names the first invariant which a commit would break."""
+    for invariant in INVARIANTS:
+        wrong = invariant(before, after, touched)
+        if wrong is not None:
+            raise InvalidRecordError(f"the commit would break {invariant.__name__}: {wrong}")

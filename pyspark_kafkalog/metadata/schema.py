@@ -1,0 +1,144 @@
+"""Message schemas as data: what fields a message has, in which versions, of which type.
+
+`schemas/*.json` hold one object per message name:
+
+    {"TopicRecord": {"apiKey": 2, "versions": "0", "flexible": "0+", "fields": [
+        {"name": "name", "type": "string"}, ...]}}
+
+`versions` are those that exist; `flexible` those with compact lengths and tagged fields ("none": no version). A
+field: `name`; `type` (bool int8 int16 uint16 int32 uint32 int64 float64 uuid string bytes records, `[]T` an array,
+any other name a struct whose `fields` follow); `versions` (left out: all); `nullable` versions; `default` (left out:
+zero, empty); `tag` when it is a tagged field; `ignorable` when a version without the field may drop its value.
+
+`cluster_metadata` are the records of `__cluster_metadata`, the coordinators' those of `__consumer_offsets`,
+`__transaction_state` and `__share_group_state`; all as Kafka 4.1 has them. `kafkalog` are this project's own (see
+records.py). Fields stand in the order of Kafka's JSON; on the wire untagged ones go first, then tagged ones by tag.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+SCHEMA_FILES: Final = (
+    "cluster_metadata",
+    "kafkalog",
+    "group_coordinator",
+    "transaction_coordinator",
+    "share_coordinator",
+)
+_NO_VERSION: Final = range(0)
+_MAX_VERSION: Final = 0x7FFF
+_ZERO_VALUES: Final[Mapping[str, Any]] = {
+    "bool": False,
+    "float64": 0.0,
+    "uuid": ZERO_UUID,
+    "string": "",
+    "bytes": b"",
+    "records": None,
+}
+INTEGER_FORMATS: Final[Mapping[str, str]] = {
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+}
+_PRIMITIVES: Final = frozenset(_ZERO_VALUES) | frozenset(INTEGER_FORMATS)
+
+
+def _parse_versions(text: str) -> range:
+    """ "2+", "1-3", "0" or "none" as a range."""
+    if text == "none":
+        return _NO_VERSION
+    if text.endswith("+"):
+        return range(int(text[:-1]), _MAX_VERSION + 1)
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldSpec:
+    """One field. `element` is the array's element type or, without `is_array`, the field's own; `struct` its fields."""
+
+    name: str
+    element: str
+    is_array: bool
+    struct: tuple[FieldSpec, ...] | None
+    versions: range
+    nullable: range
+    default: Any
+    tag: int | None
+    ignorable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSpec:
+    """One message: `versions` that exist, `flexible` ones among them, fields in declared order."""
+
+    name: str
+    api_key: int | None
+    versions: range
+    flexible: range
+    fields: tuple[FieldSpec, ...]
+
+
+def _parse_field(source: Mapping[str, Any]) -> FieldSpec:
+    is_array = source["type"].startswith("[]")
+    element = source["type"].removeprefix("[]")
+    struct = tuple(_parse_field(field) for field in source["fields"]) if element not in _PRIMITIVES else None
+    if "default" in source:
+        default = source["default"]
+    elif is_array:
+        default = ()
+    elif struct is not None:
+        default = default_struct(struct)
+    else:
+        default = _ZERO_VALUES.get(element, 0)
+    return FieldSpec(
+        name=source["name"],
+        element=element,
+        is_array=is_array,
+        struct=struct,
+        versions=_parse_versions(source.get("versions", "0+")),
+        nullable=_parse_versions(source.get("nullable", "none")),
+        default=default,
+        tag=source.get("tag"),
+        ignorable=source.get("ignorable", False),
+    )
+
+
+def default_struct(fields: tuple[FieldSpec, ...]) -> dict[str, Any]:
+    """A struct with each field at its default."""
+    return {field.name: field.default for field in fields}
+
+
+@cache
+def load_schema_file(file: str) -> Mapping[str, MessageSpec]:
+    """Every message of `schemas/<file>.json` by name, in the order of the file."""
+    text = resources.files(__package__).joinpath("schemas").joinpath(f"{file}.json").read_text("utf-8")
+    return {
+        name: MessageSpec(
+            name=name,
+            api_key=source.get("apiKey"),
+            versions=_parse_versions(source["versions"]),
+            flexible=_parse_versions(source["flexible"]),
+            fields=tuple(_parse_field(field) for field in source["fields"]),
+        )
+        for name, source in json.loads(text).items()
+    }
+
+
+def find_spec(name: str) -> MessageSpec:
+    """The message called `name` of any schema file. Raises KeyError when there is none."""
+    for file in SCHEMA_FILES:
+        spec = load_schema_file(file).get(name)
+        if spec is not None:
+            return spec
+    raise KeyError(f"no message schema is named {name!r}")
