@@ -7,9 +7,15 @@ they become Arrow arrays and back without a copy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Where the array's first element lies in memory. The caller keeps the array."""
+    return int(array.__array_interface__["data"][0])
 
 
 @dataclass(frozen=True, slots=True)

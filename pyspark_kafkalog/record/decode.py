@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.record import kernels_decode as kernels
-from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns
+from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns, address_of
 from pyspark_kafkalog.record.compression import decompress
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -195,10 +195,6 @@ def _choose_by_time(sections: _Sections, query: _Query) -> _Sections:
     return _Sections(sections.batches[chosen], sections.addresses[chosen], sections.sizes[chosen], sections.owners)
 
 
-def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
 def _open_sections(
     data: NDArray[np.uint8], batches: NDArray[np.void], data_position: int, file: str, max_bytes: int
 ) -> _Sections:
@@ -207,7 +203,7 @@ def _open_sections(
     Ends early, after at least one batch, once decompressed batches have grown past `max_bytes` together.
     """
     starts = batches["position"] - (data_position - RECORD_BATCH_OVERHEAD_BYTES)
-    addresses = _address(data) + starts
+    addresses = address_of(data) + starts
     sizes = batches["size_bytes"] - RECORD_BATCH_OVERHEAD_BYTES
     stored_bytes = np.cumsum(sizes)
     owners = [data]
@@ -215,7 +211,7 @@ def _open_sections(
     for index in np.flatnonzero(batches["attributes"] & COMPRESSION_MASK).tolist():
         start, size = int(starts[index]), int(sizes[index])
         records = _decompress(data[start : start + size], batches[index], file)
-        addresses[index] = _address(records)
+        addresses[index] = address_of(records)
         sizes[index] = len(records)
         owners.append(records)
         grown_bytes += len(records) - size
@@ -286,6 +282,11 @@ def _new_binary(rows: int, size_bytes: int) -> BinaryColumn:
     )
 
 
+def _addresses(column: BinaryColumn) -> tuple[int, int, int]:
+    assert column.validity is not None
+    return address_of(column.offsets), address_of(column.data), address_of(column.validity)
+
+
 def _trim(column: BinaryColumn, rows: int, size_bytes: int, nulls: int) -> BinaryColumn:
     return BinaryColumn(column.offsets[: rows + 1], column.data[:size_bytes], column.validity if nulls else None)
 
@@ -309,12 +310,8 @@ def _decode(sections: _Sections, query: _Query) -> RecordColumns:
         out.offsets,
         out.timestamps_ms,
         out.timestamp_types,
-        out.keys.offsets,
-        out.keys.data,
-        out.keys.validity,
-        out.values.offsets,
-        out.values.data,
-        out.values.validity,
+        _addresses(out.keys),
+        _addresses(out.values),
         out.header_addresses,
         out.header_ends,
         out.header_counts,
@@ -345,16 +342,7 @@ def _collect_headers(out: _Output, state: NDArray[np.int64], rows: int) -> Heade
     count = int(state[kernels.HEADERS])
     keys = _new_binary(count, int(state[kernels.HEADER_BYTES]))
     values = _new_binary(count, int(state[kernels.HEADER_BYTES]))
-    nulls = kernels.decode_headers(
-        out.header_addresses,
-        out.header_ends,
-        rows,
-        keys.offsets,
-        keys.data,
-        values.offsets,
-        values.data,
-        values.validity,
-    )
+    nulls = kernels.decode_headers(out.header_addresses, out.header_ends, rows, _addresses(keys), _addresses(values))
     return HeaderColumn(
         out.header_counts[: rows + 1],
         _trim(keys, count, int(keys.offsets[count]), 0),

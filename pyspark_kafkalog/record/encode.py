@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record import kernels_encode as kernels
-from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
+from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns, address_of
 from pyspark_kafkalog.record.compression import compress
 from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import (
@@ -33,9 +33,7 @@ from pyspark_kafkalog.record.kernels_memory import COPY_SLACK_BYTES
 
 _MAX_BATCH_BYTES: Final = 2**31 - 1  # batchLength is an int32
 
-_NO_OFFSETS: Final[NDArray[np.int32]] = np.empty(0, np.int32)
-_NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
-_ALL_NULL: Final = (_NO_OFFSETS, _NO_BYTES, _NO_BYTES)
+_ALL_NULL: Final = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +46,13 @@ class EncodedBatches:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The columns as the kernels take them."""
+    """The columns as the kernels take them: by address. `owner` keeps the memory there."""
 
+    owner: RecordColumns
     timestamps_ms: NDArray[np.int64]
-    keys: tuple[NDArray[Any], ...]
-    values: tuple[NDArray[Any], ...]
-    headers: tuple[Any, ...]
+    keys: tuple[int, int, int, int]
+    values: tuple[int, int, int, int]
+    headers: tuple[int, tuple[int, int, int, int], tuple[int, int, int, int]]
 
     def write(
         self, rows: NDArray[np.int64], *, batch_limit_bytes: int, record_limit_bytes: int
@@ -131,19 +130,23 @@ def encode_batches(
 
 def _to_source(columns: RecordColumns) -> _Source:
     assert columns.timestamps_ms is not None
-    headers: tuple[Any, ...] = (_NO_OFFSETS, _ALL_NULL, _ALL_NULL)
-    if columns.headers is not None:
-        headers = (columns.headers.offsets, _to_column(columns.headers.keys), _to_column(columns.headers.values))
     for column in (columns.keys, columns.values, columns.headers):
         if column is not None and len(column) != columns.count:
             raise ValueError(f"a column of {len(column)} for {columns.count} records")
-    return _Source(columns.timestamps_ms, _to_column(columns.keys), _to_column(columns.values), headers)
+    keys, values = _column_addresses(columns.keys), _column_addresses(columns.values)
+    headers = (0, _ALL_NULL, _ALL_NULL)
+    if columns.headers is not None:
+        lists = address_of(columns.headers.offsets)
+        headers = (lists, _column_addresses(columns.headers.keys), _column_addresses(columns.headers.values))
+    return _Source(columns, columns.timestamps_ms, keys, values, headers)
 
 
-def _to_column(column: BinaryColumn | None) -> tuple[NDArray[Any], ...]:
+def _column_addresses(column: BinaryColumn | None) -> tuple[int, int, int, int]:
     if column is None:
         return _ALL_NULL
-    return column.offsets, column.data, _NO_BYTES if column.validity is None else column.validity
+    data = address_of(column.data)
+    validity = 0 if column.validity is None else address_of(column.validity)
+    return address_of(column.offsets), data, data + len(column.data), validity
 
 
 def _write_compressed(

@@ -2,7 +2,8 @@
 
 A kernel takes *sections*: the bytes of a batch after its header, decompressed, given by address and length, one for
 each row of a batch table. Every length, count and offset is compared with what is left before it is used, so no bytes
-can make a kernel read or write outside the arrays it was given.
+can make a kernel read or write outside the arrays it was given. An output column is a tuple of addresses (int32
+offsets, data, validity bitmap): of arrays passed on to a function, numba would count references for every record.
 
 Layout of one record (all numbers zigzag varints):
 
@@ -24,8 +25,11 @@ from pyspark_kafkalog.record.header import TIMESTAMP_TYPE_MASK
 from pyspark_kafkalog.record.kernels_memory import (
     BAD_VARINT,
     copy_with_slack,
+    load_byte,
     read_varint,
     read_varlong,
+    store_byte,
+    store_int32,
 )
 from pyspark_kafkalog.record.kernels_scan import BATCH_TABLE
 
@@ -77,6 +81,8 @@ _INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
 _INT64 = types.Array(types.int64, 1, "C")
 _INT32 = types.Array(types.int32, 1, "C")
 _BYTES = types.Array(types.uint8, 1, "C")
+_COLUMN = types.UniTuple(types.int64, 3)
+_INT32_BYTES = 4
 
 
 @njit(nogil=True)
@@ -103,14 +109,16 @@ def _skip_headers(at, end, count):
 
 
 @njit(nogil=True)
-def _append(length, source, source_end, row, written, offsets, data, validity):
+def _append(length, source, source_end, row, written, column):
     """Put one field (null when length is -1) into a column; returns the column's bytes so far."""
+    offsets, data, validity = column
     if length > 0:
-        copy_with_slack(data.ctypes.data + written, source, length, source_end)
+        copy_with_slack(data + written, source, length, source_end)
         written += length
     elif length < 0:
-        validity[row >> 3] &= ~(np.uint8(1) << np.uint8(row & 7))
-    offsets[row + 1] = written
+        bits = validity + (row >> 3)
+        store_byte(bits, load_byte(bits) & ~(np.uint8(1) << np.uint8(row & 7)))
+    store_int32(offsets + _INT32_BYTES * (row + 1), written)
     return written
 
 
@@ -118,8 +126,7 @@ def _append(length, source, source_end, row, written, offsets, data, validity):
     types.int64(
         _INT64_IN, _INT64_IN, BATCH_TABLE, _INT64_IN, types.int64,
         _INT64, _INT64, _INT32,
-        _INT32, _BYTES, _BYTES,
-        _INT32, _BYTES, _BYTES,
+        _COLUMN, _COLUMN,
         _INT64, _INT64, _INT32,
         _INT64,
     ),
@@ -129,8 +136,7 @@ def _append(length, source, source_end, row, written, offsets, data, validity):
 def decode_sections(
     addresses, sizes, batches, bounds, wanted,
     offsets, timestamps, timestamp_types,
-    key_offsets, key_data, key_validity,
-    value_offsets, value_data, value_validity,
+    keys, values,
     header_addresses, header_ends, header_counts,
     state,
 ):  # fmt: skip
@@ -218,12 +224,10 @@ def decode_sections(
             if wanted & WANT_TIMESTAMP_TYPE:
                 timestamp_types[row] = timestamp_type
             if wanted & WANT_KEY:
-                key_bytes = _append(key_length, key_at, end, row, key_bytes, key_offsets, key_data, key_validity)
+                key_bytes = _append(key_length, key_at, end, row, key_bytes, keys)
                 null_keys += key_length < 0
             if wanted & WANT_VALUE:
-                value_bytes = _append(
-                    value_length, value_at, end, row, value_bytes, value_offsets, value_data, value_validity
-                )
+                value_bytes = _append(value_length, value_at, end, row, value_bytes, values)
                 null_values += value_length < 0
             if wanted & WANT_HEADERS:
                 header_addresses[row] = headers_at
@@ -245,19 +249,17 @@ def decode_sections(
     return NO_FAULT
 
 
-@njit(types.int64(_INT64_IN, _INT64_IN, types.int64, _INT32, _BYTES, _INT32, _BYTES, _BYTES), cache=True, nogil=True)
-def decode_headers(addresses, ends, rows, key_offsets, key_data, value_offsets, value_data, value_validity):
+@njit(types.int64(_INT64_IN, _INT64_IN, types.int64, _COLUMN, _COLUMN), cache=True, nogil=True)
+def decode_headers(addresses, ends, rows, keys, values):
     """Copy the headers of `rows` records, which `decode_sections` has checked; returns how many values are null."""
     header, key_bytes, value_bytes, null_values = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for row in range(rows):
         at, end = addresses[row], ends[row]
         while at < end:
             length, at = read_varint(at, end)
-            copy_with_slack(key_data.ctypes.data + key_bytes, at, length, end)
-            key_bytes += length
-            key_offsets[header + 1] = key_bytes
+            key_bytes = _append(length, at, end, header, key_bytes, keys)
             length, at = read_varint(at + length, end)
-            value_bytes = _append(length, at, end, header, value_bytes, value_offsets, value_data, value_validity)
+            value_bytes = _append(length, at, end, header, value_bytes, values)
             null_values += length < 0
             at += max(length, 0)
             header += 1

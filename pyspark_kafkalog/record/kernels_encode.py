@@ -4,8 +4,10 @@ Two passes: `plan_batches` finds the size of every record and where batches end,
 each batch with room for its header before them. `write_headers` fills in the headers once sizes are final, i.e. after
 compression. Layout of a record: kernels_decode.py.
 
-Rows are given in the order wanted (a gather). A column is a tuple (offsets, data, validity); one without offsets is all
-null, one without validity has no nulls. Headers are (list offsets, keys, values), without list offsets there are none.
+Rows are given in the order wanted (a gather). A column is a tuple of addresses (int32 offsets, data, end of data,
+validity bitmap); 0 for offsets: all null, 0 for validity: no nulls. Headers are (address of list offsets, keys, values),
+0 for the first: none. Addresses, because of arrays in a tuple numba would count references for every record: that took
+ten times as long.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
@@ -34,8 +36,15 @@ from pyspark_kafkalog.record.header import (
     RECORD_BATCH_OVERHEAD_BYTES,
     RECORDS_COUNT_AT,
 )
-from pyspark_kafkalog.record.kernels_memory import copy_with_slack, store_byte, varlong_size, write_varlong
-from pyspark_kafkalog.record.kernels_scan import BATCH_TABLE, BATCH_TABLE_OUT, BYTES
+from pyspark_kafkalog.record.kernels_memory import (
+    copy_with_slack,
+    load_byte,
+    load_int32,
+    store_byte,
+    varlong_size,
+    write_varlong,
+)
+from pyspark_kafkalog.record.kernels_scan import BATCH_TABLE, BATCH_TABLE_OUT
 
 #: What `plan_batches` can find wrong.
 NO_FAULT = 0
@@ -44,21 +53,31 @@ RECORD_TOO_LARGE = 2
 
 _INT64 = types.Array(types.int64, 1, "C")
 _INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
-_INT32_IN = types.Array(types.int32, 1, "C", readonly=True)
 _BYTES_OUT = types.Array(types.uint8, 1, "C")
-_COLUMN = types.Tuple((_INT32_IN, BYTES, BYTES))
-_HEADERS = types.Tuple((_INT32_IN, _COLUMN, _COLUMN))
+_COLUMN = types.UniTuple(types.int64, 4)
+_HEADERS = types.Tuple((types.int64, _COLUMN, _COLUMN))
+_INT32_BYTES = 4
 
 
 @njit(nogil=True)
 def _length(column, row):
     """Bytes of one element, -1 for null."""
-    offsets, _, validity = column
-    if len(offsets) == 0:
+    offsets, _, _, validity = column
+    if offsets == 0:
         return np.int64(-1)
-    if len(validity) > 0 and not (validity[row >> 3] >> np.uint8(row & 7)) & np.uint8(1):
+    if validity != 0 and not (np.int64(load_byte(validity + (row >> 3))) >> (row & 7)) & 1:
         return np.int64(-1)
-    return np.int64(offsets[row + 1]) - np.int64(offsets[row])
+    at = offsets + _INT32_BYTES * row
+    return load_int32(at + _INT32_BYTES) - load_int32(at)
+
+
+@njit(nogil=True)
+def _header_range(lists, row):
+    """First and end of a record's headers."""
+    if lists == 0:
+        return np.int64(0), np.int64(0)
+    at = lists + _INT32_BYTES * row
+    return load_int32(at), load_int32(at + _INT32_BYTES)
 
 
 @njit(nogil=True)
@@ -72,9 +91,7 @@ def _field_size(column, row):
 def _headers_size(headers, row):
     """Bytes of a record's headers with their count."""
     lists, keys, values = headers
-    if len(lists) == 0:
-        return np.int64(1)
-    first, end = np.int64(lists[row]), np.int64(lists[row + 1])
+    first, end = _header_range(lists, row)
     size = np.int64(varlong_size(end - first))
     for header in range(first, end):
         size += _field_size(keys, header) + _field_size(values, header)
@@ -127,9 +144,8 @@ def _write_field(at, column, row):
     length = _length(column, row)
     at = write_varlong(at, length)
     if length > 0:
-        offsets, data, _ = column
-        source = data.ctypes.data
-        copy_with_slack(at, source + offsets[row], length, source + len(data))
+        offsets, data, data_end, _ = column
+        copy_with_slack(at, data + load_int32(offsets + _INT32_BYTES * row), length, data_end)
         at += length
     return at
 
@@ -147,7 +163,6 @@ def write_records(rows, timestamps, keys, values, headers, body_sizes, firsts, o
     """
     start = out.ctypes.data
     at = start
-    lists = headers[0]
     for batch in range(len(table)):
         batch_at = at
         at += RECORD_BATCH_OVERHEAD_BYTES
@@ -164,13 +179,11 @@ def write_records(rows, timestamps, keys, values, headers, body_sizes, firsts, o
             at = write_varlong(at, i - first)
             at = _write_field(at, keys, row)
             at = _write_field(at, values, row)
-            if len(lists) == 0:
-                at = write_varlong(at, np.int64(0))
-            else:
-                at = write_varlong(at, np.int64(lists[row + 1]) - np.int64(lists[row]))
-                for header in range(lists[row], lists[row + 1]):
-                    at = _write_field(at, headers[1], header)
-                    at = _write_field(at, headers[2], header)
+            first_header, end_header = _header_range(headers[0], row)
+            at = write_varlong(at, end_header - first_header)
+            for header in range(first_header, end_header):
+                at = _write_field(at, headers[1], header)
+                at = _write_field(at, headers[2], header)
         entry = table[batch]
         entry.position = batch_at - start
         entry.size_bytes = at - batch_at

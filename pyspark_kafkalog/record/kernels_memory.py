@@ -38,6 +38,29 @@ def load_byte(typing_context: Any, address: Any) -> Any:
 
 
 @intrinsic
+def load_int32(typing_context: Any, address: Any) -> Any:
+    """The native int32 at `address`, sign-extended."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        loaded = builder.load(builder.inttoptr(arguments[0], ir.IntType(32).as_pointer()), align=1)
+        return builder.sext(loaded, ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def store_int32(typing_context: Any, address: Any, value: Any) -> Any:
+    """Put the low 32 bits of an int64 at `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(32)
+        builder.store(builder.trunc(arguments[1], word), builder.inttoptr(arguments[0], word.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
 def store_byte(typing_context: Any, address: Any, value: Any) -> Any:
     """Put one byte at `address`."""
 
