@@ -1,0 +1,185 @@
+"""Which partition a record goes to, and the rows of each partition in order.
+
+A record with a key goes where Kafka's Java clients put it: murmur2 of the key, sign bit cleared, modulo the number of
+partitions (org.apache.kafka.clients.producer.internals.BuiltInPartitioner, org.apache.kafka.common.utils.Utils). A null
+key is no key, an empty one is. Records without a key fill one batch for one partition, then one for the next.
+"""
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit, types
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
+
+#: In an array of partitions: the record does not say where it goes.
+NO_PARTITION: Final = -1
+
+_SEED = 0x9747B28C
+_MULTIPLIER = 0x5BD1E995
+_POSITIVE = 0x7FFFFFFF
+_LOW_32_BITS = 0xFFFFFFFF
+
+#: What a record takes in a batch besides key, value and headers: lengths, deltas, attributes.
+_RECORD_OVERHEAD_BYTES = 12
+
+_INT32 = types.Array(types.int32, 1, "C")
+_INT32_IN = types.Array(types.int32, 1, "C", readonly=True)
+_INT64 = types.Array(types.int64, 1, "C")
+_INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
+_BYTES_IN = types.Array(types.uint8, 1, "C", readonly=True)
+
+
+@njit(types.uint32(_BYTES_IN, types.int64, types.int64), cache=True, nogil=True)
+def murmur2(data, start, length):
+    """murmur2 of `data[start:start+length]`, as Java's int read as unsigned."""
+    # 64-bit words that are masked after each product: numba would widen 32-bit ones anyhow.
+    mask, multiplier = np.uint64(_LOW_32_BITS), np.uint64(_MULTIPLIER)
+    result = (np.uint64(_SEED) ^ np.uint64(length)) & mask
+    at = start
+    for _ in range(length >> 2):
+        word = (
+            np.uint64(data[at])
+            | (np.uint64(data[at + 1]) << np.uint64(8))
+            | (np.uint64(data[at + 2]) << np.uint64(16))
+            | (np.uint64(data[at + 3]) << np.uint64(24))
+        )
+        word = (word * multiplier) & mask
+        word ^= word >> np.uint64(24)
+        word = (word * multiplier) & mask
+        result = ((result * multiplier) & mask) ^ word
+        at += 4
+    left = length & 3
+    if left >= 3:
+        result ^= np.uint64(data[at + 2]) << np.uint64(16)
+    if left >= 2:
+        result ^= np.uint64(data[at + 1]) << np.uint64(8)
+    if left >= 1:
+        result = ((result ^ np.uint64(data[at])) * multiplier) & mask
+    result ^= result >> np.uint64(13)
+    result = (result * multiplier) & mask
+    result ^= result >> np.uint64(15)
+    return np.uint32(result)
+
+
+@njit(types.void(_INT64_IN, _INT32_IN, _BYTES_IN, _BYTES_IN, types.int64, _INT32), cache=True, nogil=True)
+def _hash_keys(rows, offsets, data, validity, partitions_count, out):
+    """Fill in where `out` has no partition and the row's key is not null. `validity` of length 0: no nulls."""
+    for i in range(len(rows)):
+        row = rows[i]
+        if out[i] != NO_PARTITION or (len(validity) and not (validity[row >> 3] >> (row & 7)) & 1):
+            continue
+        start = np.int64(offsets[row])
+        hashed = np.int64(murmur2(data, start, np.int64(offsets[row + 1]) - start)) & _POSITIVE
+        out[i] = hashed % partitions_count
+
+
+@njit(types.UniTuple(types.int64, 2)(_INT64_IN, types.int64, *[types.int64] * 3, _INT32), cache=True, nogil=True)
+def _spread(sizes, partitions_count, partition, filled_bytes, turn_bytes, out):
+    """Fill in where `out` has no partition, `turn_bytes` of records to each partition in turn."""
+    for i in range(len(out)):
+        if out[i] != NO_PARTITION:
+            continue
+        if filled_bytes and filled_bytes + sizes[i] > turn_bytes:
+            partition = (partition + 1) % partitions_count
+            filled_bytes = 0
+        filled_bytes += sizes[i]
+        out[i] = partition
+    return partition, filled_bytes
+
+
+@njit(types.void(_INT32_IN, _INT64, _INT64), cache=True, nogil=True)
+def _group(groups, bounds, order):
+    """Stable counting sort: `bounds` starts as zeros, one more than there are groups."""
+    for group in groups:
+        bounds[group + 1] += 1
+    for group in range(1, len(bounds)):
+        bounds[group] += bounds[group - 1]
+    for i in range(len(groups)):
+        order[bounds[groups[i]]] = i
+        bounds[groups[i]] += 1
+    for group in range(len(bounds) - 1, 0, -1):
+        bounds[group] = bounds[group - 1]
+    bounds[0] = 0
+
+
+def group_rows(groups: NDArray[np.int32], groups_count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Indices of `groups` ordered by group, within a group as they come, and the bounds of each group among them.
+
+    `groups` int32[n], each from 0 to below `groups_count`. Returns order int64[n] and bounds int64[groups_count + 1].
+    """
+    bounds = np.zeros(groups_count + 1, np.int64)
+    order = np.empty(len(groups), np.int64)
+    _group(groups, bounds, order)
+    return order, bounds
+
+
+class Partitioner:
+    """Gives records of one topic their partitions; goes on spreading where the last call stopped.
+
+    `turn_bytes` of records without a key go to `first_partition`, then to the next, and so on. Without `hash_keys`
+    records with a key are spread as well.
+    """
+
+    def __init__(
+        self, partitions_count: int, *, turn_bytes: int, first_partition: int = 0, hash_keys: bool = True
+    ) -> None:
+        self._partitions_count = partitions_count
+        self._turn_bytes = turn_bytes
+        self._hash_keys = hash_keys
+        self._partition = first_partition % partitions_count
+        self._filled_bytes = 0
+
+    def assign(
+        self, columns: RecordColumns, rows: NDArray[np.int64], given: NDArray[np.int32] | None = None
+    ) -> NDArray[np.int32]:
+        """Partition of each of `rows` (indices into `columns`); one that is `given`, not NO_PARTITION, stays.
+
+        Raises InvalidRecordError for a given partition that the topic has not.
+        """
+        partitions = np.full(len(rows), NO_PARTITION, np.int32) if given is None else self._checked(given)
+        keys = columns.keys
+        if self._hash_keys and keys is not None:
+            validity = np.empty(0, np.uint8) if keys.validity is None else keys.validity
+            _hash_keys(rows, keys.offsets, keys.data, validity, self._partitions_count, partitions)
+        if (partitions == NO_PARTITION).any():
+            self._partition, self._filled_bytes = _spread(
+                _sizes_bytes(columns)[rows],
+                self._partitions_count,
+                self._partition,
+                self._filled_bytes,
+                self._turn_bytes,
+                partitions,
+            )
+        return partitions
+
+    def _checked(self, given: NDArray[np.int32]) -> NDArray[np.int32]:
+        bad = given[(given < NO_PARTITION) | (given >= self._partitions_count)]
+        if len(bad):
+            raise InvalidRecordError(
+                f"a record has partition {bad[0]}, the topic has partitions 0 to {self._partitions_count - 1}"
+            )
+        return given.astype(np.int32, copy=True)
+
+
+def _sizes_bytes(columns: RecordColumns) -> NDArray[np.int64]:
+    """About what each record takes in a batch before compression."""
+    sizes = np.full(columns.count, _RECORD_OVERHEAD_BYTES, np.int64)
+    for column in (columns.keys, columns.values):
+        if column is not None:
+            sizes += np.diff(column.offsets)
+    if columns.headers is not None:
+        lists: NDArray[Any] = columns.headers.offsets
+        for field in (columns.headers.keys, columns.headers.values):
+            sizes += np.diff(_ends(field)[lists])
+    return sizes
+
+
+def _ends(column: BinaryColumn) -> NDArray[np.int64]:
+    return column.offsets.astype(np.int64)

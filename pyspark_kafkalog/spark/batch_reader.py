@@ -1,0 +1,165 @@
+"""The batch reader: the driver plans offset ranges, each task reads one as Arrow batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError
+from pyspark_kafkalog.spark.filters import PushedFilters, push_filters
+from pyspark_kafkalog.spark.location import Location, locate
+from pyspark_kafkalog.spark.offset_ranges import (
+    OffsetRange,
+    OffsetResolver,
+    apply_filters,
+    cut_by_bytes,
+    cut_by_records,
+)
+from pyspark_kafkalog.spark.options import ReadOptions
+from pyspark_kafkalog.spark.subscription import AllTopics, Assign, subscribed_partitions
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafkalog.log_dir import LogDir
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OffsetRangePartition(InputPartition):
+    """What one task reads: offsets [start_offset, end_offset) of the partition in `directory`, timestamps in ms.
+
+    `committed`, `min_timestamp_ms` and `until_timestamp_ms` as in LogReader.read.
+    """
+
+    topic: str
+    partition: int
+    directory: str
+    start_offset: int
+    end_offset: int
+    committed: bool
+    fail_on_data_loss: bool
+    min_timestamp_ms: int | None
+    until_timestamp_ms: int | None
+
+
+class KafkalogBatchReader(DataSourceReader):
+    """Plans and reads without filters."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._filters = PushedFilters()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One input partition for each piece of work, ordered by topic, partition and offset."""
+        from pyspark_kafkalog.log_dir import LogDir
+
+        location = locate(self._options.path)
+        log_dir = LogDir.open(location.root)
+        ranges = self._plan(log_dir, location)
+        directories = _directories(log_dir, ranges)
+        return [self._input_partition(each, directories[each.topic_partition]) for each in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one input partition; none for the placeholder that Spark makes when there is nothing."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if isinstance(partition, OffsetRangePartition):
+            yield from read_offset_range(partition, to_arrow_schema(self._schema, timezone="UTC"))
+
+    def _plan(self, log_dir: LogDir, location: Location) -> list[OffsetRange]:
+        options = self._options
+        subscription = options.subscription
+        if location.partition is not None:
+            if not isinstance(subscription, AllTopics):
+                raise InvalidOptionError(
+                    f"option path names the partition directory of {location.partition}, which is then all "
+                    "that is read: leave out subscribe, subscribePattern and assign, or give the root as path"
+                )
+            subscription = Assign((location.partition,))
+        resolver = OffsetResolver(
+            log_dir,
+            subscribed_partitions(log_dir, subscription),
+            committed=options.committed,
+            on_no_match=options.on_no_match,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        ranges = apply_filters(resolver.resolve(options.starting, options.ending), self._filters, log_dir)
+        ranges = cut_by_records(
+            ranges,
+            min_partitions=options.min_partitions,
+            max_records_per_partition=options.max_records_per_partition,
+        )
+        return cut_by_bytes(ranges, log_dir, max_bytes=options.max_bytes_per_partition)
+
+    def _input_partition(self, each: OffsetRange, directory: Path) -> OffsetRangePartition:
+        return OffsetRangePartition(
+            topic=each.topic_partition.topic,
+            partition=each.topic_partition.partition,
+            directory=str(directory),
+            start_offset=each.start_offset,
+            end_offset=each.end_offset,
+            committed=self._options.committed,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            min_timestamp_ms=self._filters.timestamps_ms.start,
+            until_timestamp_ms=self._filters.timestamps_ms.end,
+        )
+
+
+class KafkalogPushdownReader(KafkalogBatchReader):
+    """Takes filters on topic, partition, offset and timestamp before it plans."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Keep what can be kept to; give back what Spark has to check."""
+        self._filters, left = push_filters(filters)
+        return left
+
+
+def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches of `schema` with the records of one range.
+
+    Raises DataLossError when retention has taken records of it since it was planned, unless failOnDataLoss is false.
+    """
+    from pyspark_kafkalog.storage.listing import list_base_offsets
+    from pyspark_kafkalog.storage.log_reader import LogReader
+
+    topic_partition = TopicPartition(each.topic, each.partition)
+    directory = Path(each.directory)
+    start_offset = each.start_offset
+    while start_offset < each.end_offset:
+        try:
+            yield from LogReader(directory, topic_partition).read(
+                start_offset,
+                each.end_offset,
+                schema=schema,
+                committed=each.committed,
+                min_timestamp_ms=each.min_timestamp_ms,
+                until_timestamp_ms=each.until_timestamp_ms,
+            )
+            return
+        except OffsetOutOfRangeError as error:
+            message = (
+                f"{topic_partition}: records of offsets {each.start_offset} to {each.end_offset} are gone: {error}"
+            )
+            if each.fail_on_data_loss:
+                raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there") from error
+            _LOG.warning(message)
+            start_offset = max(start_offset + 1, min(list_base_offsets(directory), default=each.end_offset))
+
+
+def _directories(log_dir: LogDir, ranges: list[OffsetRange]) -> dict[TopicPartition, Path]:
+    topics = {each.topic_partition.topic for each in ranges}
+    return {
+        TopicPartition(found.topic, found.partition): found.directory
+        for topic in topics
+        for found in log_dir.topic(topic).partitions
+    }

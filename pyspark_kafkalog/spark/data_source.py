@@ -1,0 +1,70 @@
+"""`format("kafkalog")`: what Spark finds as `DefaultSource` and asks for schema, readers and writers.
+
+Spark makes it anew in short-lived processes, to plan, so that heavy modules load only where records are touched.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.spark.options import parse_read_options, parse_write_options
+from pyspark_kafkalog.spark.schema import check_read_schema, check_write_schema, read_schema
+from pyspark_kafkalog.spark.table_options import effective_read_options, of_create_table, with_table_options
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader
+
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class KafkalogDataSource(DataSource):
+    """Apache Kafka's log in a directory, with the columns and options of Spark's Kafka source and sink."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kafkalog"
+
+    def schema(self) -> StructType:
+        """Spark's Kafka schema. Checks the options, so that a mistake shows at load() already."""
+        table_options = of_create_table(self.options)
+        options = parse_read_options(self.options if table_options is None else table_options)
+        schema = read_schema(options.include_headers)
+        return schema if table_options is None else with_table_options(schema, table_options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader of `schema`; one that takes filters where Spark is about to push them."""
+        from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader, KafkalogPushdownReader
+
+        check_read_schema(schema)
+        options = parse_read_options(effective_read_options(self.options, schema))
+        reader: type[KafkalogBatchReader] = KafkalogPushdownReader if _is_pushing_filters() else KafkalogBatchReader
+        return reader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch writer of rows of `schema`."""
+        from pyspark_kafkalog.spark.batch_writer import KafkalogBatchWriter
+
+        if overwrite:
+            raise InvalidOptionError(
+                "mode overwrite is not possible, a log is only appended to: use mode append "
+                "(to start afresh, delete the topic first: kafkalog topics --delete)"
+            )
+        options = parse_write_options(self.options)
+        check_write_schema(schema, options.topic)
+        return KafkalogBatchWriter.plan(options, schema)
+
+
+def _is_pushing_filters() -> bool:
+    """Whether this is the process in which Spark pushes filters.
+
+    Spark refuses a reader with `pushFilters` while spark.sql.python.filterPushdown.enabled is off, and a data source is
+    not told the setting. But with it on (and a filter in the query) a worker of its own module plans the read.
+    """
+    return (
+        _PUSHDOWN_WORKER in sys.modules or getattr(sys.modules["__main__"].__spec__, "name", None) == _PUSHDOWN_WORKER
+    )

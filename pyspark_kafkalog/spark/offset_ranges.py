@@ -1,0 +1,320 @@
+"""From options to offset ranges: resolve the ends of every partition from one view of the log, then cut into tasks.
+
+Ends are resolved before anything is cut, so that `minPartitions` and `maxRecordsPerPartition` see real sizes. How they
+cut is Spark's KafkaOffsetRangeCalculator; after it, ranges of more than `maxBytesPerPartition` are cut at index entries
+into pieces of like size. A range names offsets, never file positions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
+from pyspark_kafkalog.spark.filters import PushedFilters
+from pyspark_kafkalog.spark.offsets import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    Earliest,
+    GlobalTimestamp,
+    Latest,
+    OffsetSpec,
+    OnNoMatch,
+    SpecificOffsets,
+    SpecificTimestamps,
+)
+from pyspark_kafkalog.spark.subscription import listed
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir, PartitionDescription
+
+_LOG = logging.getLogger(__name__)
+_TASKS_MAX: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """Offsets from `start_offset` up to but without `end_offset` of one partition."""
+
+    topic_partition: TopicPartition
+    start_offset: int
+    end_offset: int
+
+    @property
+    def offsets_count(self) -> int:
+        return self.end_offset - self.start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class AvailableOffsets:
+    """What can be read of a partition: [start_offset, end_offset). Read committed ends at the last stable offset."""
+
+    start_offset: int
+    end_offset: int
+
+
+class OffsetResolver:
+    """Turns offset specs into ranges against one view of a log directory.
+
+    `partitions` are those to read; `committed` ends them at the last stable offset; `on_no_match` is what a starting
+    timestamp later than all records means; with `fail_on_data_loss` offsets that are not there raise DataLossError,
+    else the range shrinks to what is there and a warning is logged.
+    """
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        partitions: Iterable[PartitionDescription],
+        *,
+        committed: bool,
+        on_no_match: OnNoMatch,
+        fail_on_data_loss: bool,
+    ) -> None:
+        self._log_dir = log_dir
+        self._partitions = {TopicPartition(each.topic, each.partition): each for each in partitions}
+        self._committed = committed
+        self._on_no_match = on_no_match
+        self._fail_on_data_loss = fail_on_data_loss
+
+    def resolve(self, starting: OffsetSpec, ending: OffsetSpec) -> list[OffsetRange]:
+        """One range a partition, empty ones left out, in the partitions' order."""
+        self._check_same_partitions("starting", starting)
+        self._check_same_partitions("ending", ending)
+        ranges = [self._range(each, starting, ending) for each in self._partitions]
+        return [each for each in ranges if each.offsets_count > 0]
+
+    def available(self, topic_partition: TopicPartition) -> AvailableOffsets:
+        found = self._partitions[topic_partition]
+        end_offset = found.high_watermark
+        if self._committed:
+            end_offset = self._log_dir.last_stable_offset(found.topic, found.partition)
+        return AvailableOffsets(found.log_start_offset, end_offset)
+
+    def _check_same_partitions(self, end: str, spec: OffsetSpec) -> None:
+        given = _given_partitions(spec)
+        if given is not None and given.keys() != self._partitions.keys():
+            raise InvalidOptionError(
+                f"the {end} offsets must name exactly the partitions that are read (use -1 for latest, -2 for "
+                f"earliest). Specified: {listed(map(str, given))}. Assigned: {listed(map(str, self._partitions))}"
+            )
+
+    def _range(self, topic_partition: TopicPartition, starting: OffsetSpec, ending: OffsetSpec) -> OffsetRange:
+        available = self.available(topic_partition)
+        start_offset = self._start(topic_partition, starting, available)
+        end_offset = self._end(topic_partition, ending, available)
+        asked = OffsetRange(topic_partition=topic_partition, start_offset=start_offset, end_offset=end_offset)
+        there = self._there(asked, available)
+        if start_offset > end_offset and there == asked:
+            raise InvalidOptionError(
+                f"{topic_partition}: the starting offset {start_offset} is greater than the ending offset {end_offset}"
+            )
+        return there
+
+    def _start(self, topic_partition: TopicPartition, spec: OffsetSpec, available: AvailableOffsets) -> int:
+        if isinstance(spec, Earliest):
+            return available.start_offset
+        if isinstance(spec, Latest):
+            return available.end_offset
+        if isinstance(spec, SpecificOffsets):
+            return _specific(spec.offsets[topic_partition], available)
+        timestamp_ms = _timestamp_ms(spec, topic_partition)
+        offset = self._offset_for_timestamp(topic_partition, timestamp_ms, available)
+        if offset is not None:
+            return offset
+        if self._on_no_match == "latest":
+            return available.end_offset
+        raise InvalidOptionError(
+            f"{topic_partition}: no record has the timestamp {timestamp_ms} or a later one; set "
+            "startingOffsetsByTimestampStrategy to latest to start at the end of such partitions"
+        )
+
+    def _end(self, topic_partition: TopicPartition, spec: OffsetSpec, available: AvailableOffsets) -> int:
+        if isinstance(spec, Earliest):
+            return available.start_offset
+        if isinstance(spec, Latest):
+            return available.end_offset
+        if isinstance(spec, SpecificOffsets):
+            return _specific(spec.offsets[topic_partition], available)
+        offset = self._offset_for_timestamp(topic_partition, _timestamp_ms(spec, topic_partition), available)
+        return available.end_offset if offset is None else offset
+
+    def _offset_for_timestamp(
+        self, topic_partition: TopicPartition, timestamp_ms: int, available: AvailableOffsets
+    ) -> int | None:
+        if available.start_offset >= available.end_offset:
+            return None
+        reader = self._log_dir.reader(topic_partition.topic, topic_partition.partition)
+        found = reader.offset_for_timestamp(timestamp_ms, available.start_offset, available.end_offset)
+        return None if found is None else found.offset
+
+    def _there(self, asked: OffsetRange, available: AvailableOffsets) -> OffsetRange:
+        """`asked` itself, or what is there of it when offsets at its ends are not."""
+        lost = [
+            offset
+            for offset in (asked.start_offset, asked.end_offset)
+            if not available.start_offset <= offset <= available.end_offset
+        ]
+        if not lost:
+            return asked
+        end = "last stable offset" if self._committed else "high watermark"
+        message = (
+            f"{asked.topic_partition}: offsets {asked.start_offset} to {asked.end_offset} were asked for, those from "
+            f"the log start {available.start_offset} to the {end} {available.end_offset} are there; either "
+            "retention has removed records, or the topic was made anew, or the offset was set wrong"
+        )
+        if self._fail_on_data_loss:
+            raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there")
+        _LOG.warning(message)
+        start_offset = min(max(asked.start_offset, available.start_offset), available.end_offset)
+        end_offset = max(min(asked.end_offset, available.end_offset), start_offset)
+        return replace(asked, start_offset=start_offset, end_offset=end_offset)
+
+
+def check_unresolved(starting: OffsetSpec, ending: OffsetSpec) -> None:
+    """What is wrong whatever the log holds: other partitions at the start than at the end, a start after its end.
+
+    Raises InvalidOptionError.
+    """
+    if type(starting) is not type(ending):
+        return
+    starts, ends = _given_partitions(starting), _given_partitions(ending)
+    if starts is None or ends is None:
+        return
+    if starts.keys() != ends.keys():
+        raise InvalidOptionError(
+            "starting and ending offsets must name the same partitions. "
+            f"Starting: {listed(map(str, starts))}. Ending: {listed(map(str, ends))}"
+        )
+    kind = "offset" if isinstance(starting, SpecificOffsets) else "timestamp"
+    for topic_partition, start in starts.items():
+        end = ends[topic_partition]
+        if start > end and start >= 0 and end >= 0:
+            raise InvalidOptionError(
+                f"{topic_partition}: the starting {kind} {start} is greater than the ending {kind} {end}"
+            )
+
+
+def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, log_dir: LogDir) -> list[OffsetRange]:
+    """Narrow `ranges` to where records that pass `filters` can be.
+
+    A lower limit on timestamps moves the start to the first record that reaches it. Nothing bounds the end: Kafka
+    orders records by offset, and a later one may have an earlier timestamp.
+    """
+    narrowed: list[OffsetRange] = []
+    for each in ranges:
+        topic_partition = each.topic_partition
+        if not filters.allows_partition(topic_partition.topic, topic_partition.partition):
+            continue
+        start_offset, end_offset = each.start_offset, each.end_offset
+        if filters.offsets.start is not None:
+            start_offset = max(start_offset, filters.offsets.start)
+        if filters.offsets.end is not None:
+            end_offset = min(end_offset, filters.offsets.end)
+        if start_offset >= end_offset:
+            continue
+        if filters.timestamps_ms.start is not None:
+            reader = log_dir.reader(topic_partition.topic, topic_partition.partition)
+            found = reader.offset_for_timestamp(filters.timestamps_ms.start, start_offset, end_offset)
+            if found is None:
+                continue
+            start_offset = found.offset
+        narrowed.append(replace(each, start_offset=start_offset, end_offset=end_offset))
+    return narrowed
+
+
+def cut_by_records(
+    ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_records_per_partition: int | None
+) -> list[OffsetRange]:
+    """Cut ranges as Spark's Kafka source does; sizes count offsets, gaps included.
+
+    `max_records_per_partition` bounds each piece; `min_partitions` is about how many pieces there should be at least:
+    large ranges are cut in proportion, ranges of less than one and a half shares stay whole.
+    """
+    pieces = [each for each in ranges if each.offsets_count > 0]
+    if max_records_per_partition is not None:
+        counts = [-(-each.offsets_count // max_records_per_partition) for each in pieces]
+        _check_tasks_count(sum(counts))
+        pieces = [piece for each, count in zip(pieces, counts, strict=True) for piece in _cut_evenly(each, count)]
+    if min_partitions is not None and min_partitions > len(pieces):
+        _check_tasks_count(min_partitions)
+        pieces = _cut_to_at_least(pieces, min_partitions)
+    return pieces
+
+
+def cut_by_bytes(ranges: Iterable[OffsetRange], log_dir: LogDir, *, max_bytes: int) -> list[OffsetRange]:
+    """Cut each range of more than `max_bytes` in its files at index entries into pieces of about the same size."""
+    pieces: list[OffsetRange] = []
+    for each in ranges:
+        reader = log_dir.reader(each.topic_partition.topic, each.topic_partition.partition)
+        size_bytes = reader.size_bytes(each.start_offset, each.end_offset)
+        count = -(-size_bytes // max_bytes)
+        _check_tasks_count(count + len(pieces))
+        if count <= 1:
+            pieces.append(each)
+            continue
+        splits = reader.split(each.start_offset, each.end_offset, -(-size_bytes // count))
+        pieces.extend(replace(each, start_offset=cut.start_offset, end_offset=cut.end_offset) for cut in splits)
+    return pieces
+
+
+def _cut_to_at_least(ranges: list[OffsetRange], min_partitions: int) -> list[OffsetRange]:
+    total = sum(each.offsets_count for each in ranges)
+    whole = [each for each in ranges if _share(each.offsets_count, total, min_partitions) == 1]
+    whole_partitions = {each.topic_partition for each in whole}
+    to_cut_total = total - sum(each.offsets_count for each in whole)
+    to_cut_partitions = max(min_partitions - len(whole), 1)
+    pieces: list[OffsetRange] = []
+    for each in ranges:
+        count = 1
+        if each.topic_partition not in whole_partitions:
+            count = _share(each.offsets_count, to_cut_total, to_cut_partitions)
+        pieces.extend(_cut_evenly(each, count))
+    return pieces
+
+
+def _share(count: int, total: int, partitions: int) -> int:
+    """How many of `partitions` pieces `count` of `total` offsets deserve: rounded half up, at least 1."""
+    return max((2 * count * partitions + total) // (2 * total), 1)
+
+
+def _cut_evenly(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    pieces: list[OffsetRange] = []
+    start_offset, left = whole.start_offset, whole.offsets_count
+    for number in range(count):
+        size = left // (count - number)
+        left -= size
+        if size > 0:
+            pieces.append(replace(whole, start_offset=start_offset, end_offset=start_offset + size))
+        start_offset += size
+    return pieces
+
+
+def _check_tasks_count(count: int) -> None:
+    if count > _TASKS_MAX:
+        raise InvalidOptionError(
+            f"the options cut this read into {count} tasks, more than {_TASKS_MAX}: "
+            "set minPartitions lower, or maxRecordsPerPartition or maxBytesPerPartition higher"
+        )
+
+
+def _given_partitions(spec: OffsetSpec) -> Mapping[TopicPartition, int] | None:
+    if isinstance(spec, SpecificOffsets):
+        return spec.offsets
+    if isinstance(spec, SpecificTimestamps):
+        return spec.timestamps_ms
+    return None
+
+
+def _specific(offset: int, available: AvailableOffsets) -> int:
+    if offset == LATEST_OFFSET:
+        return available.end_offset
+    if offset == EARLIEST_OFFSET:
+        return available.start_offset
+    return offset
+
+
+def _timestamp_ms(spec: GlobalTimestamp | SpecificTimestamps, topic_partition: TopicPartition) -> int:
+    return spec.timestamp_ms if isinstance(spec, GlobalTimestamp) else spec.timestamps_ms[topic_partition]

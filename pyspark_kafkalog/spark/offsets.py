@@ -1,0 +1,161 @@
+"""Where a read starts and ends, as options say it: offset words, offset JSON, timestamps.
+
+The JSON forms are those of Spark's Kafka source (org.apache.spark.sql.kafka010.JsonUtils):
+
+    {"topicA": [0, 1]}                    partitions
+    {"topicA": {"0": 23, "1": -1}}        offsets by partition; -1 latest, -2 earliest
+    {"topicA": {"0": 1700000000000}}      timestamps in ms by partition
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from pyspark_kafkalog.storage.names import TopicPartition
+
+LATEST_OFFSET: Final = -1
+EARLIEST_OFFSET: Final = -2
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+OnNoMatch: TypeAlias = Literal["error", "latest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """From the log start offset of every partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The end of every partition: the high watermark, or the last stable offset for read_committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecificOffsets:
+    """An offset for each partition; `LATEST_OFFSET` and `EARLIEST_OFFSET` stand for the ends."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTimestamp:
+    """In every partition the first record with this timestamp or a later one."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpecificTimestamps:
+    """As `GlobalTimestamp`, with a timestamp for each partition."""
+
+    timestamps_ms: Mapping[TopicPartition, int]
+
+
+OffsetSpec: TypeAlias = Earliest | Latest | SpecificOffsets | GlobalTimestamp | SpecificTimestamps
+
+
+def parse_offset_spec(text: str) -> OffsetSpec:
+    """`earliest`, `latest` or offset JSON. Raises ValueError that says what was expected."""
+    word = text.strip().lower()
+    if word == "earliest":
+        return Earliest()
+    if word == "latest":
+        return Latest()
+    example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+    expected = f"expected earliest, latest, or JSON as {example} with -1 for latest and -2 for earliest"
+    offsets = _parse_by_partition(text, expected)
+    for topic_partition, offset in offsets.items():
+        if offset < EARLIEST_OFFSET:
+            raise ValueError(f"{expected}; {topic_partition} has {offset}")
+    return SpecificOffsets(offsets)
+
+
+def parse_timestamp(text: str) -> GlobalTimestamp:
+    """One timestamp in ms. Raises ValueError."""
+    try:
+        timestamp_ms = int(text.strip())
+    except ValueError:
+        timestamp_ms = -1
+    if not 0 <= timestamp_ms <= _INT64_MAX:
+        raise ValueError("expected a timestamp in milliseconds since 1970, 0 or more")
+    return GlobalTimestamp(timestamp_ms)
+
+
+def parse_partition_timestamps(text: str) -> SpecificTimestamps:
+    """Timestamp JSON. Raises ValueError."""
+    expected = 'expected JSON as {"topicA":{"0":1700000000000,"1":1700000000000}} with milliseconds since 1970'
+    timestamps = _parse_by_partition(text, expected)
+    if any(timestamp_ms < 0 for timestamp_ms in timestamps.values()):
+        raise ValueError(expected)
+    return SpecificTimestamps(timestamps)
+
+
+def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
+    """Partition JSON, in the order given. Raises ValueError, also when it names no partition."""
+    expected = 'expected JSON as {"topicA":[0,1],"topicB":[0,1]}'
+    parsed = _load_object(text, expected)
+    partitions: list[TopicPartition] = []
+    for topic, numbers in parsed.items():
+        if not isinstance(numbers, list):
+            raise ValueError(expected)
+        partitions.extend(TopicPartition(topic, _checked_partition(number, expected)) for number in numbers)
+    if not partitions:
+        raise ValueError(f"{expected}, with at least one partition")
+    return tuple(dict.fromkeys(partitions))
+
+
+def format_partition_offsets(offsets: Mapping[TopicPartition, int]) -> str:
+    """Offset JSON without blanks, topics and partitions in order."""
+    by_topic: dict[str, dict[str, int]] = {}
+    for topic_partition in sorted(offsets):
+        by_topic.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = offsets[topic_partition]
+    return json.dumps(by_topic, separators=(",", ":"))
+
+
+def format_partitions(partitions: tuple[TopicPartition, ...]) -> str:
+    """Partition JSON without blanks, topics and partitions in order."""
+    by_topic: dict[str, list[int]] = {}
+    for topic_partition in sorted(partitions):
+        by_topic.setdefault(topic_partition.topic, []).append(topic_partition.partition)
+    return json.dumps(by_topic, separators=(",", ":"))
+
+
+def _parse_by_partition(text: str, expected: str) -> dict[TopicPartition, int]:
+    values: dict[TopicPartition, int] = {}
+    for topic, by_partition in _load_object(text, expected).items():
+        if not isinstance(by_partition, dict):
+            raise ValueError(expected)
+        for number, value in by_partition.items():
+            if not isinstance(value, int) or isinstance(value, bool) or not -_INT64_MAX <= value <= _INT64_MAX:
+                raise ValueError(f"{expected}; {topic}-{number} has {value!r}")
+            values[TopicPartition(topic, _checked_partition(number, expected))] = value
+    return values
+
+
+def _checked_partition(number: object, expected: str) -> int:
+    if isinstance(number, str) and number.isascii() and number.isdigit():
+        number = int(number)
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _INT32_MAX:
+        raise ValueError(f"{expected}; {number!r} is no partition number")
+    return number
+
+
+def _load_object(text: str, expected: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text, object_pairs_hook=_refuse_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{expected}: {error}") from error
+    if not isinstance(parsed, dict):
+        raise ValueError(expected)
+    return parsed
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = dict(pairs)
+    if len(names) != len(pairs):
+        raise ValueError("a name appears twice")
+    return names

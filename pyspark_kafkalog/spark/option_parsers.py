@@ -1,0 +1,91 @@
+"""Parsers of single option values. Each raises ValueError that says what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from pyspark_kafkalog.spark.offsets import OnNoMatch
+from pyspark_kafkalog.storage.names import validate_topic_name
+
+COMPRESSION_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
+PARTITIONERS: Final = ("murmur2", "round_robin")
+
+
+def parse_text(text: str) -> str:
+    """Any text but blanks."""
+    if not text.strip():
+        raise ValueError("expected a value, it is empty")
+    return text.strip()
+
+
+def parse_bool(text: str) -> bool:
+    """true or false in any case."""
+    words = {"true": True, "false": False}
+    if text.strip().lower() not in words:
+        raise ValueError("expected true or false")
+    return words[text.strip().lower()]
+
+
+def parse_topic(text: str) -> str:
+    """A topic name that Kafka allows."""
+    return validate_topic_name(text.strip())
+
+
+def parse_on_no_match(text: str) -> OnNoMatch:
+    """error or latest."""
+    word = text.strip().lower()
+    if word == "error":
+        return "error"
+    if word == "latest":
+        return "latest"
+    raise ValueError("expected error or latest")
+
+
+def parse_committed(text: str) -> bool:
+    """Whether the isolation level is read_committed."""
+    return one_of(*ISOLATION_LEVELS)(text) == "read_committed"
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """A parser that takes one of `words`, in any case."""
+
+    def parse(text: str) -> str:
+        word = text.strip().lower()
+        if word not in words:
+            raise ValueError(f"expected one of {', '.join(words)}")
+        return word
+
+    return parse
+
+
+def integer(smallest: int, largest: int) -> Callable[[str], int]:
+    """A parser of whole numbers from `smallest` to `largest`."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text.strip())
+        except ValueError:
+            number = smallest - 1
+        if not smallest <= number <= largest:
+            raise ValueError(f"expected a whole number from {smallest} to {largest}")
+        return number
+
+    return parse
+
+
+def byte_size(smallest: int, largest: int) -> Callable[[str], int]:
+    """A parser of sizes in bytes, as a number or with a unit: 1048576, 1024k, 128m, 1g (1k is 1024)."""
+    units = {"k": 10, "m": 20, "g": 30}
+
+    def parse(text: str) -> int:
+        digits = text.strip().lower().removesuffix("b")
+        shift = units.get(digits[-1:], 0)
+        digits = digits[:-1] if shift else digits
+        size_bytes = int(digits) << shift if digits.isascii() and digits.isdigit() else smallest - 1
+        if not smallest <= size_bytes <= largest:
+            raise ValueError(f"expected a size from {smallest} to {largest} bytes, as 1048576 or 1024k or 128m")
+        return size_bytes
+
+    return parse

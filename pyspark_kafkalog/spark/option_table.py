@@ -1,0 +1,280 @@
+"""The table of all options of `format("kafkalog")`: names, where they apply, defaults, meaning, how they are parsed.
+
+Names are those of Spark's Kafka source and sink where there is one, and of Kafka's producer configuration for the
+sink's; case does not matter. What is not in the table is refused, apart from settings of Kafka clients that have
+nothing to set here: there is no broker to reach. Documentation is made from this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from pyspark_kafkalog.spark.offsets import (
+    parse_offset_spec,
+    parse_partition_timestamps,
+    parse_partitions,
+    parse_timestamp,
+)
+from pyspark_kafkalog.spark.option_parsers import (
+    COMPRESSION_NAMES,
+    PARTITIONERS,
+    byte_size,
+    integer,
+    one_of,
+    parse_bool,
+    parse_committed,
+    parse_on_no_match,
+    parse_text,
+    parse_topic,
+)
+from pyspark_kafkalog.spark.subscription import Assign, parse_subscribe, parse_subscribe_pattern
+
+Direction: TypeAlias = Literal["read", "write"]
+
+_READ: Final[tuple[Direction, ...]] = ("read",)
+_WRITE: Final[tuple[Direction, ...]] = ("write",)
+
+DEFAULT_MAX_BYTES_PER_PARTITION: Final = 128 << 20
+DEFAULT_BATCH_SIZE_BYTES: Final = 256 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option: `default` and `doc` are for people, `parse` turns the text into a value or raises ValueError."""
+
+    name: str
+    applies_to: tuple[Direction, ...]
+    default: str
+    doc: str
+    parse: Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredOption:
+    """Client settings that are accepted and do nothing; a `name` that ends in `*` stands for all with that start."""
+
+    name: str
+    applies_to: tuple[Direction, ...]
+    doc: str
+
+    def matches(self, option: str) -> bool:
+        if self.name.endswith("*"):
+            return option.lower().startswith(self.name[:-1].lower())
+        return option.lower() == self.name.lower()
+
+
+OPTIONS: Final = (
+    Option(
+        name="path",
+        applies_to=("read", "write"),
+        default="(required)",
+        doc="The log directory: a root with partition directories in it, or for reading also one partition directory "
+        "as <root>/orders-0. A path or a file: URI that every executor sees; a relative path is relative to the "
+        "driver's working directory.",
+        parse=parse_text,
+    ),
+    Option(
+        name="subscribe",
+        applies_to=_READ,
+        default="all topics that are not internal",
+        doc="Topics to read, with commas between them. At most one of subscribe, subscribePattern and assign.",
+        parse=parse_subscribe,
+    ),
+    Option(
+        name="subscribePattern",
+        applies_to=_READ,
+        default="",
+        doc="Regular expression; topics that are not internal and in whose name it is found are read.",
+        parse=parse_subscribe_pattern,
+    ),
+    Option(
+        name="assign",
+        applies_to=_READ,
+        default="",
+        doc='Partitions to read: {"topicA":[0,1],"topicB":[2]}.',
+        parse=lambda text: Assign(parse_partitions(text)),
+    ),
+    Option(
+        name="startingOffsets",
+        applies_to=_READ,
+        default="earliest",
+        doc='Where to start: earliest, or an offset for each partition, {"topicA":{"0":23,"1":-2}} (-2: earliest). '
+        "startingTimestamp and startingOffsetsByTimestamp go before it.",
+        parse=parse_offset_spec,
+    ),
+    Option(
+        name="startingTimestamp",
+        applies_to=_READ,
+        default="",
+        doc="Start in every partition at the first record with this timestamp (ms) or a later one. Goes before "
+        "startingOffsetsByTimestamp and startingOffsets.",
+        parse=parse_timestamp,
+    ),
+    Option(
+        name="startingOffsetsByTimestamp",
+        applies_to=_READ,
+        default="",
+        doc='As startingTimestamp, with a timestamp for each partition: {"topicA":{"0":1700000000000}}.',
+        parse=parse_partition_timestamps,
+    ),
+    Option(
+        name="startingOffsetsByTimestampStrategy",
+        applies_to=_READ,
+        default="error",
+        doc="What to do where all records are older than the starting timestamp: error, or latest to read "
+        "nothing there.",
+        parse=parse_on_no_match,
+    ),
+    Option(
+        name="endingOffsets",
+        applies_to=_READ,
+        default="latest",
+        doc="Where to end: latest, or an offset for each partition that is the first not to be read, "
+        '{"topicA":{"0":50,"1":-1}} (-1: latest). '
+        "endingTimestamp and endingOffsetsByTimestamp go before it.",
+        parse=parse_offset_spec,
+    ),
+    Option(
+        name="endingTimestamp",
+        applies_to=_READ,
+        default="",
+        doc="End in every partition before the first record with this timestamp (ms) or a later one; "
+        "latest where there is none.",
+        parse=parse_timestamp,
+    ),
+    Option(
+        name="endingOffsetsByTimestamp",
+        applies_to=_READ,
+        default="",
+        doc="As endingTimestamp, with a timestamp for each partition.",
+        parse=parse_partition_timestamps,
+    ),
+    Option(
+        name="minPartitions",
+        applies_to=_READ,
+        default="",
+        doc="About how many tasks to read with at least; large topic partitions are cut, in proportion "
+        "to their offsets.",
+        parse=integer(1, 2**31 - 1),
+    ),
+    Option(
+        name="maxRecordsPerPartition",
+        applies_to=_READ,
+        default="",
+        doc="At most so many offsets in a task.",
+        parse=integer(1, 2**63 - 1),
+    ),
+    Option(
+        name="maxBytesPerPartition",
+        applies_to=_READ,
+        default="128m",
+        doc="Topic partitions of more bytes on disk are cut at index entries into tasks of about equal "
+        "size below this.",
+        parse=byte_size(1, 2**62),
+    ),
+    Option(
+        name="failOnDataLoss",
+        applies_to=_READ,
+        default="true",
+        doc="Whether offsets that were asked for and are not there fail the read; if false, what is there is read.",
+        parse=parse_bool,
+    ),
+    Option(
+        name="includeHeaders",
+        applies_to=_READ,
+        default="false",
+        doc="Adds the column headers. A schema given by the user decides for itself.",
+        parse=parse_bool,
+    ),
+    Option(
+        name="isolationLevel",
+        applies_to=_READ,
+        default="read_uncommitted",
+        doc="read_uncommitted reads to the high watermark; read_committed to the last stable offset, "
+        "without records of aborted transactions.",
+        parse=parse_committed,
+    ),
+    Option(
+        name="kafka.isolation.level",
+        applies_to=_READ,
+        default="read_uncommitted",
+        doc="The same as isolationLevel.",
+        parse=parse_committed,
+    ),
+    Option(
+        name="topic",
+        applies_to=_WRITE,
+        default="the column topic",
+        doc="The topic that all rows go to; the column topic is then not looked at.",
+        parse=parse_topic,
+    ),
+    Option(
+        name="compression.type",
+        applies_to=_WRITE,
+        default="the topic's compression.type, none where that is producer",
+        doc="none, gzip, snappy, lz4 or zstd.",
+        parse=one_of(*COMPRESSION_NAMES),
+    ),
+    Option(
+        name="kafka.compression.type",
+        applies_to=_WRITE,
+        default="",
+        doc="The same as compression.type.",
+        parse=one_of(*COMPRESSION_NAMES),
+    ),
+    Option(
+        name="batch.size",
+        applies_to=_WRITE,
+        default="256k",
+        doc="Bytes of records, before compression, at which a record batch is closed. Larger than Kafka's 16384 "
+        "because no record waits here for others: large batches compress better and cost less to read.",
+        parse=byte_size(1, 64 << 20),
+    ),
+    Option(
+        name="kafka.batch.size",
+        applies_to=_WRITE,
+        default="",
+        doc="The same as batch.size.",
+        parse=byte_size(1, 64 << 20),
+    ),
+    Option(
+        name="partitioner",
+        applies_to=_WRITE,
+        default="murmur2",
+        doc="For rows without a partition: murmur2 puts those with a key where Kafka's Java clients put them, and "
+        "spreads the others in whole batches; round_robin spreads all in whole batches.",
+        parse=one_of(*PARTITIONERS),
+    ),
+)
+
+_ACKNOWLEDGED: Final = "Each write is durable when it returns, once, in order."
+_NO_BROKER: Final = "There is no broker to reach, and no consumer group."
+
+IGNORED_OPTIONS: Final = (
+    IgnoredOption("kafka.bootstrap.servers", ("read", "write"), _NO_BROKER),
+    IgnoredOption("kafka.client.*", ("read", "write"), _NO_BROKER),
+    IgnoredOption("kafka.group.*", _READ, _NO_BROKER),
+    IgnoredOption("groupIdPrefix", _READ, _NO_BROKER),
+    IgnoredOption("kafka.security.*", ("read", "write"), _NO_BROKER),
+    IgnoredOption("kafka.sasl.*", ("read", "write"), _NO_BROKER),
+    IgnoredOption("kafka.ssl.*", ("read", "write"), _NO_BROKER),
+    IgnoredOption("kafka.request.timeout.ms", ("read", "write"), _NO_BROKER),
+    IgnoredOption("kafka.session.timeout.ms", _READ, _NO_BROKER),
+    IgnoredOption("kafka.heartbeat.interval.ms", _READ, _NO_BROKER),
+    IgnoredOption("kafka.fetch.*", _READ, _NO_BROKER),
+    IgnoredOption("kafka.max.partition.fetch.bytes", _READ, _NO_BROKER),
+    IgnoredOption("kafka.max.poll.*", _READ, _NO_BROKER),
+    IgnoredOption("kafka.receive.buffer.bytes", ("read", "write"), _NO_BROKER),
+    IgnoredOption("kafka.send.buffer.bytes", ("read", "write"), _NO_BROKER),
+    IgnoredOption("kafkaConsumer.pollTimeoutMs", _READ, _NO_BROKER),
+    IgnoredOption("fetchOffset.*", _READ, _NO_BROKER),
+    IgnoredOption("kafka.acks", _WRITE, _ACKNOWLEDGED),
+    IgnoredOption("kafka.retries", _WRITE, _ACKNOWLEDGED),
+    IgnoredOption("kafka.enable.idempotence", _WRITE, _ACKNOWLEDGED),
+    IgnoredOption("kafka.linger.ms", _WRITE, _ACKNOWLEDGED),
+    IgnoredOption("kafka.delivery.timeout.ms", _WRITE, _ACKNOWLEDGED),
+    IgnoredOption("kafka.max.in.flight.requests.per.connection", _WRITE, _ACKNOWLEDGED),
+    IgnoredOption("kafka.buffer.memory", _WRITE, _ACKNOWLEDGED),
+)

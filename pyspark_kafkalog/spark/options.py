@@ -1,0 +1,180 @@
+"""Options as the user gave them, checked against the table and made into what a read or a write needs.
+
+A misspelt or unknown option, a bad value, options that contradict each other: InvalidOptionError that names the option
+and lists what is allowed. An option of the other direction is let pass where a table has options for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.spark.offset_ranges import check_unresolved
+from pyspark_kafkalog.spark.offsets import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    Earliest,
+    Latest,
+    OffsetSpec,
+    OnNoMatch,
+    SpecificOffsets,
+)
+from pyspark_kafkalog.spark.option_table import (
+    DEFAULT_BATCH_SIZE_BYTES,
+    DEFAULT_MAX_BYTES_PER_PARTITION,
+    IGNORED_OPTIONS,
+    OPTIONS,
+    Direction,
+    Option,
+)
+from pyspark_kafkalog.spark.subscription import AllTopics, Subscription
+
+_BY_LOWER_NAME: Final[Mapping[str, Option]] = {option.name.lower(): option for option in OPTIONS}
+_SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+_STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read. `path` is as given; sizes in bytes; None where the user set no limit."""
+
+    path: str
+    subscription: Subscription
+    starting: OffsetSpec
+    ending: OffsetSpec
+    on_no_match: OnNoMatch
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_bytes_per_partition: int
+    fail_on_data_loss: bool
+    include_headers: bool
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How to write. `topic` None: the rows say it; `compression_type` None: the topic's configuration says it."""
+
+    path: str
+    topic: str | None
+    compression_type: str | None
+    batch_size_bytes: int
+    partitioner: str
+
+
+def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
+    """Options of a batch read. Raises InvalidOptionError."""
+    given = _parse(raw, "read")
+    starting, ending = _first(given, _STARTS, Earliest()), _first(given, _ENDS, Latest())
+    _check_batch_ends(starting, ending)
+    subscription = _subscription(given)
+    if isinstance(subscription, AllTopics) and "topic" in given:
+        raise InvalidOptionError("option topic is for writing; to read, name topics with the option subscribe")
+    return ReadOptions(
+        path=_path(given, raw),
+        subscription=subscription,
+        starting=starting,
+        ending=ending,
+        on_no_match=given.get("startingOffsetsByTimestampStrategy", "error"),
+        min_partitions=given.get("minPartitions"),
+        max_records_per_partition=given.get("maxRecordsPerPartition"),
+        max_bytes_per_partition=given.get("maxBytesPerPartition", DEFAULT_MAX_BYTES_PER_PARTITION),
+        fail_on_data_loss=given.get("failOnDataLoss", True),
+        include_headers=given.get("includeHeaders", False),
+        committed=_either(given, "isolationLevel", "kafka.isolation.level", False),
+    )
+
+
+def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
+    """Options of a write. Raises InvalidOptionError."""
+    given = _parse(raw, "write")
+    return WriteOptions(
+        path=_path(given, raw),
+        topic=given.get("topic"),
+        compression_type=_either(given, "compression.type", "kafka.compression.type", None),
+        batch_size_bytes=_either(given, "batch.size", "kafka.batch.size", DEFAULT_BATCH_SIZE_BYTES),
+        partitioner=given.get("partitioner", "murmur2"),
+    )
+
+
+def _parse(raw: Mapping[str, str], direction: Direction) -> dict[str, Any]:
+    """Values by canonical name. Those of the other direction are checked too: a table has options for both."""
+    given: dict[str, Any] = {}
+    for name, text in raw.items():
+        option = _BY_LOWER_NAME.get(name.lower())
+        if option is None:
+            if any(ignored.matches(name) for ignored in IGNORED_OPTIONS):
+                continue
+            raise InvalidOptionError(_unknown(name, direction))
+        try:
+            given[option.name] = option.parse(text)
+        except ValueError as error:
+            raise InvalidOptionError(f"option {option.name} has the bad value {text!r}: {error}") from error
+    return given
+
+
+def _unknown(name: str, direction: Direction) -> str:
+    allowed = ", ".join(option.name for option in OPTIONS if direction in option.applies_to)
+    ignored = ", ".join(option.name for option in IGNORED_OPTIONS if direction in option.applies_to)
+    if name.lower() == "paths":
+        return "kafkalog takes one path; to read several log directories, read each and union them"
+    return (
+        f"unknown option {name!r} of kafkalog; allowed to {direction}: {allowed}; "
+        f"accepted from Kafka clients without effect: {ignored}"
+    )
+
+
+def _path(given: Mapping[str, Any], raw: Mapping[str, str]) -> str:
+    if "path" in given:
+        path: str = given["path"]
+        return path
+    hint = (
+        ""
+        if raw
+        else (
+            " (Spark hands the options of a SQL table to a Python data source only for reading, and only where "
+            "CREATE TABLE lists no columns; to write into such a table use "
+            "df.write.format('kafkalog').option('path', ...))"
+        )
+    )
+    raise InvalidOptionError(f"option path is missing: the log directory{hint}")
+
+
+def _subscription(given: Mapping[str, Any]) -> Subscription:
+    named = [name for name in _SUBSCRIPTIONS if name in given]
+    if len(named) > 1:
+        raise InvalidOptionError(
+            f"only one of the options {', '.join(_SUBSCRIPTIONS)} can be given, not {' and '.join(named)}"
+        )
+    subscription: Subscription = given[named[0]] if named else AllTopics()
+    return subscription
+
+
+def _first(given: Mapping[str, Any], names: tuple[str, ...], default: OffsetSpec) -> OffsetSpec:
+    return next((given[name] for name in names if name in given), default)
+
+
+def _either(given: Mapping[str, Any], name: str, same: str, default: Any) -> Any:
+    if name in given and same in given and given[name] != given[same]:
+        raise InvalidOptionError(f"options {name} and {same} mean the same and have different values")
+    return given.get(name, given.get(same, default))
+
+
+def _check_batch_ends(starting: OffsetSpec, ending: OffsetSpec) -> None:
+    if isinstance(starting, Latest):
+        raise InvalidOptionError("option startingOffsets cannot be latest in a batch read: nothing would be read")
+    if isinstance(ending, Earliest):
+        raise InvalidOptionError("option endingOffsets cannot be earliest in a batch read: nothing would be read")
+    for name, spec, refused in (
+        ("startingOffsets", starting, LATEST_OFFSET),
+        ("endingOffsets", ending, EARLIEST_OFFSET),
+    ):
+        if isinstance(spec, SpecificOffsets):
+            for topic_partition, offset in spec.offsets.items():
+                if offset == refused:
+                    word = "latest (-1)" if refused == LATEST_OFFSET else "earliest (-2)"
+                    raise InvalidOptionError(f"option {name} for {topic_partition} cannot be {word} in a batch read")
+    check_unresolved(starting, ending)

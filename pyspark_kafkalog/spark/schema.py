@@ -1,0 +1,105 @@
+"""Columns of a read and of a write, as Spark's Kafka source and sink have them.
+
+Reading: any of the columns, each with its type; the columns a user's schema leaves out cost nothing.
+Writing: value is required; key, headers, topic, partition and timestamp may be there; other columns are not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
+
+HEADERS_TYPE: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
+_READ_SCHEMA: Final = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+)
+_READ_SCHEMA_WITH_HEADERS: Final = StructType([*_READ_SCHEMA.fields, StructField("headers", HEADERS_TYPE)])
+_MAY_BE_NULL: Final = frozenset({"key", "value", "headers"})
+
+_WRITE_TYPES: Final[dict[str, tuple[DataType, ...]]] = {
+    "key": (StringType(), BinaryType()),
+    "value": (StringType(), BinaryType()),
+    "headers": (HEADERS_TYPE,),
+    "topic": (StringType(),),
+    "partition": (IntegerType(),),
+    "timestamp": (TimestampType(),),
+}
+
+
+def read_schema(include_headers: bool) -> StructType:
+    """Spark's Kafka schema, with the column headers last if asked for."""
+    return _READ_SCHEMA_WITH_HEADERS if include_headers else _READ_SCHEMA
+
+
+def check_read_schema(schema: StructType) -> None:
+    """Raise InvalidOptionError unless `schema` is a choice of the columns, in any order, each with its type."""
+    if len(set(schema.names)) != len(schema.names):
+        raise InvalidOptionError(f"the schema names a column twice: {', '.join(schema.names)}")
+    known = {field.name: field for field in _READ_SCHEMA_WITH_HEADERS}
+    for field in schema:
+        expected = known.get(field.name)
+        if expected is None:
+            raise InvalidOptionError(f"the schema has the unknown column {field.name!r}; {_allowed_columns()}")
+        if field.dataType != expected.dataType:
+            raise InvalidOptionError(
+                f"the schema has column {field.name} as {field.dataType.simpleString()}; {_allowed_columns()}"
+            )
+        if not field.nullable and field.name in _MAY_BE_NULL:
+            raise InvalidOptionError(f"the schema has column {field.name} as NOT NULL, but it can be null")
+
+
+def _allowed_columns() -> str:
+    columns = (f"{field.name} {field.dataType.simpleString()}" for field in _READ_SCHEMA_WITH_HEADERS)
+    return f"allowed columns: {', '.join(columns)}"
+
+
+def check_write_schema(schema: StructType, topic: str | None) -> None:
+    """Raise InvalidRecordError unless rows of `schema` can be written, by the rules of Spark's KafkaWriter."""
+    given = {field.name: field.dataType for field in schema}
+    if topic is None and "topic" not in given:
+        raise InvalidRecordError(
+            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+        )
+    if "value" not in given:
+        raise InvalidRecordError("Required attribute 'value' not found")
+    for name, allowed in _WRITE_TYPES.items():
+        if name == "topic" and topic is not None:
+            continue
+        if name in given and not any(_is_same_type(given[name], each) for each in allowed):
+            raise InvalidRecordError(
+                f"{name} attribute unsupported type {given[name].simpleString()}. {name} must be a(n) "
+                f"{' or '.join(each.simpleString() for each in allowed)}"
+            )
+
+
+def _is_same_type(given: DataType, allowed: DataType) -> bool:
+    """Equal apart from what may be null, at every depth."""
+    if isinstance(given, ArrayType) and isinstance(allowed, ArrayType):
+        return _is_same_type(given.elementType, allowed.elementType)
+    if isinstance(given, StructType) and isinstance(allowed, StructType):
+        return given.names == allowed.names and all(
+            _is_same_type(mine.dataType, theirs.dataType) for mine, theirs in zip(given, allowed, strict=True)
+        )
+    return given == allowed

@@ -1,0 +1,118 @@
+"""Which topic partitions a read covers: `subscribe`, `subscribePattern`, `assign`, or all topics of the root.
+
+As Spark's Kafka source (org.apache.spark.sql.kafka010.ConsumerStrategy) finds them, but: an absent topic or partition
+is an error that lists what is there, and an internal topic is read when it is asked for by its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir, PartitionDescription
+
+_LISTED_AT_MOST: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """All partitions of these topics."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribePattern:
+    """All partitions of the topics in whose name the regular expression is found, internal ones left out."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Just these partitions."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllTopics:
+    """Every topic of the root that is not internal: what a bare path means."""
+
+
+Subscription: TypeAlias = Subscribe | SubscribePattern | Assign | AllTopics
+
+
+def parse_subscribe(text: str) -> Subscribe:
+    """Topic names with commas between them. Raises ValueError when there is none."""
+    topics = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+    if not topics:
+        raise ValueError("expected topic names with commas between them, at least one")
+    return Subscribe(topics)
+
+
+def parse_subscribe_pattern(text: str) -> SubscribePattern:
+    """A regular expression. Raises ValueError when it is empty or does not compile."""
+    pattern = text.strip()
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"expected a regular expression: {error}") from error
+    if not pattern:
+        raise ValueError("expected a regular expression, it is empty")
+    return SubscribePattern(pattern)
+
+
+def subscribed_partitions(log_dir: LogDir, subscription: Subscription) -> list[PartitionDescription]:
+    """The partitions to read, ordered by topic and number.
+
+    Raises UnknownTopicError for a topic or a partition that is asked for by name and not there.
+    """
+    if isinstance(subscription, Assign):
+        return _assigned_partitions(log_dir, subscription.partitions)
+    partitions: list[PartitionDescription] = []
+    for topic in sorted(_subscribed_topics(log_dir.topics(), subscription)):
+        partitions.extend(sorted(log_dir.topic(topic).partitions, key=lambda found: found.partition))
+    return partitions
+
+
+def _subscribed_topics(there: Sequence[str], subscription: Subscribe | SubscribePattern | AllTopics) -> Iterable[str]:
+    if isinstance(subscription, Subscribe):
+        _check_topics_there(subscription.topics, there)
+        return subscription.topics
+    public = [topic for topic in there if topic not in INTERNAL_TOPICS and topic != CLUSTER_METADATA_TOPIC]
+    if isinstance(subscription, AllTopics):
+        return public
+    return [topic for topic in public if re.search(subscription.pattern, topic)]
+
+
+def _assigned_partitions(log_dir: LogDir, assigned: Sequence[TopicPartition]) -> list[PartitionDescription]:
+    _check_topics_there([each.topic for each in assigned], log_dir.topics())
+    found: dict[TopicPartition, PartitionDescription] = {}
+    for topic in {each.topic for each in assigned}:
+        found.update({TopicPartition(topic, each.partition): each for each in log_dir.topic(topic).partitions})
+    for wanted in assigned:
+        if wanted not in found:
+            numbers = [str(each.partition) for each in sorted(found) if each.topic == wanted.topic]
+            raise UnknownTopicError(f"no partition {wanted}; topic {wanted.topic} has partitions {', '.join(numbers)}")
+    return [found[wanted] for wanted in sorted(assigned)]
+
+
+def _check_topics_there(wanted: Iterable[str], there: Sequence[str]) -> None:
+    for topic in wanted:
+        if topic not in there:
+            raise UnknownTopicError(f"no topic {topic!r} in this log directory; topics there: {listed(there)}")
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first of `names` in order, and how many more there are."""
+    ordered = sorted(names)
+    shown = ", ".join(ordered[:_LISTED_AT_MOST]) or "none"
+    more = len(ordered) - _LISTED_AT_MOST
+    return f"{shown} and {more} more" if more > 0 else shown
