@@ -123,6 +123,7 @@ def _first_records(properties: MetaProperties, rng: random.Random) -> tuple[Meta
             "RegisterBrokerRecord",
             brokerId=properties.node_id,
             incarnationId=random_uuid(rng),
+            rack=None,
             fenced=False,
             logDirs=log_dirs,
         ),
