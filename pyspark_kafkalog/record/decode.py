@@ -1,41 +1,38 @@
 """From record batches in a file buffer to columns of records.
 
 Uncompressed batches are decoded straight from the buffer, compressed ones from their decompressed bytes, all batches
-of one result in one call of a compiled kernel. The caller has checked the CRCs (`scan.verify_crcs`); nothing here
-relies on that for safety.
+of one result in one call of a compiled kernel. CRCs are checked here or by the caller (`scan.verify_crcs`); nothing
+relies on them for safety.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
+from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record import kernels_decode as kernels
 from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns, address_of
-from pyspark_kafkalog.record.compression import decompress
-from pyspark_kafkalog.record.header import (
-    ATTRIBUTES_AT,
-    COMPRESSION_MASK,
-    CONTROL_MASK,
-    RECORD_BATCH_OVERHEAD_BYTES,
-    RECORDS_AT,
-    TIMESTAMP_TYPE_MASK,
-    CompressionType,
-)
+from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORDS_AT
 from pyspark_kafkalog.record.kernels_memory import COPY_SLACK_BYTES
+from pyspark_kafkalog.record.sections import (
+    LogBytes,
+    Range,
+    Sections,
+    choose_by_header,
+    choose_by_time,
+    cut_sections,
+    open_sections,
+)
 
 #: Default bounds of one result of `decode_slices`.
 DEFAULT_MAX_ROWS: Final = 64 * 1024
 DEFAULT_MAX_BYTES: Final = 16 * 1024 * 1024
 
 _SMALLEST_RECORD_BYTES: Final = 7  # length, attributes, two deltas, null key, null value, no headers: a byte each
-_MIN_INT64: Final = -(2**63)
-_MAX_INT64: Final = 2**63 - 1
 _MAX_COLUMN_BYTES: Final = 2**31 - 1  # Arrow's offsets are int32
 
 _WANTED: Final = {
@@ -70,32 +67,6 @@ _FOUND: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Query:
-    """Which records and columns of them are wanted; timestamps inclusive."""
-
-    wanted: int
-    start_offset: int
-    end_offset: int
-    min_timestamp_ms: int
-    until_timestamp_ms: int
-    file: str
-
-    @property
-    def has_time_range(self) -> bool:
-        return self.min_timestamp_ms > _MIN_INT64 or self.until_timestamp_ms < _MAX_INT64
-
-
-@dataclass(frozen=True, slots=True)
-class _Sections:
-    """The records' bytes of each batch, by address and length; `owners` keeps the memory there."""
-
-    batches: NDArray[np.void]
-    addresses: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    owners: list[NDArray[np.uint8]]
-
-
 def decode_batches(
     data: NDArray[np.uint8],
     batches: NDArray[np.void],
@@ -107,20 +78,25 @@ def decode_batches(
     end_offset: int,
     min_timestamp_ms: int | None = None,
     until_timestamp_ms: int | None = None,
+    check_crcs: bool = False,
 ) -> RecordColumns:
     """All wanted records of `batches` in one result.
 
     `data` starts at byte `data_position` of `file` and holds all of `batches` (BATCH_DTYPE, positions in the file).
     Gives records with start_offset <= offset < end_offset and, where given, min <= timestamp < until; control batches
-    never. `columns`: any of key, value, headers, offset, timestamp, timestampType; others cost nothing.
+    never. `columns`: any of key, value, headers, offset, timestamp, timestampType; others cost nothing. `check_crcs`
+    checks the CRC of each batch that is decoded: not of one left out by its header, or by its records' timestamps.
 
-    Raises CorruptRecordError with the position of the batch. The decompressed batches together must stay below 2 GiB;
-    `decode_slices` sees to that by itself.
+    Raises CorruptRecordError with the file and the position of the record or batch, UnsupportedFormatError for a codec
+    that there is none of. The batches decompressed must stay below 2 GiB; `decode_slices` sees to that by itself.
     """
-    query = _make_query(columns, start_offset, end_offset, min_timestamp_ms, until_timestamp_ms, file)
-    chosen = _choose_by_header(batches, query)
-    sections = _open_sections(data, chosen, data_position, file, max_bytes=_MAX_COLUMN_BYTES + 1)
-    return _decode(_choose_by_time(sections, query), query)
+    wanted = Range.of(start_offset, end_offset, min_timestamp_ms, until_timestamp_ms)
+    log = LogBytes.of(data, batches, data_position, file, check_crcs)
+    chosen = choose_by_header(batches, wanted)
+    sections = open_sections(log, chosen, max_bytes=_MAX_COLUMN_BYTES)
+    if len(sections.batches) < len(chosen):
+        raise _too_much(int(sections.sizes.sum()))
+    return _decode(choose_by_time(log, sections, wanted), wanted, _wanted_bits(columns), file)
 
 
 def decode_slices(
@@ -134,6 +110,7 @@ def decode_slices(
     end_offset: int,
     min_timestamp_ms: int | None = None,
     until_timestamp_ms: int | None = None,
+    check_crcs: bool = False,
     max_rows: int = DEFAULT_MAX_ROWS,
     max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> Iterator[RecordColumns]:
@@ -143,114 +120,25 @@ def decode_slices(
     of more records than `max_rows` is decoded whole and handed out in slices that share its memory.
     """
     assert max_rows % 8 == 0, "slices of validity bitmaps start at whole bytes"
-    query = _make_query(columns, start_offset, end_offset, min_timestamp_ms, until_timestamp_ms, file)
-    chosen = _choose_by_header(batches, query)
-    for sections in _cut_sections(data, chosen, data_position, file, max_rows, max_bytes):
-        result = _decode(_choose_by_time(sections, query), query)
+    wanted = Range.of(start_offset, end_offset, min_timestamp_ms, until_timestamp_ms)
+    log = LogBytes.of(data, batches, data_position, file, check_crcs)
+    bits = _wanted_bits(columns)
+    chosen = choose_by_header(batches, wanted)
+    for sections in cut_sections(log, chosen, wanted, max_rows=max_rows, max_bytes=max_bytes):
+        result = _decode(sections, wanted, bits, file)
         for first in range(0, result.count, max_rows):
             yield result.slice(first, min(first + max_rows, result.count))
 
 
-def _make_query(
-    columns: frozenset[str], start_offset: int, end_offset: int, min_ms: int | None, until_ms: int | None, file: str
-) -> _Query:
-    wanted = 0
+def _too_much(size_bytes: int) -> ValueError:
+    return ValueError(f"{size_bytes} bytes of records do not fit one result of {_MAX_COLUMN_BYTES} bytes")
+
+
+def _wanted_bits(columns: frozenset[str]) -> int:
+    bits = 0
     for name in columns:
-        wanted |= _WANTED[name]
-    first_ms = _MIN_INT64 if min_ms is None else max(min_ms, _MIN_INT64)
-    last_ms = _MAX_INT64 if until_ms is None else min(until_ms - 1, _MAX_INT64)
-    if last_ms < _MIN_INT64 or first_ms > _MAX_INT64:
-        first_ms, last_ms = 0, -1
-    return _Query(wanted, start_offset, min(end_offset, _MAX_INT64), first_ms, last_ms, file)
-
-
-def _choose_by_header(batches: NDArray[np.void], query: _Query) -> NDArray[np.void]:
-    """Without the batches whose header shows that no record of theirs is wanted."""
-    attributes = batches["attributes"]
-    chosen = (attributes & CONTROL_MASK) == 0
-    chosen &= (batches["records_count"] > 0) | (batches["size_bytes"] > RECORD_BATCH_OVERHEAD_BYTES)
-    chosen &= batches["last_offset"] >= query.start_offset
-    chosen &= batches["base_offset"] < query.end_offset
-    if query.has_time_range:
-        max_timestamps = batches["max_timestamp_ms"]
-        chosen &= max_timestamps >= query.min_timestamp_ms
-        chosen &= ((attributes & TIMESTAMP_TYPE_MASK) == 0) | (max_timestamps <= query.until_timestamp_ms)
-    return np.ascontiguousarray(batches) if chosen.all() else batches[chosen]
-
-
-def _choose_by_time(sections: _Sections, query: _Query) -> _Sections:
-    """Without the sections that hold no record of the time range."""
-    if not query.has_time_range:
-        return sections
-    selected = np.ones(len(sections.batches), dtype=np.uint8)
-    kernels.sections_in_time(
-        sections.addresses,
-        sections.sizes,
-        sections.batches,
-        query.min_timestamp_ms,
-        query.until_timestamp_ms,
-        selected,
-    )
-    chosen = selected.view(np.bool_)
-    return _Sections(sections.batches[chosen], sections.addresses[chosen], sections.sizes[chosen], sections.owners)
-
-
-def _open_sections(
-    data: NDArray[np.uint8], batches: NDArray[np.void], data_position: int, file: str, max_bytes: int
-) -> _Sections:
-    """Where the records of each batch lie in memory, after decompressing what is compressed.
-
-    Ends early, after at least one batch, once decompressed batches have grown past `max_bytes` together.
-    """
-    starts = batches["position"] - (data_position - RECORD_BATCH_OVERHEAD_BYTES)
-    addresses = address_of(data) + starts
-    sizes = batches["size_bytes"] - RECORD_BATCH_OVERHEAD_BYTES
-    stored_bytes = np.cumsum(sizes)
-    owners = [data]
-    grown_bytes = 0
-    for index in np.flatnonzero(batches["attributes"] & COMPRESSION_MASK).tolist():
-        start, size = int(starts[index]), int(sizes[index])
-        records = _decompress(data[start : start + size], batches[index], file)
-        addresses[index] = address_of(records)
-        sizes[index] = len(records)
-        owners.append(records)
-        grown_bytes += len(records) - size
-        if stored_bytes[index] + grown_bytes >= max_bytes:
-            taken = index + 1
-            return _Sections(batches[:taken], addresses[:taken], sizes[:taken], owners)
-    return _Sections(batches, addresses, sizes, owners)
-
-
-def _decompress(compressed: NDArray[np.uint8], batch: np.void, file: str) -> NDArray[np.uint8]:
-    position = int(batch["position"])
-    codec = int(batch["attributes"]) & COMPRESSION_MASK
-    if codec > max(CompressionType):
-        raise UnsupportedFormatError(
-            file=file,
-            position=position + ATTRIBUTES_AT,
-            expected=f"codec bits 0 to {max(CompressionType)}",
-            found=str(codec),
-            advice="check that the file was written by Kafka; no codec of Kafka 4.1 has this number",
-        )
-    return decompress(CompressionType(codec), compressed, file=file, file_position=position + RECORDS_AT)
-
-
-def _cut_sections(
-    data: NDArray[np.uint8], batches: NDArray[np.void], data_position: int, file: str, max_rows: int, max_bytes: int
-) -> Iterator[_Sections]:
-    """Runs of batches within the bounds, each opened when its turn comes."""
-    rows_to = np.cumsum(batches["records_count"], dtype=np.int64)
-    bytes_to = np.cumsum(batches["size_bytes"])
-    first = rows = size = 0
-    while first < len(batches):
-        end = min(
-            int(np.searchsorted(rows_to, rows + max_rows, side="right")),
-            int(np.searchsorted(bytes_to, size + max_bytes, side="right")),
-        )
-        sections = _open_sections(data, batches[first : max(end, first + 1)], data_position, file, max_bytes)
-        yield sections
-        first += len(sections.batches)
-        rows, size = int(rows_to[first - 1]), int(bytes_to[first - 1])
+        bits |= _WANTED[name]
+    return bits
 
 
 class _Output:
@@ -291,22 +179,20 @@ def _trim(column: BinaryColumn, rows: int, size_bytes: int, nulls: int) -> Binar
     return BinaryColumn(column.offsets[: rows + 1], column.data[:size_bytes], column.validity if nulls else None)
 
 
-def _decode(sections: _Sections, query: _Query) -> RecordColumns:
-    _check_counts(sections, query.file)
+def _decode(sections: Sections, wanted: Range, bits: int, file: str) -> RecordColumns:
+    _check_counts(sections, file)
     size_bytes = int(sections.sizes.sum())
     if size_bytes > _MAX_COLUMN_BYTES:
-        raise ValueError(f"{size_bytes} bytes of records do not fit one result of {_MAX_COLUMN_BYTES} bytes")
-    out = _Output(query.wanted, int(sections.batches["records_count"].sum(dtype=np.int64)), size_bytes)
+        raise _too_much(size_bytes)
+    out = _Output(bits, int(sections.batches["records_count"].sum(dtype=np.int64)), size_bytes)
     state = np.zeros(kernels.STATE_SIZE, np.int64)
-    bounds = np.array(
-        [query.start_offset, query.end_offset, query.min_timestamp_ms, query.until_timestamp_ms], dtype=np.int64
-    )
+    bounds = np.array([wanted.start_offset, wanted.end_offset, wanted.first_ms, wanted.last_ms], dtype=np.int64)
     fault = kernels.decode_sections(
         sections.addresses,
         sections.sizes,
         sections.batches,
         bounds,
-        query.wanted,
+        bits,
         out.offsets,
         out.timestamps_ms,
         out.timestamp_types,
@@ -318,8 +204,8 @@ def _decode(sections: _Sections, query: _Query) -> RecordColumns:
         state,
     )
     if fault != kernels.NO_FAULT:
-        raise _record_fault(fault, state, sections.batches, query.file)
-    return _collect(out, state, query.wanted)
+        raise _record_fault(fault, state, sections.batches, file)
+    return _collect(out, state, bits)
 
 
 def _collect(out: _Output, state: NDArray[np.int64], wanted: int) -> RecordColumns:
@@ -350,7 +236,7 @@ def _collect_headers(out: _Output, state: NDArray[np.int64], rows: int) -> Heade
     )
 
 
-def _check_counts(sections: _Sections, file: str) -> None:
+def _check_counts(sections: Sections, file: str) -> None:
     """Refuse a record count that the bytes cannot hold, before memory is sized by it."""
     lying = sections.batches["records_count"] > sections.sizes // _SMALLEST_RECORD_BYTES
     if lying.any():

@@ -5,9 +5,9 @@ each batch with room for its header before them. `write_headers` fills in the he
 compression. Layout of a record: kernels_decode.py.
 
 Rows are given in the order wanted (a gather). A column is a tuple of addresses (int32 offsets, data, end of data,
-validity bitmap); 0 for offsets: all null, 0 for validity: no nulls. Headers are (address of list offsets, keys, values),
-0 for the first: none. Addresses, because of arrays in a tuple numba would count references for every record: that took
-ten times as long.
+validity bitmap); 0 for offsets: all null, 0 for validity: no nulls. Headers are (address of list offsets, keys,
+values), 0 for the first: none. Addresses, because of arrays in a tuple numba would count references for every record:
+that took ten times as long.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"

@@ -1,0 +1,189 @@
+"""Finding the bytes that hold a batch's records: batches chosen, checked and decompressed.
+
+Batches that cannot hold a wanted record are left out as early as can be told: by header; for a time range also by a
+walk over the timestamps, before anything is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import UnsupportedFormatError
+from pyspark_kafkalog.record.columns import address_of
+from pyspark_kafkalog.record.compression import decompress
+from pyspark_kafkalog.record.header import (
+    ATTRIBUTES_AT,
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    RECORDS_AT,
+    TIMESTAMP_TYPE_MASK,
+    CompressionType,
+)
+from pyspark_kafkalog.record.kernels_decode import sections_in_time
+from pyspark_kafkalog.record.scan import as_bytes_array, verify_crcs
+
+_MIN_INT64: Final = -(2**63)
+_MAX_INT64: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Which records are wanted: start_offset <= offset < end_offset, first_ms <= timestamp <= last_ms."""
+
+    start_offset: int
+    end_offset: int
+    first_ms: int
+    last_ms: int
+
+    @classmethod
+    def of(cls, start_offset: int, end_offset: int, min_ms: int | None, until_ms: int | None) -> Range:
+        """The range with timestamps in [min_ms, until_ms), None: without that bound."""
+        first_ms = _MIN_INT64 if min_ms is None else max(min_ms, _MIN_INT64)
+        last_ms = _MAX_INT64 if until_ms is None else min(until_ms - 1, _MAX_INT64)
+        if last_ms < _MIN_INT64 or first_ms > _MAX_INT64:
+            first_ms, last_ms = 0, -1
+        return cls(max(start_offset, 0), min(end_offset, _MAX_INT64), first_ms, last_ms)
+
+    @property
+    def has_times(self) -> bool:
+        return self.first_ms > _MIN_INT64 or self.last_ms < _MAX_INT64
+
+
+@dataclass(frozen=True, slots=True)
+class LogBytes:
+    """Part of a log file: `data` (uint8) starts at byte `position` of `file`. `check_crcs`: nobody has done so yet."""
+
+    data: NDArray[np.uint8]
+    position: int
+    file: str
+    check_crcs: bool
+
+    @classmethod
+    def of(
+        cls, data: NDArray[np.uint8], batches: NDArray[np.void], position: int, file: str, check_crcs: bool
+    ) -> LogBytes:
+        """Raises ValueError unless all of `batches` lie in `data`; kernels rely on that."""
+        view = as_bytes_array(data)
+        if len(batches):
+            first = int(batches["position"].min())
+            end = int((batches["position"] + batches["size_bytes"]).max())
+            if (
+                first < position
+                or end > position + len(view)
+                or int(batches["size_bytes"].min()) < RECORD_BATCH_OVERHEAD_BYTES
+            ):
+                raise ValueError(f"batches at {first} to {end} are not in bytes {position} to {position + len(view)}")
+        return cls(view, position, file, check_crcs)
+
+    def verify(self, batches: NDArray[np.void]) -> None:
+        verify_crcs(self.data, batches, data_position=self.position, file=self.file)
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The records' bytes of each batch, by address and length; `owners` keeps the memory there."""
+
+    batches: NDArray[np.void]
+    addresses: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    owners: list[NDArray[np.uint8]]
+
+
+def choose_by_header(batches: NDArray[np.void], wanted: Range) -> NDArray[np.void]:
+    """Without control batches and those whose header shows that no record of theirs is wanted."""
+    attributes = batches["attributes"]
+    chosen = (attributes & CONTROL_MASK) == 0
+    chosen &= (batches["records_count"] > 0) | (batches["size_bytes"] > RECORD_BATCH_OVERHEAD_BYTES)
+    chosen &= batches["last_offset"] >= wanted.start_offset
+    chosen &= batches["base_offset"] < wanted.end_offset
+    if wanted.has_times:
+        max_timestamps = batches["max_timestamp_ms"]
+        chosen &= max_timestamps >= wanted.first_ms
+        chosen &= ((attributes & TIMESTAMP_TYPE_MASK) == 0) | (max_timestamps <= wanted.last_ms)
+    return np.ascontiguousarray(batches) if chosen.all() else batches[chosen]
+
+
+def cut_sections(
+    log: LogBytes, batches: NDArray[np.void], wanted: Range, *, max_rows: int, max_bytes: int
+) -> Iterator[Sections]:
+    """Runs of batches, opened one at a time, of about `max_rows` records or `max_bytes` after decompression."""
+    rows_to = np.cumsum(batches["records_count"], dtype=np.int64)
+    bytes_to = np.cumsum(batches["size_bytes"])
+    first = rows = size = 0
+    while first < len(batches):
+        end = min(
+            int(np.searchsorted(rows_to, rows + max_rows, side="right")),
+            int(np.searchsorted(bytes_to, size + max_bytes, side="right")),
+        )
+        sections = open_sections(log, batches[first : max(end, first + 1)], max_bytes=max_bytes)
+        first += len(sections.batches)
+        rows, size = int(rows_to[first - 1]), int(bytes_to[first - 1])
+        yield choose_by_time(log, sections, wanted)
+
+
+def open_sections(log: LogBytes, batches: NDArray[np.void], *, max_bytes: int) -> Sections:
+    """Where the records of each batch lie in memory, after decompressing what is compressed.
+
+    Ends early, after at least one batch, once decompressed batches have grown past `max_bytes` together.
+    """
+    starts = batches["position"] - (log.position - RECORD_BATCH_OVERHEAD_BYTES)
+    addresses = address_of(log.data) + starts
+    sizes = batches["size_bytes"] - RECORD_BATCH_OVERHEAD_BYTES
+    codecs = batches["attributes"] & COMPRESSION_MASK
+    compressed = np.flatnonzero(codecs)
+    owners = [log.data]
+    total_bytes = np.cumsum(sizes)[compressed].tolist()
+    grown_bytes = 0
+    for index, codec, start, size, total in zip(
+        compressed.tolist(),
+        codecs[compressed].tolist(),
+        starts[compressed].tolist(),
+        sizes[compressed].tolist(),
+        total_bytes,
+        strict=True,
+    ):
+        if log.check_crcs:
+            log.verify(batches[index : index + 1])
+        records = _decompress(codec, log.data[start : start + size], log.file, log.position + start)
+        addresses[index] = address_of(records)
+        sizes[index] = len(records)
+        owners.append(records)
+        grown_bytes += len(records) - size
+        if total + grown_bytes >= max_bytes:
+            taken = index + 1
+            return Sections(batches[:taken], addresses[:taken], sizes[:taken], owners)
+    return Sections(batches, addresses, sizes, owners)
+
+
+def _decompress(codec: int, compressed: NDArray[np.uint8], file: str, position: int) -> NDArray[np.uint8]:
+    if codec > CompressionType.ZSTD:
+        raise UnsupportedFormatError(
+            file=file,
+            position=position - RECORDS_AT + ATTRIBUTES_AT,
+            expected="codec bits 0 to 4 (none, gzip, snappy, lz4, zstd)",
+            found=str(codec),
+            advice="check that the file was written by Kafka; no codec of Kafka 4.1 has this number",
+        )
+    return decompress(CompressionType(codec), compressed, file=file, file_position=position)
+
+
+def choose_by_time(log: LogBytes, sections: Sections, wanted: Range) -> Sections:
+    """Without the sections that hold no record of the time range; then the CRCs of the uncompressed ones left."""
+    if wanted.has_times:
+        selected = np.ones(len(sections.batches), dtype=np.uint8)
+        sections_in_time(
+            sections.addresses, sections.sizes, sections.batches, wanted.first_ms, wanted.last_ms, selected
+        )
+        chosen = selected.view(np.bool_)
+        sections = Sections(
+            sections.batches[chosen], sections.addresses[chosen], sections.sizes[chosen], sections.owners
+        )
+    if log.check_crcs:
+        log.verify(sections.batches[(sections.batches["attributes"] & COMPRESSION_MASK) == 0])
+    return sections
