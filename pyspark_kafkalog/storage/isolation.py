@@ -1,0 +1,101 @@
+"""How far a reader sees, and which batches of that it is given.
+
+    log end          everything stored
+    high watermark   what is committed: read_uncommitted
+    committed        up to the last stable offset, batches of aborted transactions left out: read_committed
+
+Aborted transactions are in the `.txnindex` of the segment that holds their marker. Source of the rules:
+org.apache.kafka.storage.internals.log.TransactionIndex.collectAbortedTxns and the consumer's CompletedFetch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from enum import Enum, auto
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
+from pyspark_kafkalog.storage.names import TXN_INDEX_SUFFIX, parse_segment_file, segment_file
+from pyspark_kafkalog.storage.transaction_index import AbortedTxn, TransactionIndex
+
+
+class Isolation(Enum):
+    """Where a reader of a log ends."""
+
+    LOG_END = auto()
+    HIGH_WATERMARK = auto()
+    COMMITTED = auto()
+
+
+class AbortedTransactions:
+    """Aborted transactions of one partition, to leave their batches out."""
+
+    def __init__(self, transactions: Iterable[AbortedTxn]) -> None:
+        self.transactions = tuple(sorted(transactions, key=lambda each: each.last_offset))
+        self._ranges: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        for producer_id in {each.producer_id for each in self.transactions}:
+            own = [each for each in self.transactions if each.producer_id == producer_id]
+            self._ranges[producer_id] = (
+                np.array([each.first_offset for each in own], dtype=np.int64),
+                np.array([each.last_offset for each in own], dtype=np.int64),
+            )
+
+    @classmethod
+    def overlapping(cls, directory: Path, start_offset: int, end_offset: int) -> AbortedTransactions:
+        """Those with offsets in [start_offset, end_offset), by the `.txnindex` files of the partition's directory.
+
+        Raises CorruptIndexError for a damaged one: without it, aborted records would be taken for committed ones.
+        """
+        found: list[AbortedTxn] = []
+        for base_offset in _transaction_index_bases(directory, start_offset):
+            path = segment_file(directory, base_offset, TXN_INDEX_SUFFIX)
+            with TransactionIndex.open(path, base_offset) as index:
+                result = index.collect_aborted(start_offset, end_offset)
+            found.extend(result.transactions)
+            if result.is_complete:
+                break
+        return cls(found)
+
+    def leave_out(self, batches: NDArray[np.void]) -> NDArray[np.void]:
+        """`batches` (BATCH_DTYPE) without those of aborted transactions; control batches stay."""
+        if not self._ranges:
+            return batches
+        is_aborted = self.is_aborted(batches)
+        return batches[~is_aborted] if is_aborted.any() else batches
+
+    def is_aborted(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
+        """For each batch, whether it holds data of an aborted transaction."""
+        result = np.zeros(len(batches), dtype=np.bool_)
+        attributes = batches["attributes"]
+        is_data = (attributes & (TRANSACTIONAL_MASK | CONTROL_MASK)) == TRANSACTIONAL_MASK
+        rows = np.flatnonzero(is_data)
+        producer_ids = batches["producer_id"][rows]
+        for producer_id in np.unique(producer_ids):
+            ranges = self._ranges.get(int(producer_id))
+            if ranges is None:
+                continue
+            own = rows[producer_ids == producer_id]
+            first_offsets, last_offsets = ranges
+            base_offsets = batches["base_offset"][own]
+            at = np.searchsorted(last_offsets, base_offsets, side="left")
+            inside = np.minimum(at, len(last_offsets) - 1)
+            result[own] = (at < len(last_offsets)) & (first_offsets[inside] <= base_offsets)
+        return result
+
+
+def _transaction_index_bases(directory: Path, start_offset: int) -> list[int]:
+    """Base offsets of the `.txnindex` files that can hold markers at or above `start_offset`, rising."""
+    logs: list[int] = []
+    indexes: list[int] = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            parsed = parse_segment_file(entry.name)
+            if parsed is None:
+                continue
+            (indexes if parsed[1] == TXN_INDEX_SUFFIX else logs).append(parsed[0])
+    floor = max((base for base in logs if base <= start_offset), default=0)
+    return sorted(base for base in indexes if base >= floor)

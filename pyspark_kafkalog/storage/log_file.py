@@ -1,0 +1,129 @@
+"""A segment's `.log` file as its writer sees it: batches back to back, read in bounded chunks.
+
+    batch, batch, … each a 61-byte header and its records; nothing before, between or after
+
+The size a writer goes by is its own, not the file's: bytes past it are what a crash left. A crash may leave a torn last
+batch; `read_chunks` ends in front of it, and raises only for bytes that cannot be the start of a batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.record.header import (
+    LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    BatchHeader,
+    check_length_and_magic,
+    parse_header,
+)
+from pyspark_kafkalog.record.scan import scan_batches
+
+CHUNK_BYTES: Final = 4 << 20
+#: A batch longer than this is taken for damage, so that no length from disk decides how much memory is used.
+BATCH_BYTES_MAX: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BatchChunk:
+    """Whole batches in a row: `data` (uint8) starts at byte `position` of the file, `batches` has BATCH_DTYPE."""
+
+    data: NDArray[np.uint8]
+    position: int
+    batches: NDArray[np.void]
+
+    @property
+    def end_position(self) -> int:
+        """The byte after the last batch."""
+        last = self.batches[-1]
+        return int(last["position"]) + int(last["size_bytes"])
+
+
+def read_range(fd: int, position: int, length: int) -> NDArray[np.uint8]:
+    """Up to `length` bytes from byte `position` on; fewer only where the file ends."""
+    buffer = np.empty(length, dtype=np.uint8)
+    view = memoryview(buffer.data)
+    done = 0
+    while done < length:
+        count = os.preadv(fd, [view[done:]], position + done)
+        if count == 0:
+            break
+        done += count
+    return buffer[:done]
+
+
+def read_chunks(
+    fd: int, *, file: str, start: int, end: int, min_base_offset: int = 0, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[BatchChunk]:
+    """Batches that lie whole in bytes [start, end), at most about `chunk_bytes` of them at a time.
+
+    Ends before an incomplete last batch. The first batch must start at `min_base_offset` or above, each other after
+    the one before it. Raises CorruptRecordError or UnsupportedFormatError at the first bad header, once the batches
+    before it have been yielded.
+    """
+    position = start
+    length = chunk_bytes
+    while position < end:
+        data = read_range(fd, position, min(length, end - position))
+        scan = scan_batches(data, file=file, file_position=position)
+        length = chunk_bytes
+        if len(scan.batches):
+            _check_first_offset(scan.batches, min_base_offset, file=file)
+            min_base_offset = int(scan.batches["last_offset"][-1]) + 1
+            yield BatchChunk(data, position, scan.batches)
+            position += scan.consumed_bytes
+        if scan.fault is not None:
+            raise scan.fault
+        if not len(scan.batches):
+            whole = _batch_bytes(data, file=file, position=position)
+            if whole is None or whole > end - position or len(data) >= whole:
+                return
+            length = whole
+
+
+def read_headers(fd: int, *, file: str, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch that lies whole in bytes [start, end), without reading the records."""
+    position = start
+    while position + RECORD_BATCH_OVERHEAD_BYTES <= end:
+        head = os.pread(fd, RECORD_BATCH_OVERHEAD_BYTES, position)
+        header = parse_header(head, 0, file=file, file_position=position)
+        if position + header.size_bytes > end:
+            return
+        yield position, header
+        position += header.size_bytes
+
+
+def _check_first_offset(batches: NDArray[np.void], min_base_offset: int, *, file: str) -> None:
+    found = int(batches["base_offset"][0])
+    if found < min_base_offset:
+        raise CorruptRecordError(
+            file=file,
+            position=int(batches["position"][0]),
+            expected=f"a base offset of at least {min_base_offset}",
+            found=str(found),
+        )
+
+
+def _batch_bytes(data: NDArray[np.uint8], *, file: str, position: int) -> int | None:
+    """Length of the batch that `data` starts with; None when even its length is cut off."""
+    if len(data) <= MAGIC_AT:
+        return None
+    batch_length = int.from_bytes(data[LENGTH_AT : LENGTH_AT + 4].tobytes(), "big", signed=True)
+    check_length_and_magic(batch_length, int(data[MAGIC_AT].view(np.int8)), file=file, file_position=position)
+    if batch_length + LOG_OVERHEAD_BYTES > BATCH_BYTES_MAX:
+        raise CorruptRecordError(
+            file=file,
+            position=position + LENGTH_AT,
+            expected=f"a batch of at most {BATCH_BYTES_MAX} bytes",
+            found=str(batch_length + LOG_OVERHEAD_BYTES),
+        )
+    return batch_length + LOG_OVERHEAD_BYTES

@@ -1,0 +1,453 @@
+"""One segment: a `.log` file with the indexes of the same base offset, open for its writer.
+
+    <base offset>.log .index .timeindex [.txnindex]
+
+The base offset is the smallest offset the segment may hold. Bytes are appended to the `.log` first, index entries after
+them: a crash leaves at worst a torn batch at the end and indexes that fall short of the log or reach past it, both of
+which recovery puts right. Source of the rules: org.apache.kafka.storage.internals.log.LogSegment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.record.header import (
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    Buffer,
+    parse_header,
+)
+from pyspark_kafkalog.storage.append_plan import (
+    IndexEntries,
+    RunPlan,
+    SegmentCounters,
+    SegmentLimits,
+    advance,
+    plan_entries,
+    plan_run,
+)
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log_file import BatchChunk, read_chunks
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_file_name,
+)
+from pyspark_kafkalog.storage.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.time_index import TimeIndex, TimestampOffset
+from pyspark_kafkalog.storage.transaction_index import TransactionIndex
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.storage.log_config import LogConfig
+
+_CLOSED: Final = -1
+_FILE_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+class BatchPosition(NamedTuple):
+    """A batch's base offset, its first byte in the `.log` file and its whole length."""
+
+    base_offset: int
+    position: int
+    size_bytes: int
+
+
+class LogSegment:
+    """A segment open for writing. Files are opened on first use; `size_bytes` is the valid length of the `.log`.
+
+    `created_ms` is the clock when it became this writer's; segments without timestamps roll by it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        fs: FileSystem,
+        created_ms: int,
+        jitter_ms: int = 0,
+        suffix: str = "",
+        counters: SegmentCounters | None = None,
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.suffix = suffix
+        self._config = config
+        self._fs = fs
+        self._jitter_ms = jitter_ms
+        self._fd = _CLOSED
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._txn_index: TransactionIndex | None = None
+        self._size_bytes = -1 if counters is None else counters.size_bytes
+        self._first_timestamp_ms = None if counters is None else counters.first_timestamp_ms
+        self._max_timestamp = None
+        if counters is not None:
+            self._max_timestamp = TimestampOffset(counters.max_timestamp_ms, counters.max_timestamp_offset)
+        self.bytes_since_last_index_entry = 0 if counters is None else counters.bytes_since_last_index_entry
+
+    def path(self, suffix: str) -> Path:
+        """Where the segment's file with `suffix` lies."""
+        return self.directory / (offset_file_name(self.base_offset, suffix) + self.suffix)
+
+    @property
+    def log_path(self) -> Path:
+        return self.path(LOG_SUFFIX)
+
+    @property
+    def fd(self) -> int:
+        """Descriptor of the `.log` file, which is made if it is not there."""
+        if self._fd == _CLOSED:
+            self._fd = self._fs.open(self.log_path, os.O_RDWR | os.O_CREAT)
+        return self._fd
+
+    @property
+    def size_bytes(self) -> int:
+        if self._size_bytes < 0:
+            self._size_bytes = os.fstat(self.fd).st_size
+        return self._size_bytes
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        if self._offset_index is None:
+            self._offset_index = OffsetIndex.open(
+                self.path(INDEX_SUFFIX),
+                self.base_offset,
+                max_index_bytes=self._config.segment_index_bytes,
+                writable=True,
+                fs=self._fs,
+            )
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._time_index = TimeIndex.open(
+                self.path(TIME_INDEX_SUFFIX),
+                self.base_offset,
+                max_index_bytes=self._config.segment_index_bytes,
+                writable=True,
+                fs=self._fs,
+            )
+        return self._time_index
+
+    @property
+    def txn_index(self) -> TransactionIndex:
+        if self._txn_index is None:
+            self._txn_index = TransactionIndex.open(
+                self.path(TXN_INDEX_SUFFIX), self.base_offset, writable=True, fs=self._fs
+            )
+        return self._txn_index
+
+    # What the segment holds
+
+    def chunks(self, position: int = 0, end: int | None = None) -> Iterator[BatchChunk]:
+        """Batches from byte `position` on, which starts one; see `read_chunks`. CRCs are not checked."""
+        end = self.size_bytes if end is None else end
+        return read_chunks(self.fd, file=str(self.log_path), start=position, end=end, min_base_offset=self.base_offset)
+
+    def first_timestamp_ms(self) -> int:
+        """Largest timestamp of the first batch, from which time-based rolling counts; -1 when empty or without one."""
+        if self._first_timestamp_ms is None:
+            self._first_timestamp_ms = self._read_first_timestamp()
+        return self._first_timestamp_ms
+
+    def max_timestamp(self) -> TimestampOffset:
+        """Largest timestamp and the last offset of the batch that first had it; from the time index when not known."""
+        if self._max_timestamp is None:
+            self._max_timestamp = self.time_index.last_entry
+        return self._max_timestamp
+
+    def counters(self) -> SegmentCounters:
+        """What the next append depends on."""
+        timestamp = self.max_timestamp()
+        return SegmentCounters(
+            size_bytes=self.size_bytes,
+            first_timestamp_ms=self.first_timestamp_ms(),
+            max_timestamp_ms=timestamp.timestamp_ms,
+            max_timestamp_offset=timestamp.offset,
+            bytes_since_last_index_entry=self.bytes_since_last_index_entry,
+        )
+
+    def find_batch(self, offset: int) -> BatchPosition | None:
+        """The batch that holds `offset` or, if none does, the first one above it; None when all are below."""
+        for chunk in self.chunks(self.position_at_or_before(offset)):
+            at = int(np.searchsorted(chunk.batches["last_offset"], offset, side="left"))
+            if at < len(chunk.batches):
+                batch = chunk.batches[at]
+                return BatchPosition(int(batch["base_offset"]), int(batch["position"]), int(batch["size_bytes"]))
+        return None
+
+    def position_at_or_before(self, offset: int) -> int:
+        """Where a batch starts, by the index, so that `offset` and all above lie at or after it. 0 when not sure."""
+        entry = self.offset_index.lookup(offset)
+        if entry.position == 0 or entry.position >= self.size_bytes:
+            return 0
+        head = os.pread(self.fd, RECORD_BATCH_OVERHEAD_BYTES, entry.position)
+        try:
+            header = parse_header(head, 0, file=str(self.log_path), file_position=entry.position)
+        except DiskFormatError:
+            return 0
+        return entry.position if header.last_offset == entry.offset else 0
+
+    def read_next_offset(self) -> int:
+        """The offset after the last batch, by reading from the last index entry on; the base offset when empty."""
+        next_offset = self.base_offset
+        for chunk in self.chunks(self.position_at_or_before(self.offset_index.last_offset)):
+            next_offset = int(chunk.batches["last_offset"][-1]) + 1
+        return next_offset
+
+    def _read_first_timestamp(self) -> int:
+        if self.size_bytes < RECORD_BATCH_OVERHEAD_BYTES:
+            return NO_TIMESTAMP
+        head = os.pread(self.fd, RECORD_BATCH_OVERHEAD_BYTES, 0)
+        return parse_header(head, 0, file=str(self.log_path), file_position=0).max_timestamp_ms
+
+    # Appending
+
+    def plan(self, batches: NDArray[np.void], *, now_ms: int) -> RunPlan:
+        """How many of `batches` (BATCH_DTYPE, final offsets) fit before the segment must roll, one append a batch."""
+        return plan_run(batches, self.counters(), self._limits(now_ms))
+
+    def plan_whole(self, batches: NDArray[np.void], *, now_ms: int) -> RunPlan | None:
+        """The plan that appends all of `batches` as one append, as a follower does; None when it must roll before."""
+        counters, limits = self.counters(), self._limits(now_ms)
+        whole = batches[-1:].copy()
+        whole["size_bytes"] = batches["size_bytes"].sum()
+        whole["max_timestamp_ms"] = batches["max_timestamp_ms"].max()
+        if counters.size_bytes and plan_run(whole, counters, limits).count == 0:
+            return None
+        sizes = batches["size_bytes"].astype(np.int64)
+        positions = counters.size_bytes + np.cumsum(sizes) - sizes
+        entries = plan_entries(batches, positions, counters, limits)
+        return RunPlan(len(batches), entries, advance(batches, counters, entries))
+
+    def append(self, data: Buffer, plan: RunPlan) -> None:
+        """Write `data`, the bytes of the batches that `plan` was made for, and then their index entries."""
+        self._fs.pwrite_all(self.fd, data, self.size_bytes)
+        self._appended(plan)
+
+    def append_from_file(self, source_fd: int, source_position: int, batches: NDArray[np.void], plan: RunPlan) -> None:
+        """Copy the batches from another file inside the kernel, giving each its base offset and leader epoch.
+
+        `batches` has their final offsets and epochs; they lie back to back from byte `source_position` of the source.
+        """
+        start = self.size_bytes
+        length = plan.counters.size_bytes - start
+        self._fs.copy_range(source_fd, source_position, self.fd, start, length)
+        patch_headers(self._fs, self.fd, batches, start)
+        self._appended(plan)
+
+    def adopt(self, path: Path, batches: NDArray[np.void], *, now_ms: int) -> None:
+        """Make the file at `path` this empty segment's `.log`: its headers are patched where it lies, then renamed.
+
+        A crash before the rename leaves it as it was named; the caller makes data and name durable.
+        """
+        assert self.size_bytes == 0
+        plan = self.plan(batches, now_ms=now_ms)
+        assert plan.count == len(batches)
+        fd = self._fs.open(path, os.O_RDWR)
+        try:
+            patch_headers(self._fs, fd, batches, 0)
+            self._fs.rename(path, self.log_path)
+        except BaseException:
+            self._fs.close(fd)
+            raise
+        self._close_log()
+        self._fd = fd
+        self._appended(plan)
+
+    def _limits(self, now_ms: int) -> SegmentLimits:
+        time_index = self.time_index
+        offset_index = self.offset_index
+        return SegmentLimits(
+            base_offset=self.base_offset,
+            segment_bytes=self._config.segment_bytes,
+            roll_after_ms=self._config.max_segment_ms - self._jitter_ms,
+            index_interval_bytes=self._config.index_interval_bytes,
+            offset_entries_left=offset_index.max_entries - offset_index.entries,
+            time_entries_left=time_index.max_entries - 1 - time_index.entries,
+            last_time_entry_ms=time_index.last_entry.timestamp_ms,
+            waited_without_timestamps_ms=now_ms - self.created_ms,
+        )
+
+    def _appended(self, plan: RunPlan) -> None:
+        counters = plan.counters
+        self._size_bytes = counters.size_bytes
+        self._first_timestamp_ms = counters.first_timestamp_ms
+        self._max_timestamp = TimestampOffset(counters.max_timestamp_ms, counters.max_timestamp_offset)
+        self.bytes_since_last_index_entry = counters.bytes_since_last_index_entry
+        self._add_index_entries(plan.entries)
+
+    def index_batches(self, batches: NDArray[np.void], counters: SegmentCounters) -> SegmentCounters:
+        """Add the index entries of stored `batches` that follow what `counters` counts; returns the counters after."""
+        sizes = batches["size_bytes"].astype(np.int64)
+        positions = counters.size_bytes + np.cumsum(sizes) - sizes
+        entries = plan_entries(batches, positions, counters, self._limits(self.created_ms))
+        self._add_index_entries(entries)
+        return advance(batches, counters, entries)
+
+    def _add_index_entries(self, entries: IndexEntries) -> None:
+        """Add what fits: one large follower append may have more entries than an index has room for."""
+        room = self.offset_index.max_entries - self.offset_index.entries
+        self.offset_index.append_many(entries.offsets[:room], entries.positions[:room])
+        room = max(self.time_index.max_entries - 1 - self.time_index.entries, 0)
+        self.time_index.maybe_append_many(entries.timestamps_ms[:room], entries.time_offsets[:room])
+
+    # Changing what is there
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop every batch that reaches `offset` or above, index entries too; returns how many bytes went.
+
+        The segment is ready to be appended to afterwards: its indexes are preallocated again.
+        """
+        found = self.find_batch(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
+        self.make_room()
+        dropped = 0 if found is None else self.size_bytes - found.position
+        if found is not None:
+            self.cut(found.position)
+        self.bytes_since_last_index_entry = 0
+        self._first_timestamp_ms = None
+        self._max_timestamp = self._read_max_timestamp()
+        return dropped
+
+    def cut(self, size_bytes: int) -> None:
+        """Set the `.log` file's length, and the segment's size with it."""
+        self._fs.truncate(self.fd, size_bytes)
+        self._size_bytes = size_bytes
+
+    def clear_indexes(self) -> None:
+        """Empty all indexes, preallocated again, as before their rebuilding from the `.log`."""
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.txn_index.reset()
+
+    def rebuild_indexes(self) -> None:
+        """Build offset and time index anew from the `.log`, whose batches are known to be good.
+
+        Raises CorruptRecordError when the batches do not fill the segment.
+        """
+        self.offset_index.reset()
+        self.time_index.reset()
+        counters = SegmentCounters(max_timestamp_offset=self.base_offset)
+        for chunk in self.chunks():
+            counters = self.index_batches(chunk.batches, counters)
+        if counters.size_bytes != self.size_bytes:
+            raise CorruptRecordError(
+                file=str(self.log_path),
+                position=counters.size_bytes,
+                expected=f"batches up to byte {self.size_bytes}",
+                found="a torn batch",
+            )
+        self.set_counters(counters)
+
+    def set_counters(self, counters: SegmentCounters) -> None:
+        """Take over counters that a scan of the segment has found."""
+        self._size_bytes = counters.size_bytes
+        self._first_timestamp_ms = counters.first_timestamp_ms
+        self._max_timestamp = TimestampOffset(counters.max_timestamp_ms, counters.max_timestamp_offset)
+        self.bytes_since_last_index_entry = counters.bytes_since_last_index_entry
+
+    def make_room(self) -> None:
+        """Preallocate the indexes to `segment.index.bytes`, as the active segment has them."""
+        self.offset_index.resize(self._config.segment_index_bytes)
+        self.time_index.resize(self._config.segment_index_bytes)
+
+    def become_inactive(self) -> None:
+        """What a roll does to the segment it leaves: closing time index entry, indexes trimmed."""
+        self._add_closing_entry()
+        self.offset_index.trim()
+        self.time_index.trim()
+
+    def _add_closing_entry(self) -> None:
+        timestamp = self.max_timestamp()
+        self.time_index.maybe_append(timestamp.timestamp_ms, timestamp.offset, skip_full_check=True)
+
+    def _read_max_timestamp(self) -> TimestampOffset:
+        """The last time index entry, or a larger timestamp after it."""
+        best = self.time_index.last_entry
+        for chunk in self.chunks(self.position_at_or_before(best.offset)):
+            at = int(np.argmax(chunk.batches["max_timestamp_ms"]))
+            if int(chunk.batches["max_timestamp_ms"][at]) > best.timestamp_ms:
+                best = TimestampOffset(
+                    int(chunk.batches["max_timestamp_ms"][at]), int(chunk.batches["last_offset"][at])
+                )
+        return best
+
+    # Files
+
+    def create(self) -> None:
+        """Make the `.log` and the preallocated indexes."""
+        assert self.fd >= 0
+        self.make_room()
+
+    def flush(self) -> None:
+        """Wait until the `.log` is on disk. Indexes are hints and reach it in their own time."""
+        self._fs.fsync(self.fd)
+
+    def close(self, *, closing_entry: bool = True) -> None:
+        """Trim the indexes and let go of the files; Kafka's close adds the closing time index entry before."""
+        if closing_entry and self._max_timestamp is not None:
+            self._add_closing_entry()
+        for index in (self._offset_index, self._time_index, self._txn_index):
+            if index is not None:
+                index.close()
+        self._offset_index = self._time_index = self._txn_index = None
+        self._close_log()
+
+    def change_suffix(self, suffix: str) -> None:
+        """Close the segment and give its files another suffix after the usual one ('' for none)."""
+        self.close(closing_entry=False)
+        for kind in _FILE_SUFFIXES:
+            source = self.path(kind)
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rename(source, source.with_name(offset_file_name(self.base_offset, kind) + suffix))
+        self.suffix = suffix
+
+    def delete(self) -> None:
+        """Close the segment and remove its files, the `.log` first: a load sweeps up an index that has none."""
+        self.close(closing_entry=False)
+        for kind in _FILE_SUFFIXES:
+            self._fs.unlink_if_there(self.path(kind))
+
+    def _close_log(self) -> None:
+        if self._fd != _CLOSED:
+            fd, self._fd = self._fd, _CLOSED
+            self._fs.close(fd)
+
+
+def patch_headers(fs: FileSystem, fd: int, batches: NDArray[np.void], position: int) -> None:
+    """Write base offset, length and leader epoch of each of `batches`, which lie back to back from byte `position`.
+
+    These 16 bytes are what a log assigns; the CRC does not cover them.
+    """
+    heads = np.empty((len(batches), MAGIC_AT), dtype=np.uint8)
+    heads[:, :LENGTH_AT] = batches["base_offset"].astype(">i8")[:, None].view(np.uint8)
+    heads[:, LENGTH_AT:LEADER_EPOCH_AT] = (
+        (batches["size_bytes"] - LOG_OVERHEAD_BYTES).astype(">i4")[:, None].view(np.uint8)
+    )
+    heads[:, LEADER_EPOCH_AT:] = batches["leader_epoch"].astype(">i4")[:, None].view(np.uint8)
+    flat = heads.tobytes()
+    sizes = batches["size_bytes"].astype(np.int64)
+    positions = (position + np.cumsum(sizes) - sizes).tolist()
+    for row, at in enumerate(positions):
+        fs.pwrite_all(fd, flat[row * MAGIC_AT : (row + 1) * MAGIC_AT], at)

@@ -1,0 +1,94 @@
+"""Re-reading a segment batch by batch: what recovery, and the rebuilding of indexes, do.
+
+Every header and CRC is checked. At the first batch that is damaged or torn the file is cut; offset, time and
+transaction index are built anew from the batches before it. Source of the rules: LogSegment.recover in
+org.apache.kafka.storage.internals.log.
+"""
+
+from __future__ import annotations
+
+from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
+from pyspark_kafkalog.record.scan import first_bad_crc
+from pyspark_kafkalog.storage.append_plan import SegmentCounters
+from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.log_file import BatchChunk
+from pyspark_kafkalog.storage.log_segment import LogSegment
+from pyspark_kafkalog.storage.producer_append import CompletedTransaction, producer_batches
+from pyspark_kafkalog.storage.producer_state import ProducerStateManager
+from pyspark_kafkalog.storage.transaction_index import AbortedTxn
+
+
+def recover_segment(
+    segment: LogSegment,
+    producers: ProducerStateManager,
+    epochs: LeaderEpochCheckpoint | None,
+    *,
+    keep_counter: bool = False,
+) -> int:
+    """Re-read `segment`, cut it at the first bad batch, rebuild its indexes; returns the bytes cut off.
+
+    `producers` is at the segment's base offset and goes to its end; epochs met in the batches are added to `epochs`.
+    The counter of bytes since the last index entry starts at 0 afterwards, as in a broker that has just started, unless
+    `keep_counter`.
+    """
+    segment.clear_indexes()
+    counters = SegmentCounters(max_timestamp_offset=segment.base_offset)
+    try:
+        for chunk in segment.chunks():
+            valid = _valid_part(chunk)
+            counters = segment.index_batches(valid.batches, counters)
+            _assign_epochs(epochs, valid)
+            replay_batches(segment, producers, valid)
+            if len(valid.batches) < len(chunk.batches):
+                break
+    except (CorruptRecordError, UnsupportedFormatError):
+        pass  # What cannot be read ends the segment; the batches before it have been counted.
+    cut_bytes = segment.size_bytes - counters.size_bytes
+    if cut_bytes:
+        segment.cut(counters.size_bytes)
+    segment.set_counters(counters)
+    segment.become_inactive()
+    if not keep_counter:
+        segment.bytes_since_last_index_entry = 0
+    return cut_bytes
+
+
+def replay_batches(segment: LogSegment, producers: ProducerStateManager, chunk: BatchChunk) -> None:
+    """Count a chunk's batches in, and add the aborted transactions that end in it to the segment's index."""
+
+    def completed(transaction: CompletedTransaction, last_stable_offset: int) -> None:
+        add_aborted(segment, transaction, last_stable_offset)
+
+    batches = producer_batches(chunk.data, chunk.batches, data_position=chunk.position, file=str(segment.log_path))
+    producers.replay(batches, completed)
+    if len(chunk.batches):
+        producers.end_offset = int(chunk.batches["last_offset"][-1]) + 1
+
+
+def add_aborted(segment: LogSegment, transaction: CompletedTransaction, last_stable_offset: int) -> None:
+    """Enter `transaction` in the segment's transaction index if it was aborted."""
+    if transaction.is_aborted:
+        segment.txn_index.append(
+            AbortedTxn(transaction.producer_id, transaction.first_offset, transaction.last_offset, last_stable_offset)
+        )
+
+
+def _valid_part(chunk: BatchChunk) -> BatchChunk:
+    bad = first_bad_crc(chunk.data, chunk.batches, chunk.position)
+    return chunk if bad < 0 else BatchChunk(chunk.data, chunk.position, chunk.batches[:bad])
+
+
+def _assign_epochs(epochs: LeaderEpochCheckpoint | None, chunk: BatchChunk) -> None:
+    """Add the epochs that are above the latest known, each at the first batch that has it."""
+    if epochs is None or not len(chunk.batches):
+        return
+    latest = epochs.latest
+    known = -1 if latest is None else latest.epoch
+    if int(chunk.batches["leader_epoch"].max()) <= known:
+        return
+    for epoch, base_offset in zip(
+        chunk.batches["leader_epoch"].tolist(), chunk.batches["base_offset"].tolist(), strict=True
+    ):
+        if epoch > known:
+            epochs.assign(epoch, base_offset)
+            known = epoch

@@ -1,0 +1,151 @@
+"""The commit's append: batches of a `.staged` file become part of the log, their bytes moved inside the kernel.
+
+    staged, offsets from 0   ->   active segment, from its end on: copy, then 16 header bytes a batch
+                             or   a segment of its own: header bytes in place, then a rename
+
+Base offset and leader epoch are outside the CRC, so nothing is decoded. Index entries and rolls are worked out from the
+batch table that came with the file. A crash leaves bytes past the committed end, or a segment above it: the next
+`resume` cuts both. With LogAppendTime the timestamp is the commit's, and headers and CRCs are made anew on the way.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
+from pyspark_kafkalog.record.header import (
+    BATCH_DTYPE,
+    CONTROL_MASK,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    TimestampType,
+    parse_header,
+)
+from pyspark_kafkalog.storage.append_info import AppendInfo
+from pyspark_kafkalog.storage.log_file import CHUNK_BYTES, read_range
+from pyspark_kafkalog.storage.log_validator import check_batch_size, stamp
+from pyspark_kafkalog.storage.staging import StagedFile
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.storage.unified_log import UnifiedLog
+
+#: From this size on a staged file becomes a segment by itself instead of being copied.
+ADOPT_BYTES: Final = 64 << 20
+
+
+def append_staged(log: UnifiedLog, staged: StagedFile, *, leader_epoch: int, durable: bool) -> AppendInfo:
+    """Store the batches of `staged` from the log end on and remove the file.
+
+    Raises InvalidRecordError for batches the topic does not take, ProducerFencedError, CorruptRecordError when the file
+    is not as its table says.
+    """
+    if not len(staged.batches):
+        return AppendInfo.nothing(log.log_end_offset)
+    path = log.directory / staged.name
+    now_ms = log.clock()
+    first_offset = log.log_end_offset
+    stamps = log.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    batches = _final_table(log, staged, leader_epoch, now_ms if stamps else None)
+    log.check_producers(batches)
+    log.assign_epoch(leader_epoch, first_offset)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check_size(fd, staged, path)
+        if stamps:
+            _append_stamped(log, fd, batches, path)
+        elif not _adopt(log, path, batches):
+            _append_copied(log, fd, batches)
+    finally:
+        os.close(fd)
+    log.fs.unlink_if_there(path)
+    if durable:
+        log.flush()
+    return log.appended(first_offset, now_ms if stamps else None)
+
+
+def _final_table(
+    log: UnifiedLog, staged: StagedFile, leader_epoch: int, log_append_time_ms: int | None
+) -> NDArray[np.void]:
+    """The staged table as it will be stored: offsets, epoch, and timestamps where the log sets them."""
+    table = staged.batches
+    special = (table["attributes"] & (CONTROL_MASK | TRANSACTIONAL_MASK)) != 0
+    if special.any():
+        raise InvalidRecordError(f"{staged.name} holds transactional or control batches, which cannot be staged")
+    check_batch_size(int(table["size_bytes"].max()), log.config)
+    batches = np.array(table, dtype=BATCH_DTYPE)
+    batches["base_offset"] += log.log_end_offset
+    batches["last_offset"] += log.log_end_offset
+    batches["leader_epoch"] = leader_epoch
+    if log_append_time_ms is not None:
+        batches["max_timestamp_ms"] = log_append_time_ms
+        batches["attributes"] |= TIMESTAMP_TYPE_MASK
+    return batches
+
+
+def _adopt(log: UnifiedLog, path: Path, batches: NDArray[np.void]) -> bool:
+    """Make the file a segment by itself if it is large and would not roll inside; says whether it did."""
+    size_bytes = int(batches["size_bytes"].sum())
+    if size_bytes < min(ADOPT_BYTES, log.config.segment_bytes // 2):
+        return False
+    segment = log.roll()
+    if segment.plan(batches, now_ms=log.clock()).count < len(batches):
+        return False
+    segment.adopt(path, batches, now_ms=log.clock())
+    log.run_stored(batches)
+    log.count_producers(batches)
+    return True
+
+
+def _append_copied(log: UnifiedLog, fd: int, batches: NDArray[np.void]) -> None:
+    rest = batches
+    while len(rest):
+        plan = log.next_run(rest)
+        run = rest[: plan.count]
+        log.active_segment.append_from_file(fd, int(run["position"][0]), run, plan)
+        log.run_stored(run)
+        log.count_producers(run)
+        rest = rest[plan.count :]
+
+
+def _append_stamped(log: UnifiedLog, fd: int, batches: NDArray[np.void], path: Path) -> None:
+    """Append with the log's timestamp in each batch: through memory in bounded pieces, as the CRC has to be redone."""
+    rest = batches
+    while len(rest):
+        plan = log.next_run(rest[: _count_within(rest, CHUNK_BYTES)])
+        run = rest[: plan.count]
+        position = int(run["position"][0])
+        data = read_range(fd, position, int(run["size_bytes"].sum()))
+        for row in run:
+            at = int(row["position"]) - position
+            header = parse_header(data, at, file=str(path), file_position=int(row["position"]))
+            header = replace(header, base_offset=int(row["base_offset"]), leader_epoch=int(row["leader_epoch"]))
+            stamp(
+                data[at : at + header.size_bytes], header, TimestampType.LOG_APPEND_TIME, int(row["max_timestamp_ms"])
+            )
+        log.active_segment.append(data, plan)
+        log.run_stored(run)
+        log.count_producers(run)
+        rest = rest[plan.count :]
+
+
+def _count_within(batches: NDArray[np.void], limit_bytes: int) -> int:
+    """How many of the first batches make up `limit_bytes`, at least one."""
+    return max(1, int(np.searchsorted(np.cumsum(batches["size_bytes"]), limit_bytes, side="right")))
+
+
+def _check_size(fd: int, staged: StagedFile, path: Path) -> None:
+    found = os.fstat(fd).st_size
+    if found != staged.size_bytes:
+        raise CorruptRecordError(
+            file=str(path),
+            position=min(found, staged.size_bytes),
+            expected=f"a staged file of {staged.size_bytes} bytes",
+            found=f"{found} bytes",
+            advice="write the data again",
+        )

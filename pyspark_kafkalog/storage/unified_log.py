@@ -1,0 +1,449 @@
+"""One partition's log, open for its only writer: segments, offsets, producer state, leader epochs.
+
+    log start <= last stable <= high watermark <= log end
+
+`UnifiedLog.open` loads a directory as a starting broker does, and recovers it when the shutdown was not clean.
+`UnifiedLog.resume` goes on from a commit's LogState without reading the log. Appends write data first, index entries
+after; `flush` makes data and names durable, and what a crash leaves beyond that the next open or resume cuts off.
+
+Source of the rules: org.apache.kafka.storage.internals.log.UnifiedLog and LocalLog.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from pyspark_kafkalog.errors import InvalidRecordError, OffsetOutOfRangeError
+from pyspark_kafkalog.record.header import Buffer, TimestampType
+from pyspark_kafkalog.storage import log_loader, log_lookup, log_resume, staged_append
+from pyspark_kafkalog.storage.append_info import AppendInfo, LoadedLog
+from pyspark_kafkalog.storage.append_plan import RunPlan
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.isolation import Isolation
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.log_file import BatchChunk
+from pyspark_kafkalog.storage.log_segment import LogSegment
+from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.log_validator import follower_batches, validate_and_assign_offsets
+from pyspark_kafkalog.storage.producer_append import AppendOrigin, producer_batches
+from pyspark_kafkalog.storage.producer_rebuild import rebuild_producer_state
+from pyspark_kafkalog.storage.producer_state import ProducerStateManager
+from pyspark_kafkalog.storage.resumed_producers import ResumedProducers
+from pyspark_kafkalog.storage.segment_recovery import replay_batches
+from pyspark_kafkalog.storage.staging import StagedFile
+
+PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
+_NO_DATA: Final = np.empty(0, dtype=np.uint8)
+
+
+class UnifiedLog:
+    """A partition's log. Not safe for use from several threads; the caller keeps other writers away."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: LogConfig,
+        loaded: LoadedLog,
+        *,
+        clock: Callable[[], int],
+        fs: FileSystem,
+        rng: random.Random | None,
+        high_watermark: int | None = None,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.fs = fs
+        self.clock = clock
+        self.segments = loaded.segments
+        self.epochs = loaded.epochs
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.recovery_point = loaded.recovery_point
+        self._producers = loaded.producers
+        self._rng = rng
+        self._high_watermark = high_watermark
+        self._names_changed = True
+        self._high_watermark_moved()
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        config: LogConfig,
+        *,
+        recovery_point: int = 0,
+        log_start_offset: int | None = None,
+        high_watermark: int | None = None,
+        clean_shutdown: bool = False,
+        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        clock: Callable[[], int],
+        fs: FileSystem = LOCAL,
+        rng: random.Random | None = None,
+    ) -> Self:
+        """Load the log in `directory` for writing; an empty directory becomes an empty log.
+
+        Unless `clean_shutdown`, segments from `recovery_point` on are re-read and cut at the first bad batch. The high
+        watermark follows the log end unless given. `clock` tells ms, `rng` chooses roll jitters.
+        """
+        loaded = log_loader.load(
+            directory,
+            config,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset or 0,
+            clean_shutdown=clean_shutdown,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+            now_ms=clock(),
+            fs=fs,
+            rng=rng,
+        )
+        return cls(directory, config, loaded, clock=clock, fs=fs, rng=rng, high_watermark=high_watermark)
+
+    @classmethod
+    def resume(
+        cls,
+        directory: Path,
+        config: LogConfig,
+        state: LogState,
+        *,
+        clock: Callable[[], int],
+        fs: FileSystem = LOCAL,
+        rng: random.Random | None = None,
+        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+    ) -> Self:
+        """Go on from `state`; what lies beyond it, left by a crash, is cut off. Reads no batch unless an index is lost.
+
+        Raises CorruptRecordError when the active segment is shorter than `state` says.
+        """
+        loaded = log_resume.resume(
+            directory,
+            config,
+            state,
+            now_ms=clock(),
+            fs=fs,
+            rng=rng,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
+        return cls(directory, config, loaded, clock=clock, fs=fs, rng=rng)
+
+    # Offsets
+
+    @property
+    def high_watermark(self) -> int:
+        if self._high_watermark is None:
+            return self.log_end_offset
+        return min(max(self._high_watermark, self.log_start_offset), self.log_end_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where read_committed ends: the first offset of the oldest open transaction, at most the high watermark."""
+        first_unstable = self.producers.first_unstable_offset
+        if first_unstable is None:
+            return self.high_watermark
+        return min(max(first_unstable, self.log_start_offset), self.high_watermark)
+
+    @property
+    def active_segment(self) -> LogSegment:
+        return self.segments.active
+
+    @property
+    def producers(self) -> ProducerStateManager:
+        """Producer state, up to the log end."""
+        if isinstance(self._producers, ResumedProducers):
+            self._producers = self._producers.load(self.segments, self.log_end_offset, self.clock())
+            self._high_watermark_moved()
+        return self._producers
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    def update_high_watermark(self, offset: int) -> int:
+        """Set the high watermark, kept within log start and log end; returns it."""
+        self._high_watermark = min(max(offset, self.log_start_offset), self.log_end_offset)
+        self._high_watermark_moved()
+        return self._high_watermark
+
+    def isolation_end(self, isolation: Isolation) -> int:
+        """The offset at which a reader of that isolation ends."""
+        if isolation is Isolation.LOG_END:
+            return self.log_end_offset
+        return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
+
+    def state(self) -> LogState:
+        """What a commit has to carry so that `resume` can go on from here."""
+        counters = self.active_segment.counters()
+        latest = self.epochs.latest
+        return LogState(
+            leader_epoch=0 if latest is None else latest.epoch,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            active_base_offset=self.active_segment.base_offset,
+            active_size_bytes=counters.size_bytes,
+            active_first_timestamp_ms=counters.first_timestamp_ms,
+            active_max_timestamp_ms=counters.max_timestamp_ms,
+            active_max_timestamp_offset=counters.max_timestamp_offset,
+            bytes_since_last_index_entry=counters.bytes_since_last_index_entry,
+            producer=self._producers.last_entry,
+        )
+
+    # Appending
+
+    def append_as_leader(
+        self, data: Buffer, *, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> AppendInfo:
+        """Check the batches in `data` as a leader does, give them offsets and store them; all of them or none.
+
+        A producer's batch that is there already is not stored again: the result is a duplicate, with its offsets.
+
+        Raises InvalidRecordError, ProducerFencedError, OutOfOrderSequenceError, CorruptRecordError.
+        """
+        now_ms = self.clock()
+        validated = validate_and_assign_offsets(
+            data,
+            next_offset=self.log_end_offset,
+            leader_epoch=leader_epoch,
+            config=self.config,
+            now_ms=now_ms,
+            origin=origin,
+        )
+        if not len(validated.batches):
+            return AppendInfo.nothing(self.log_end_offset)
+        found = producer_batches(validated.data, validated.batches, data_position=0, file=str(self.directory))
+        checked = self.producers.check(found, origin)
+        if checked.duplicate is not None:
+            first_offset, last_offset = checked.duplicate
+            return AppendInfo(first_offset=first_offset, last_offset=last_offset, is_duplicate=True)
+        first_offset = self.log_end_offset
+        self.assign_epoch(leader_epoch, first_offset)
+        rest = validated.batches
+        while len(rest):
+            plan = self.next_run(rest)
+            self._store(validated.data, rest[: plan.count], plan)
+            rest = rest[plan.count :]
+        uses_append_time = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        return self.appended(first_offset, now_ms if uses_append_time else None)
+
+    def append_as_follower(self, data: Buffer) -> AppendInfo:
+        """Store batches as a leader has stored them, offsets and epochs included, all in one segment.
+
+        Raises InvalidRecordError for offsets below the log end, CorruptRecordError for damage.
+        """
+        batches = follower_batches(data, next_offset=self.log_end_offset, config=self.config)
+        if not len(batches):
+            return AppendInfo.nothing(self.log_end_offset)
+        view = np.frombuffer(data, dtype=np.uint8)
+        first_offset = int(batches["base_offset"][0])
+        for epoch, base_offset in zip(batches["leader_epoch"].tolist(), batches["base_offset"].tolist(), strict=True):
+            self.assign_epoch(epoch, base_offset)
+        plan = self.active_segment.plan_whole(batches, now_ms=self.clock())
+        if plan is None:
+            self.roll(first_offset)
+            plan = self.active_segment.plan_whole(batches, now_ms=self.clock())
+        assert plan is not None
+        self._store(view, batches, plan)
+        return self.appended(first_offset, None)
+
+    def append_staged(self, staged: StagedFile, *, leader_epoch: int, durable: bool = True) -> AppendInfo:
+        """Store a staged file's batches, with offsets from the log end on; the file is used up.
+
+        `durable` waits until they are on disk; else `flush` does. See `staged_append`.
+        """
+        return staged_append.append_staged(self, staged, leader_epoch=leader_epoch, durable=durable)
+
+    def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
+        """Note in the epoch checkpoint that `leader_epoch` writes from `start_offset` on, if it is new."""
+        if leader_epoch >= 0:
+            self.epochs.assign(leader_epoch, start_offset)
+
+    def next_run(self, batches: NDArray[np.void]) -> RunPlan:
+        """Plan the append of as many of `batches` as the active segment takes, after a roll if it takes none."""
+        plan = self.active_segment.plan(batches, now_ms=self.clock())
+        if plan.count == 0:
+            self.roll(int(batches["base_offset"][0]))
+            plan = self.active_segment.plan(batches, now_ms=self.clock())
+        assert plan.count > 0
+        return plan
+
+    def run_stored(self, batches: NDArray[np.void]) -> None:
+        """Move the log end behind `batches`, which have just been stored in the active segment."""
+        self.log_end_offset = int(batches["last_offset"][-1]) + 1
+
+    def roll(self, next_offset: int | None = None) -> LogSegment:
+        """Begin a new segment at the log end, or above at `next_offset`; nothing to do when an empty one is there."""
+        base_offset = max(next_offset or 0, self.log_end_offset)
+        active = self.active_segment
+        if active.base_offset == base_offset:
+            assert active.size_bytes == 0
+            return active
+        active.become_inactive()
+        producers = self.producers
+        segment = log_loader.create_segment(
+            self.directory, base_offset, self.config, now_ms=self.clock(), fs=self.fs, rng=self._rng
+        )
+        self.segments.add(segment)
+        self._names_changed = True
+        producers.end_offset = base_offset
+        producers.take_snapshot()
+        return segment
+
+    def check_producers(self, batches: NDArray[np.void]) -> None:
+        """Raise ProducerFencedError when a producer of `batches` (no control batches) wrote with a newer epoch."""
+        if isinstance(self._producers, ResumedProducers):
+            self._producers.check(batches)
+        else:
+            found = producer_batches(_NO_DATA, batches, data_position=0, file=str(self.directory))
+            self._producers.check(found, AppendOrigin.COORDINATOR)
+
+    def count_producers(self, batches: NDArray[np.void]) -> None:
+        """Count `batches` (stored, no control batches) into the producer state."""
+        if isinstance(self._producers, ResumedProducers):
+            self._producers.count_in(batches)
+        else:
+            replay_batches(self.active_segment, self._producers, BatchChunk(_NO_DATA, 0, batches))
+
+    def _store(self, data: NDArray[np.uint8], batches: NDArray[np.void], plan: RunPlan) -> None:
+        start = int(batches["position"][0])
+        end = int(batches["position"][-1] + batches["size_bytes"][-1])
+        segment = self.active_segment
+        segment.append(data[start:end], plan)
+        self.run_stored(batches)
+        replay_batches(segment, self.producers, BatchChunk(data, 0, batches))
+
+    def appended(self, first_offset: int, log_append_time_ms: int | None) -> AppendInfo:
+        """End an append that began at `first_offset` and has moved the log end."""
+        self._high_watermark_moved()
+        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+            self.flush()
+        return AppendInfo(
+            first_offset=first_offset,
+            last_offset=self.log_end_offset - 1,
+            log_append_time_ms=log_append_time_ms,
+        )
+
+    def _high_watermark_moved(self) -> None:
+        if isinstance(self._producers, ProducerStateManager):
+            self._producers.high_watermark_moved(self.high_watermark)
+
+    # Reading
+
+    def read(
+        self, start_offset: int, *, isolation: Isolation = Isolation.LOG_END, max_bytes: int = 1 << 20
+    ) -> log_lookup.FetchedBatches:
+        """Stored batches from the one that holds `start_offset` on, at least one if there is one to see.
+
+        Raises OffsetOutOfRangeError.
+        """
+        return log_lookup.read(self, start_offset, isolation=isolation, max_bytes=max_bytes)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> log_lookup.TimestampAndOffset | None:
+        """The first record, in offset order, with that timestamp or a later one; control records count."""
+        return log_lookup.offset_for_timestamp(self, timestamp_ms)
+
+    def offset_of_max_timestamp(self) -> log_lookup.TimestampAndOffset | None:
+        """The first record with the largest timestamp of the log."""
+        return log_lookup.offset_of_max_timestamp(self)
+
+    # Cutting
+
+    def truncate_to(self, offset: int) -> None:
+        """Make `offset` the log end: drop every batch that reaches it or lies above."""
+        if offset < 0:
+            raise InvalidRecordError(f"cannot truncate to the negative offset {offset}")
+        if offset >= self.log_end_offset:
+            self.epochs.truncate_from_end(self.log_end_offset)
+            return
+        if offset < self.segments.first.base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return
+        producers = self.producers
+        for segment in reversed(self.segments.above(offset)):
+            self._drop(segment, producers)
+        self.active_segment.truncate_to(offset)
+        self.log_end_offset = offset
+        self.epochs.truncate_from_end(offset)
+        self.log_start_offset = min(offset, self.log_start_offset)
+        self.recovery_point = min(offset, self.recovery_point)
+        rebuild_producer_state(
+            producers,
+            self.segments,
+            log_start_offset=self.log_start_offset,
+            end_offset=offset,
+            now_ms=self.clock(),
+        )
+        self._high_watermark_moved()
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and go on as an empty log that starts at `offset`."""
+        producers = self.producers
+        for segment in reversed(tuple(self.segments)):
+            self._drop(segment, producers)
+        self.segments.add(
+            log_loader.create_segment(
+                self.directory, offset, self.config, now_ms=self.clock(), fs=self.fs, rng=self._rng
+            )
+        )
+        self.epochs.clear()
+        producers.truncate_fully_and_start_at(offset)
+        self.log_start_offset = self.log_end_offset = self.recovery_point = offset
+        self._high_watermark_moved()
+
+    def delete_records(self, before_offset: int) -> int:
+        """Move the log start up to `before_offset`, which may lie inside a segment; returns the log start.
+
+        Raises OffsetOutOfRangeError above the high watermark. Segments that lie below it wholly go with retention.
+        """
+        if before_offset > self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"cannot delete records before offset {before_offset}, the high watermark is {self.high_watermark}"
+            )
+        if before_offset > self.log_start_offset:
+            self.log_start_offset = before_offset
+            self.recovery_point = max(before_offset, self.recovery_point)
+            self.epochs.truncate_from_start(before_offset)
+            self.producers.log_start_moved(before_offset)
+        return self.log_start_offset
+
+    def _drop(self, segment: LogSegment, producers: ProducerStateManager) -> None:
+        self.segments.remove(segment.base_offset)
+        segment.delete()
+        producers.remove_snapshot(segment.base_offset)
+        self._names_changed = True
+
+    # Ending
+
+    def flush(self) -> None:
+        """Wait until all data, and the names of files made or removed, are on disk."""
+        for segment in self.segments.from_offset(self.recovery_point):
+            segment.flush()
+        if self._names_changed:
+            self.fs.fsync_dir(self.directory)
+            self._names_changed = False
+        self.recovery_point = self.log_end_offset
+
+    def close(self) -> None:
+        """Kafka's clean close: data on disk, closing time index entries, indexes trimmed, a producer snapshot."""
+        self.flush()
+        self.producers.take_snapshot(durable=True)
+        for segment in self.segments:
+            segment.close()
+
+    def suspend(self) -> None:
+        """Let go of all files between two commits: indexes trimmed, no closing entry, no snapshot."""
+        for segment in self.segments:
+            segment.close(closing_entry=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.suspend()
