@@ -60,7 +60,7 @@ class AbortedTransactions:
                 break
         return cls(found)
 
-    def leave_out(self, batches: NDArray[np.void]) -> NDArray[np.void]:
+    def keep(self, batches: NDArray[np.void]) -> NDArray[np.void]:
         """`batches` (BATCH_DTYPE) without those of aborted transactions; control batches stay."""
         if not self._ranges:
             return batches

@@ -73,7 +73,7 @@ def read(log: UnifiedLog, start_offset: int, *, isolation: Isolation, max_bytes:
         next_offset = int(batches["last_offset"][-1]) + 1
         if isolation is Isolation.COMMITTED:
             aborted = AbortedTransactions.overlapping(log.directory, start_offset, next_offset)
-            batches = aborted.leave_out(batches)
+            batches = aborted.keep(batches)
         return FetchedBatches(data, found.position, batches, file, next_offset)
     empty = np.empty(0, dtype=np.uint8)
     return FetchedBatches(empty, 0, np.empty(0, dtype=BATCH_DTYPE), "", start_offset)
