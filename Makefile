@@ -11,6 +11,8 @@ BENCH_ARGS ?=
 
 # Everything the project starts listens on this machine alone.
 export SPARK_LOCAL_IP ?= 127.0.0.1
+# Spark's Python workers run in the same environment.
+export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .PHONY: demo test lint pytest bench java clean help
 

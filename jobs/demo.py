@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import sys
 import tempfile
 import time
@@ -68,6 +69,7 @@ def kafkalog(*arguments: str) -> str:
 
 
 def start_spark(scratch: Path) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.appName("kafkalog demo")
         .master("local[*]")
