@@ -1,4 +1,4 @@
-"""What the payloads of records mean: text and numbers, and the records of Kafka's internal topics as JSON.
+"""The records of Kafka's internal topics as JSON.
 
 Coordinator topics (`__consumer_offsets`, `__transaction_state`, `__share_group_state`): the key begins with an int16
 record type, the value with an int16 version; a null value is a tombstone. `__cluster_metadata`: no key, the value is
@@ -18,7 +18,8 @@ from pyspark_kafkalog.metadata.message import MessageSchema
 from pyspark_kafkalog.metadata.records import FRAME_VERSION, MetadataRecord
 from pyspark_kafkalog.metadata.schema import load_schema_file
 from pyspark_kafkalog.metadata.wire import MessageReader
-from pyspark_kafkalog.tools.dump_printer import Contents
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
+from pyspark_kafkalog.tools.dump_printer import Contents, RecordDecoder
 from pyspark_kafkalog.tools.dump_records import DumpRecord
 from pyspark_kafkalog.tools.dump_walk import DumpError
 
@@ -28,31 +29,18 @@ _INT16_MAX: Final = 0x7FFF
 _GROUP_METADATA: Final = "GroupMetadataValue"
 _CONSUMER_PROTOCOL: Final = "consumer"
 _MEMBER_FIELDS: Final = {"subscription": "ConsumerProtocolSubscription", "assignment": "ConsumerProtocolAssignment"}
-_NUMBER_DECODERS: Final = {
-    "org.apache.kafka.tools.api.IntegerDecoder": struct.Struct(">i"),
-    "org.apache.kafka.tools.api.LongDecoder": struct.Struct(">q"),
+_COORDINATOR_SCHEMAS: Final = {
+    "__consumer_offsets": "group_coordinator",
+    "__transaction_state": "transaction_coordinator",
+    "__share_group_state": "share_coordinator",
 }
-STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
-DECODER_CLASSES: Final = (STRING_DECODER, *_NUMBER_DECODERS)
 
 
-class PlainDecoder:
-    """Keys and payloads as UTF-8 text, or as numbers by Kafka's decoder classes."""
-
-    def __init__(self, key_class: str = STRING_DECODER, value_class: str = STRING_DECODER) -> None:
-        self._key_number = _NUMBER_DECODERS.get(key_class)
-        self._value_number = _NUMBER_DECODERS.get(value_class)
-
-    def __call__(self, record: DumpRecord) -> Contents:
-        return _plain(record.key, self._key_number, record), _plain(record.value, self._value_number, record)
-
-
-def _plain(data: bytes | None, number: struct.Struct | None, record: DumpRecord) -> object | None:
-    if data is None or number is None:
-        return data
-    if len(data) < number.size:
-        raise DumpError(f"a number of {number.size} bytes expected at offset {record.offset}, found {len(data)} bytes")
-    return str(number.unpack_from(data)[0])
+def internal_topic_decoder(topic: str) -> RecordDecoder:
+    """The decoder of one of Kafka's internal topics."""
+    return (
+        decode_cluster_metadata if topic == CLUSTER_METADATA_TOPIC else CoordinatorDecoder(_COORDINATOR_SCHEMAS[topic])
+    )
 
 
 class CoordinatorDecoder:

@@ -19,13 +19,6 @@ from pyspark_kafkalog.storage.names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from pyspark_kafkalog.tools.dump_decoders import (
-    DECODER_CLASSES,
-    STRING_DECODER,
-    CoordinatorDecoder,
-    PlainDecoder,
-    decode_cluster_metadata,
-)
 from pyspark_kafkalog.tools.dump_findings import Findings
 from pyspark_kafkalog.tools.dump_indexes import (
     CorruptSnapshotError,
@@ -35,19 +28,39 @@ from pyspark_kafkalog.tools.dump_indexes import (
     dump_transaction_index,
 )
 from pyspark_kafkalog.tools.dump_json import JsonPrinter
+from pyspark_kafkalog.tools.dump_plain import DECODER_CLASSES, STRING_DECODER, PlainDecoder
 from pyspark_kafkalog.tools.dump_printer import Printer, RecordDecoder
 from pyspark_kafkalog.tools.dump_segment import dump_segment
 from pyspark_kafkalog.tools.dump_text import TextPrinter
 from pyspark_kafkalog.tools.dump_walk import DumpError
-from pyspark_kafkalog.tools.java_text import INT32_MAX, normalize_path, split_files
+from pyspark_kafkalog.tools.java_text import INT32_MAX, normalize_path, parse_long, split_files
 
 _DEFAULT_MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
+INTERNAL_TOPICS_BY_DECODER: Final = {
+    "offsets": "__consumer_offsets",
+    "transaction-log": "__transaction_state",
+    "cluster-metadata": "__cluster_metadata",
+    "share-group-state": "__share_group_state",
+}
 _SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, CHECKPOINT_SUFFIX, STAGED_SUFFIX)
+
+
+class _Once(argparse.Action):
+    """An option that may not be given twice: the first of two lists would be lost."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"argument {option}: given more than once")
+        setattr(namespace, self.dest, values)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-dump-log, and `--output`."""
-    parser.add_argument("--files", required=True, metavar="F[,F...]", help="files to dump, separated by commas")
+    parser.add_argument(
+        "--files", required=True, action=_Once, metavar="F[,F...]", help="files to dump, separated by commas"
+    )
     parser.add_argument("--deep-iteration", action="store_true", help="show each record, not only the batches")
     parser.add_argument("--print-data-log", action="store_true", help="show keys and payloads (and each record)")
     parser.add_argument("--skip-record-metadata", action="store_true", help="show only the contents of records")
@@ -62,12 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_DEFAULT_MAX_MESSAGE_BYTES,
         help="size of the largest batch, for checking an index (default %(default)s)",
     )
-    for name, topic in (
-        ("offsets", "__consumer_offsets"),
-        ("transaction-log", "__transaction_state"),
-        ("cluster-metadata", "__cluster_metadata"),
-        ("share-group-state", "__share_group_state"),
-    ):
+    for name, topic in INTERNAL_TOPICS_BY_DECODER.items():
         parser.add_argument(f"--{name}-decoder", action="store_true", help=f"decode the records of {topic}")
     for name in ("key", "value"):
         parser.add_argument(
@@ -82,9 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _int32(text: str) -> int:
-    value = int(text)
-    if not -INT32_MAX - 1 <= value <= INT32_MAX:
-        raise ValueError(text)
+    value = parse_long(text)
+    if value is None or not -INT32_MAX - 1 <= value <= INT32_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no 32-bit number")
     return value
 
 
@@ -110,15 +118,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _decoder(options: argparse.Namespace) -> RecordDecoder | None:
-    """What shows the contents of records; None when they are not to be shown. The first decoder option wins."""
-    if options.offsets_decoder:
-        return CoordinatorDecoder("group_coordinator")
-    if options.transaction_log_decoder:
-        return CoordinatorDecoder("transaction_coordinator")
-    if options.cluster_metadata_decoder:
-        return decode_cluster_metadata
-    if options.share_group_state_decoder:
-        return CoordinatorDecoder("share_coordinator")
+    """What shows the contents of records; None when they are not to be shown. The first decoder of the list wins."""
+    for name in INTERNAL_TOPICS_BY_DECODER:
+        if getattr(options, f"{name.replace('-', '_')}_decoder"):
+            from pyspark_kafkalog.tools.dump_decoders import internal_topic_decoder  # the schemas are slow to load
+
+            return internal_topic_decoder(INTERNAL_TOPICS_BY_DECODER[name])
     if options.print_data_log or options.key_decoder_class or options.value_decoder_class:
         return PlainDecoder(options.key_decoder_class or STRING_DECODER, options.value_decoder_class or STRING_DECODER)
     return None

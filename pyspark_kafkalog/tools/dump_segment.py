@@ -9,7 +9,7 @@ from pyspark_kafkalog.tools.dump_findings import Findings
 from pyspark_kafkalog.tools.dump_indexes import base_offset_of
 from pyspark_kafkalog.tools.dump_printer import Printer
 from pyspark_kafkalog.tools.dump_walk import DumpError, LogFile
-from pyspark_kafkalog.tools.java_text import INT32_MAX, absolute_path, parse_long
+from pyspark_kafkalog.tools.java_text import INT32_MAX, absolute_path, parse_long, wrap_int64
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 _OFFSET_DIGITS = 20
@@ -31,7 +31,7 @@ def dump_segment(path: str, printer: Printer, findings: Findings, *, deep: bool,
             printer.batch(batch)
             if deep:
                 for record in batch.records():
-                    if last_offset != -1 and record.offset != last_offset + 1:
+                    if last_offset != -1 and record.offset != wrap_int64(last_offset + 1):
                         findings.non_consecutive(file, last_offset, record.offset)
                     last_offset = record.offset
                     printer.record(batch, record)
