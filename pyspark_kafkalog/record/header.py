@@ -50,6 +50,7 @@ RECORDS_AT: Final = RECORDS_COUNT_AT + 4
 LOG_OVERHEAD_BYTES: Final = LEADER_EPOCH_AT  # baseOffset and batchLength: what is there before the length counts
 RECORD_BATCH_OVERHEAD_BYTES: Final = RECORDS_AT
 MAGIC_V2: Final = 2
+_MAX_OFFSET: Final = 2**63 - 2  # the offset after it must fit int64 too
 _SMALLEST_LEGACY_LENGTH: Final = 14  # a magic 0 message without key and value
 
 COMPRESSION_MASK: Final = 0x07
@@ -191,7 +192,8 @@ def parse_header(buffer: Buffer, at: int, *, file: str, file_position: int) -> B
     """Read and check the header at `buffer[at:]`; the batch starts at byte `file_position` of `file`.
 
     Checks what can be told from the header alone: 61 bytes are there, the length can hold a header, magic is 2,
-    offset delta and record count are not negative. Whether the whole batch fits its file is the caller's to check.
+    offsets and record count are not negative, offsets within int64. Whether the whole batch fits its file is the
+    caller's to check.
 
     Raises CorruptRecordError, or UnsupportedFormatError for magic 0 and 1.
     """
@@ -221,11 +223,11 @@ def parse_header(buffer: Buffer, at: int, *, file: str, file_position: int) -> B
         base_sequence=fields[11],
         records_count=fields[12],
     )
-    if header.last_offset_delta < 0 or header.base_offset < 0:
+    if header.last_offset_delta < 0 or header.base_offset < 0 or header.last_offset > _MAX_OFFSET:
         raise CorruptRecordError(
             file=file,
             position=file_position,
-            expected="a base offset and a last offset delta of 0 or more",
+            expected=f"a base offset and a last offset delta of 0 or more, at most {_MAX_OFFSET} together",
             found=f"{header.base_offset} and {header.last_offset_delta}",
         )
     if header.records_count < 0:

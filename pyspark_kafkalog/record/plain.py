@@ -115,9 +115,9 @@ def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position
     `file_position` is the batch's. Offsets must rise within the batch's own range and the record count must be true;
     a timestamp delta that leaves the int64 range wraps, as Java's does. Raises as `decode_batch`.
     """
-    codec = compression_type(header, file=file, file_position=file_position)
     if header.records_count == 0 and not body:
-        return ()  # the cleaner keeps such headers; compressed or not, there is nothing to unfold
+        return ()  # the cleaner keeps such headers; whatever the codec bits say, there is nothing to unfold
+    codec = compression_type(header, file=file, file_position=file_position)
     position = file_position + RECORDS_AT
     if codec is not CompressionType.NONE:
         body = decompress(codec, body, file=file, file_position=position).tobytes()

@@ -112,6 +112,11 @@ def test_negative_offset_delta_or_count(at: int, form: str) -> None:
         parse(with_field(at, form, -1))
 
 
+def test_last_offset_beyond_int64() -> None:
+    with pytest.raises(CorruptRecordError, match=r"found 9223372036854775800 and 12;"):
+        parse(with_field(0, ">q", 2**63 - 8))
+
+
 @pytest.mark.parametrize("length", range(RECORD_BATCH_OVERHEAD_BYTES))
 def test_header_cut_short(length: int) -> None:
     with pytest.raises(CorruptRecordError, match=f"found {length} bytes"):
