@@ -36,6 +36,11 @@ class StagedFile:
         return int(self.batches["last_offset"][-1]) + 1 if len(self.batches) else 0
 
     @property
+    def write_id(self) -> str:
+        """The id of the write that the file is part of."""
+        return self.name.rpartition("-")[0]
+
+    @property
     def records_count(self) -> int:
         return int(self.batches["records_count"].sum())
 

@@ -1,0 +1,262 @@
+"""`LogDir`: a log directory opened from Python, of ours or as a Kafka broker left it.
+
+    from pyspark_kafkalog import LogDir
+
+    log_dir = LogDir.open_or_create("/data/log")
+    log_dir.create_topic("orders", partitions=4, configs={"compression.type": "zstd"})
+    log_dir.append("orders", pa.table({"key": keys, "value": values}))
+    table = log_dir.read("orders")
+
+A root whose metadata log is not ours belongs to a broker: it can be read, at any time, and is never written to.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from pyspark_kafkalog.errors import OffsetOutOfRangeError, ReadOnlyLogDirError, UnknownTopicError
+from pyspark_kafkalog.metadata.own_root import OwnRoot
+from pyspark_kafkalog.metadata.store import MetadataStore, is_ours, time_ms
+from pyspark_kafkalog.metadata.write_commit import CommitResult
+from pyspark_kafkalog.storage.broker_config import BrokerConfig
+from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.foreign_root import ForeignRoot
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.staging import StagedFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafkalog.storage.log_reader import LogReader
+
+__all__ = ["CommitResult", "IsolationLevel", "LogDir", "PartitionDescription", "TopicDescription"]
+
+IsolationLevel = Literal["read_uncommitted", "read_committed"]
+
+#: Uncompressed bytes of a record batch. Kafka's producers send at 16 KiB to keep latency low; a write of a whole
+#: DataFrame has no such need, and larger batches compress better and cost less for each record.
+BATCH_SIZE_BYTES: Final = 256 << 10
+
+
+class LogDir:
+    """One root. What it tells is as of `open` or the last `refresh`, one consistent cut over all partitions."""
+
+    def __init__(self, root: OwnRoot | ForeignRoot, *, clock: Callable[[], int], fs: FileSystem) -> None:
+        self._root = root
+        self._clock = clock
+        self._fs = fs
+
+    @classmethod
+    def open(cls, path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> LogDir:
+        """Open the log directory at `path`, ours or a broker's.
+
+        Raises LogDirError when there is none or it cannot be read.
+        """
+        root = Path(path)
+        if is_ours(root):
+            return cls(OwnRoot(MetadataStore.open(root, clock=clock, fs=fs), clock=clock, fs=fs), clock=clock, fs=fs)
+        return cls(ForeignRoot(root, clock=clock), clock=clock, fs=fs)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        *,
+        server_properties: str | Path | None = None,
+        clock: Callable[[], int] = time_ms,
+        fs: FileSystem = LOCAL,
+    ) -> LogDir:
+        """Make an empty log directory of ours at `path` (its parent must be there) and open it.
+
+        `server_properties` names a file with broker-level settings (see conf/server.properties); they are kept in the
+        metadata log. Raises LogDirError when it is one already, ReadOnlyLogDirError when a broker's files are there.
+        """
+        broker_config = None if server_properties is None else BrokerConfig.load(Path(server_properties))
+        root = OwnRoot(MetadataStore.create(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
+        if broker_config is not None:
+            root.set_broker_configs(broker_config.properties)
+        return cls(root, clock=clock, fs=fs)
+
+    @classmethod
+    def open_or_create(cls, path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> LogDir:
+        """Open the log directory at `path`; where there is nothing, or an empty directory, make one of ours."""
+        root = Path(path)
+        if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+            return cls.create(root, clock=clock, fs=fs)
+        return cls.open(root, clock=clock, fs=fs)
+
+    @property
+    def path(self) -> Path:
+        return self._root.path
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether a Kafka broker wrote it, so that it is read-only here."""
+        return self._root.is_foreign
+
+    def refresh(self) -> None:
+        """Take in what has been committed since."""
+        self._root.refresh()
+
+    # Topics
+
+    def topics(self) -> tuple[str, ...]:
+        """Names of all topics, internal ones too, in order."""
+        return self._root.topics()
+
+    def topic(self, name: str) -> TopicDescription:
+        """One topic with its partitions. Raises UnknownTopicError that lists the topics there are."""
+        return self._root.topic(name)
+
+    def log_config(self, topic: str) -> LogConfig:
+        """The topic's configuration: its own over the broker-level one over Kafka's defaults."""
+        return self._own().log_config(topic)
+
+    def create_topic(
+        self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
+    ) -> TopicDescription:
+        """Create a topic; `partitions` is num.partitions by default.
+
+        Raises InvalidTopicError, TopicExistsError, InvalidConfigError.
+        """
+        self._own().create_topic(name, partitions=partitions, configs=configs or {})
+        return self.topic(name)
+
+    def ensure_topic(self, name: str) -> TopicDescription:
+        """The topic, created first if need be and auto.create.topics.enable allows it."""
+        self._own().ensure_topic(name)
+        return self.topic(name)
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Raise the number of the topic's partitions to `total`. Raises InvalidTopicError when it is no more."""
+        self._own().add_partitions(name, total=total)
+
+    def alter_topic(self, name: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
+        """Set and delete configuration overrides of the topic. Raises InvalidConfigError."""
+        self._own().alter_configs(name, add=add or {}, delete=delete)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete the topic; its files go after file.delete.delay.ms."""
+        self._own().delete_topic(name)
+
+    # Reading
+
+    def partition(self, topic: str, partition: int) -> PartitionDescription:
+        """One partition. Raises UnknownTopicError."""
+        return self._root.partition(TopicPartition(topic, partition))
+
+    def last_stable_offset(self, topic: str, partition: int) -> int:
+        """Where reading committed records ends: the oldest open transaction's first offset, or the high watermark."""
+        return self._root.last_stable_offset(TopicPartition(topic, partition))
+
+    def reader(self, topic: str, partition: int) -> LogReader:
+        """Reads the partition's records at offsets of the caller's choice."""
+        from pyspark_kafkalog.storage.log_reader import LogReader
+
+        return LogReader(self.partition(topic, partition).directory, TopicPartition(topic, partition))
+
+    def read(
+        self,
+        topic: str,
+        *,
+        partition: int | None = None,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        isolation: IsolationLevel = "read_uncommitted",
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Records of a topic, or of one partition, as a table with the columns of Spark's Kafka source.
+
+        Offsets [start_offset, end_offset) of one partition may be given; they are the log start and the high watermark
+        by default. `columns` chooses some, headers among them; all by default. The table is in memory: for more than
+        that, iterate over `reader(topic, partition).read(...)`.
+
+        Raises OffsetOutOfRangeError, UnknownTopicError, CorruptRecordError.
+        """
+        import pyarrow as pa
+
+        from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+
+        if partition is None and (start_offset is not None or end_offset is not None):
+            raise OffsetOutOfRangeError("offsets are of one partition: name it")
+        schema = KAFKA_SCHEMA if columns is None else pa.schema([KAFKA_SCHEMA.field(name) for name in columns])
+        chosen = self.topic(topic).partitions if partition is None else (self.partition(topic, partition),)
+        batches = [
+            batch
+            for each in chosen
+            for batch in self._read_partition(each, start_offset, end_offset, isolation, schema)
+        ]
+        return pa.Table.from_batches(batches, schema)
+
+    def _read_partition(
+        self,
+        found: PartitionDescription,
+        start_offset: int | None,
+        end_offset: int | None,
+        isolation: IsolationLevel,
+        schema: pa.Schema,
+    ) -> Iterator[pa.RecordBatch]:
+        committed = isolation == "read_committed"
+        readable_end = self.last_stable_offset(found.topic, found.partition) if committed else found.high_watermark
+        start = found.log_start_offset if start_offset is None else start_offset
+        end = readable_end if end_offset is None else min(end_offset, readable_end)
+        if not found.log_start_offset <= start <= readable_end:
+            raise OffsetOutOfRangeError(
+                f"offset {start} of {found.topic}-{found.partition} is not in "
+                f"[{found.log_start_offset}, {readable_end}]"
+            )
+        return self.reader(found.topic, found.partition).read(start, end, schema=schema, committed=committed)
+
+    # Writing
+
+    def append(
+        self,
+        topic: str,
+        records: pa.Table | pa.RecordBatch,
+        *,
+        partition: int | None = None,
+        compression_type: str | None = None,
+    ) -> CommitResult:
+        """Write records to a topic in one commit; the topic is created first if need be.
+
+        Columns of `records`: value (string or binary), and key, headers, timestamp (any Arrow timestamp; the present
+        time where null or left out). Without `partition` records with a key go where Kafka's default partitioner puts
+        them, the others are spread. `compression_type` counts where the topic's leaves it to the producer.
+
+        Raises InvalidRecordError, ReadOnlyLogDirError.
+        """
+        from pyspark_kafkalog.storage.table_stager import stage_table
+        from pyspark_kafkalog.storage.topic_stager import StagingTask
+
+        described = self.ensure_topic(topic)
+        if partition is not None and not 0 <= partition < len(described.partitions):
+            raise UnknownTopicError(f"topic {topic!r} has partitions 0 to {len(described.partitions) - 1}")
+        staged = stage_table(
+            StagingTask(root=self.path, write_id=uuid.uuid4().hex, task=0),
+            topic,
+            records,
+            partitions_count=len(described.partitions),
+            partition=partition,
+            config=self.log_config(topic),
+            asked_compression=compression_type,
+            batch_size_bytes=BATCH_SIZE_BYTES,
+            clock_ms=self._clock,
+            fs=self._fs,
+        )
+        return self.commit_staged(staged)
+
+    def commit_staged(self, staged: Sequence[StagedFile]) -> CommitResult:
+        """Make staged files part of their partitions' logs, all in one commit."""
+        return self._own().commit_staged(staged)
+
+    def _own(self) -> OwnRoot:
+        if isinstance(self._root, ForeignRoot):
+            raise ReadOnlyLogDirError(
+                f"{self.path} is a Kafka broker's log directory: it can be read, not written to or reconfigured"
+            )
+        return self._root

@@ -1,0 +1,168 @@
+"""A log directory of ours: topics and partitions as its commit log tells them, changed only by commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
+from pyspark_kafkalog.metadata import topics as topic_records
+from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.partition_directories import (
+    ensure_partition_directories,
+    put_aside,
+    remove_deleted,
+)
+from pyspark_kafkalog.metadata.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.write_commit import CommitResult, commit_staged
+from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS, BrokerConfig
+from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.staging import StagedFile
+
+#: The resource name under which settings of all brokers are kept, as with Kafka's dynamic configuration.
+_ALL_BROKERS = ""
+
+
+class OwnRoot:
+    """One root, seen as of its last `refresh`; every change refreshes it first."""
+
+    is_foreign = False
+
+    def __init__(self, store: MetadataStore, *, clock: Callable[[], int], fs: FileSystem) -> None:
+        self.path: Path = store.root
+        self._store = store
+        self._clock = clock
+        self._fs = fs
+
+    def refresh(self) -> None:
+        self._store.refresh()
+
+    # Looking
+
+    def topics(self) -> tuple[str, ...]:
+        return tuple(sorted(self._store.image.topics))
+
+    def topic(self, name: str) -> TopicDescription:
+        topic = self._store.image.topic(name)
+        partitions = tuple(self._describe(name, partition) for partition in topic.partitions)
+        return TopicDescription(name, topic.topic_id, topic.configs, partitions)
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionDescription:
+        found = self._store.image.partition(topic_partition.topic, topic_partition.partition)
+        return self._describe(topic_partition.topic, found)
+
+    def _describe(self, topic: str, partition: PartitionImage) -> PartitionDescription:
+        state = partition.state
+        return PartitionDescription(
+            topic=topic,
+            partition=partition.partition,
+            directory=self.path / str(TopicPartition(topic, partition.partition)),
+            leader_epoch=state.leader_epoch,
+            log_start_offset=state.log_start_offset,
+            high_watermark=state.log_end_offset,
+        )
+
+    def last_stable_offset(self, topic_partition: TopicPartition) -> int:
+        """The high watermark: what is committed here holds no open transaction of Kafka's kind."""
+        return self.partition(topic_partition).high_watermark
+
+    def log_config(self, topic: str) -> LogConfig:
+        image = self._store.image
+        return _broker_config(image).log_config(image.topic(topic).configs)
+
+    # Changing
+
+    def set_broker_configs(self, configs: Mapping[str, str]) -> None:
+        """Keep broker-level settings (`log.*`, `num.partitions`, …) in the metadata log, for every writer to see."""
+        known = {name: value for name, value in configs.items() if name in BROKER_CONFIGS}
+
+        def build(image: MetadataImage) -> list[MetadataRecord]:
+            there = image.broker_configs.get(_ALL_BROKERS, {})
+            BrokerConfig.from_properties({**there, **known})
+            return [
+                record("ConfigRecord", resourceType=BROKER_RESOURCE, resourceName=_ALL_BROKERS, name=name, value=value)
+                for name, value in known.items()
+                if there.get(name) != value
+            ]
+
+        self._store.commit(build, operation="alter broker configs")
+
+    def create_topic(self, name: str, *, partitions: int | None, configs: Mapping[str, str]) -> None:
+        """Commit the topic, then make its directories. `partitions` None: num.partitions."""
+
+        def build(image: MetadataImage) -> list[MetadataRecord]:
+            broker = _broker_config(image)
+            return topic_records.create_topic(
+                image,
+                name,
+                partitions=broker.num_partitions if partitions is None else partitions,
+                configs=configs,
+                broker_configs=broker.properties,
+            )
+
+        self._commit_topic(name, build, "create topic")
+
+    def ensure_topic(self, name: str) -> None:
+        """Create the topic, as a write to it may, unless it is there.
+
+        Raises UnknownTopicError when auto.create.topics.enable is false.
+        """
+
+        def build(image: MetadataImage) -> list[MetadataRecord]:
+            if name in image.topics:
+                return []
+            broker = _broker_config(image)
+            if not broker.auto_create_topics_enable:
+                image.topic(name)
+            return topic_records.create_topic(
+                image, name, partitions=broker.num_partitions, broker_configs=broker.properties
+            )
+
+        self._commit_topic(name, build, "create topic")
+
+    def add_partitions(self, name: str, *, total: int) -> None:
+        self._commit_topic(name, lambda image: topic_records.add_partitions(image, name, total=total), "add partitions")
+
+    def alter_configs(self, name: str, *, add: Mapping[str, str], delete: Collection[str]) -> None:
+        def build(image: MetadataImage) -> list[MetadataRecord]:
+            broker = _broker_config(image)
+            return topic_records.alter_configs(image, name, add=add, delete=delete, broker_configs=broker.properties)
+
+        self._commit_topic(name, build, "alter topic configs")
+
+    def delete_topic(self, name: str) -> None:
+        """Commit that the topic is gone, put its directories aside; they go after file.delete.delay.ms."""
+        with root_lock(self.path, fs=self._fs):
+            topic = self._store.refresh().topic(name)
+            if not _broker_config(self._store.image).delete_topic_enable:
+                raise InvalidConfigError(f"topic {name} cannot be deleted: delete.topic.enable is false")
+            delay_ms = self.log_config(name).file_delete_delay_ms
+            self._store.commit(lambda image: topic_records.delete_topic(image, name), operation="delete topic")
+            for partition in topic.partitions:
+                put_aside(self.path, TopicPartition(name, partition.partition), self._fs)
+            self._fs.fsync_dir(self.path)
+            remove_deleted(self.path, now_ms=self._clock(), delay_ms=delay_ms)
+
+    def commit_staged(self, staged: Sequence[StagedFile]) -> CommitResult:
+        return commit_staged(self._store, staged, broker_config=_broker_config, clock=self._clock, fs=self._fs)
+
+    def _commit_topic(self, name: str, build: Callable[[MetadataImage], list[MetadataRecord]], operation: str) -> None:
+        with root_lock(self.path, fs=self._fs):
+            image = self._store.commit(build, operation=operation).image
+            ensure_partition_directories(self.path, _topic(image, name), self._fs)
+
+
+def _topic(image: MetadataImage, name: str) -> TopicImage:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise UnknownTopicError(f"topic {name!r} was deleted by another writer meanwhile")
+    return topic
+
+
+def _broker_config(image: MetadataImage) -> BrokerConfig:
+    return BrokerConfig.from_properties(image.broker_configs.get(_ALL_BROKERS, {}))

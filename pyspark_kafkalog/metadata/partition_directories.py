@@ -1,0 +1,78 @@
+"""Partition directories of a root of ours: made, told apart by topic id, put aside when their topic is deleted.
+
+    <root>/orders-0/                     partition.metadata holds the topic's id
+    <root>/orders-0.<32 hex>-delete/     of a deleted topic, removed after file.delete.delay.ms
+
+The commit log decides which topics there are; directories follow it. A crash between a commit and its directories is
+made good by the next writer: a missing directory is made, one with another topic's id is put aside first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import uuid
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.metadata.image import TopicImage
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.partition_metadata import read_topic_id, write_topic_id
+
+_DELETE_SUFFIX: Final = "-delete"
+_DELETED_DIR = re.compile(r".+\.[0-9a-f]{32}-delete")
+
+
+def ensure_partition_directories(root: Path, topic: TopicImage, fs: FileSystem) -> None:
+    """Make the directories of `topic` that are not there. The caller holds the root's lock."""
+    made = False
+    for partition in topic.partitions:
+        made |= _ensure(root, TopicPartition(topic.name, partition.partition), topic.topic_id, fs)
+    if made:
+        fs.fsync_dir(root)
+
+
+def _ensure(root: Path, topic_partition: TopicPartition, topic_id: str, fs: FileSystem) -> bool:
+    directory = root / str(topic_partition)
+    if _topic_id_of(directory) == topic_id:
+        return False
+    if directory.exists() and _holds_a_log(directory):
+        put_aside(root, topic_partition, fs)
+    with contextlib.suppress(FileExistsError):
+        fs.mkdir(directory)
+    write_topic_id(directory / PARTITION_METADATA, topic_id, fs=fs)
+    return True
+
+
+def _topic_id_of(directory: Path) -> str | None:
+    try:
+        return read_topic_id(directory / PARTITION_METADATA)
+    except (FileNotFoundError, DiskFormatError):
+        return None
+
+
+def _holds_a_log(directory: Path) -> bool:
+    return any(directory.glob(f"*{LOG_SUFFIX}")) or (directory / PARTITION_METADATA).exists()
+
+
+def put_aside(root: Path, topic_partition: TopicPartition, fs: FileSystem) -> None:
+    """Rename the directory as Kafka does for a deleted topic; none there is fine."""
+    target = root / f"{topic_partition}.{uuid.uuid4().hex}{_DELETE_SUFFIX}"
+    with contextlib.suppress(FileNotFoundError):
+        fs.rename(root / str(topic_partition), target)
+        # The time of the rename decides when the directory goes; its own mtime may be old.
+        os.utime(target)
+
+
+def remove_deleted(root: Path, *, now_ms: int, delay_ms: int) -> None:
+    """Remove the directories of deleted topics that were put aside more than `delay_ms` ago."""
+    for directory in root.glob(f"*{_DELETE_SUFFIX}"):
+        if not _DELETED_DIR.fullmatch(directory.name) or directory.is_symlink():
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if directory.stat().st_mtime_ns // 1_000_000 + delay_ms <= now_ms:
+                shutil.rmtree(directory)

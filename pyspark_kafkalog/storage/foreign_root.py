@@ -1,0 +1,122 @@
+"""A log directory that a Kafka broker wrote: read without a broker, never written to.
+
+What a broker would know from its metadata log is read off the files: topics from the partition directories, ids from
+`partition.metadata`, high watermarks from `replication-offset-checkpoint` (the end of the last valid batch where that
+has no line), log starts from `log-start-offset-checkpoint`. The broker may be running: its checkpoint then lags by some
+seconds, and what is above it is not seen yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import MappingProxyType
+
+from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnknownTopicError
+from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
+from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.listing import list_partitions
+from pyspark_kafkalog.storage.names import (
+    CLUSTER_METADATA_TOPIC,
+    LEADER_EPOCH_CHECKPOINT,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    TopicPartition,
+)
+from pyspark_kafkalog.storage.offset_checkpoints import (
+    LOG_START_OFFSET_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+)
+from pyspark_kafkalog.storage.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.read_only_state import last_stable_offset, load_read_only
+
+
+class ForeignRoot:
+    """One root, seen as of `refresh`: partitions are looked at when first asked for, and remembered."""
+
+    is_foreign = True
+
+    def __init__(self, path: Path, *, clock: Callable[[], int]) -> None:
+        self.path = path
+        self._clock = clock
+        self._described: dict[TopicPartition, PartitionDescription] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the root anew. Raises LogDirError when it cannot be listed or holds nothing of Kafka's."""
+        partitions = list_partitions(self.path)
+        if not partitions and not (self.path / META_PROPERTIES).exists():
+            raise LogDirError(f"{self.path} is not a log directory: no {META_PROPERTIES}, no <topic>-<partition> in it")
+        self._partitions: dict[str, list[TopicPartition]] = {}
+        for each in partitions:
+            self._partitions.setdefault(each.topic, []).append(each)
+        self._high_watermarks = read_offset_checkpoint(self.path / REPLICATION_OFFSET_CHECKPOINT)
+        self._log_starts = read_offset_checkpoint(self.path / LOG_START_OFFSET_CHECKPOINT)
+        self._described.clear()
+
+    def topics(self) -> tuple[str, ...]:
+        """All topics but the metadata log, which Kafka's clients do not see either."""
+        return tuple(name for name in self._partitions if name != CLUSTER_METADATA_TOPIC)
+
+    def topic(self, name: str) -> TopicDescription:
+        partitions = tuple(self._describe(each) for each in self._partitions_of(name))
+        topic_id = self._topic_id(each.directory for each in partitions)
+        return TopicDescription(name, topic_id, MappingProxyType({}), partitions)
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionDescription:
+        there = self._partitions_of(topic_partition.topic)
+        if topic_partition not in there:
+            numbers = ", ".join(str(each.partition) for each in there)
+            raise UnknownTopicError(
+                f"topic {topic_partition.topic!r} has no partition {topic_partition.partition} in {self.path}, "
+                f"there are: {numbers}"
+            )
+        return self._describe(topic_partition)
+
+    def last_stable_offset(self, topic_partition: TopicPartition) -> int:
+        found = self.partition(topic_partition)
+        return last_stable_offset(
+            found.directory,
+            log_start_offset=found.log_start_offset,
+            high_watermark=found.high_watermark,
+            now_ms=self._clock(),
+        )
+
+    def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        there = self._partitions.get(topic)
+        if there is None:
+            names = ", ".join(self.topics()[:20]) or "none"
+            raise UnknownTopicError(f"there is no topic {topic!r} in {self.path}; topics there are: {names}")
+        return there
+
+    def _describe(self, topic_partition: TopicPartition) -> PartitionDescription:
+        found = self._described.get(topic_partition)
+        if found is None:
+            found = self._described[topic_partition] = self._look(topic_partition)
+        return found
+
+    def _look(self, topic_partition: TopicPartition) -> PartitionDescription:
+        directory = self.path / str(topic_partition)
+        try:
+            state = load_read_only(directory, log_start_offset=self._log_starts.get(topic_partition, 0))
+        except PermissionError as error:
+            raise LogDirError(error.errno, f"cannot read the partition: {error.strerror}", error.filename) from error
+        latest = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).latest
+        high_watermark = min(self._high_watermarks.get(topic_partition, state.log_end_offset), state.log_end_offset)
+        return PartitionDescription(
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
+            directory=directory,
+            leader_epoch=0 if latest is None else latest.epoch,
+            log_start_offset=state.log_start_offset,
+            high_watermark=max(high_watermark, state.log_start_offset),
+        )
+
+    def _topic_id(self, directories: Iterable[Path]) -> str | None:
+        for directory in directories:
+            try:
+                return read_topic_id(directory / PARTITION_METADATA)
+            except (FileNotFoundError, DiskFormatError):
+                continue
+        return None

@@ -1,0 +1,197 @@
+"""Reading a partition's records as Arrow batches: no lock, no write, memory bounded by chunk and batch size.
+
+A reader is told offsets, never file positions, and finds the segment by the floor of the base offsets. Retention and
+the cleaner may take or replace a segment while it reads: an open file goes on to be readable, and a name that is gone
+makes it list the directory anew and go on from the offset that it has reached.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.record.arrow import to_record_batch
+from pyspark_kafkalog.record.decode import decode_slices
+from pyspark_kafkalog.record.plain import decode_batch
+from pyspark_kafkalog.storage.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.listing import list_base_offsets
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.segment_reader import BatchRun, SegmentReader
+
+_REPLACED_SEGMENT_TRIES: Final = 10
+_NO_TARGET_BYTES: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Offsets [start_offset, end_offset) to read in one task, and about how many bytes of `.log` they take."""
+
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampAndOffset:
+    """A record's timestamp in ms and its offset."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class LogReader:
+    """Reads one partition directory."""
+
+    def __init__(self, directory: Path, topic_partition: TopicPartition) -> None:
+        self.directory = directory
+        self.topic_partition = topic_partition
+
+    def read(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        schema: pa.Schema,
+        committed: bool = False,
+        min_timestamp_ms: int | None = None,
+        until_timestamp_ms: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Records with start_offset <= offset < end_offset as batches of `schema` (a choice of KAFKA_SCHEMA's columns).
+
+        `committed` leaves out records of aborted transactions; the caller then ends at the last stable offset. With a
+        timestamp range only records in [min, until) come. Control records never come.
+
+        Raises CorruptRecordError for damage in the range, or when the log ends before `end_offset`, and
+        OffsetOutOfRangeError when `start_offset` lies below the first segment: retention has taken it.
+        """
+        columns = frozenset(schema.names) - {"topic", "partition"}
+        aborted = AbortedTransactions.overlapping(self.directory, start_offset, end_offset) if committed else None
+        for run in self.runs(start_offset, end_offset, min_timestamp_ms=min_timestamp_ms):
+            batches = run.batches if aborted is None else aborted.keep(run.batches)
+            for decoded in decode_slices(
+                run.data,
+                batches,
+                data_position=run.position,
+                file=run.file,
+                columns=columns,
+                start_offset=start_offset,
+                end_offset=end_offset,
+                min_timestamp_ms=min_timestamp_ms,
+                until_timestamp_ms=until_timestamp_ms,
+            ):
+                yield to_record_batch(
+                    decoded, schema, topic=self.topic_partition.topic, partition=self.topic_partition.partition
+                )
+
+    def runs(self, start_offset: int, end_offset: int, *, min_timestamp_ms: int | None = None) -> Iterator[BatchRun]:
+        """Runs of checked batches that overlap [start_offset, end_offset); a run's data is good until the next.
+
+        With `min_timestamp_ms` batches that the time indexes show to be older may be left out.
+        """
+        next_offset = start_offset
+        tries_left = _REPLACED_SEGMENT_TRIES
+        while next_offset < end_offset:
+            base_offset, following = self._floor_segment(next_offset)
+            if base_offset >= end_offset:
+                return
+            try:
+                segment = SegmentReader(self.directory, base_offset)
+            except FileNotFoundError:
+                tries_left -= 1
+                if not tries_left:
+                    raise
+                continue
+            with segment:
+                position = segment.position_for_offset(next_offset)
+                if min_timestamp_ms is not None:
+                    position = max(position, segment.position_for_timestamp(min_timestamp_ms))
+                yield from segment.runs(position, start_offset=next_offset, end_offset=end_offset)
+                if following is None and segment.reached_offset < end_offset:
+                    raise self._log_too_short(segment, end_offset)
+                next_offset = max(next_offset, segment.reached_offset, following or 0)
+
+    def offset_for_timestamp(self, timestamp_ms: int, start_offset: int, end_offset: int) -> TimestampAndOffset | None:
+        """The first record in offset order in [start_offset, end_offset) whose timestamp is at or after the one given.
+
+        Control records count, as in Kafka's ListOffsets. None when there is none.
+        """
+        for run in self.runs(start_offset, end_offset, min_timestamp_ms=timestamp_ms):
+            for batch in run.batches[run.batches["max_timestamp_ms"] >= timestamp_ms]:
+                at = int(batch["position"]) - run.position
+                decoded = decode_batch(run.data, at, file=run.file, file_position=int(batch["position"]))
+                for record in decoded.records:
+                    if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset < end_offset:
+                        return TimestampAndOffset(record.timestamp_ms, record.offset)
+        return None
+
+    def split(self, start_offset: int, end_offset: int, target_bytes: int) -> list[Split]:
+        """Cut [start_offset, end_offset) at index entries into splits of about `target_bytes` of `.log` each."""
+        splits: list[Split] = []
+        split_start, split_bytes = start_offset, 0
+        bases = list_base_offsets(self.directory)
+        first = max(bisect.bisect_right(bases, start_offset) - 1, 0)
+        for base_offset, following in zip(bases[first:], [*bases[first + 1 :], end_offset], strict=True):
+            if base_offset >= end_offset:
+                break
+            for cut_offset, size_bytes in self._cut_points(
+                base_offset,
+                max(start_offset, base_offset),
+                min(following, end_offset),
+                first_bytes=target_bytes - split_bytes,
+                each_bytes=target_bytes,
+            ):
+                split_bytes += size_bytes
+                if split_bytes >= target_bytes and split_start < cut_offset < end_offset:
+                    splits.append(Split(split_start, cut_offset, split_bytes))
+                    split_start, split_bytes = cut_offset, 0
+        if split_start < end_offset:
+            splits.append(Split(split_start, end_offset, split_bytes))
+        return splits
+
+    def size_bytes(self, start_offset: int, end_offset: int) -> int:
+        """About how many bytes of `.log` the offsets [start_offset, end_offset) take, by the indexes."""
+        return sum(each.size_bytes for each in self.split(start_offset, end_offset, _NO_TARGET_BYTES))
+
+    def _cut_points(
+        self, base_offset: int, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
+    ) -> list[tuple[int, int]]:
+        try:
+            with SegmentReader(self.directory, base_offset) as segment:
+                return list(
+                    segment.cut_points(start_offset, end_offset, first_bytes=first_bytes, each_bytes=each_bytes)
+                )
+        except FileNotFoundError:
+            return []
+
+    def _floor_segment(self, offset: int) -> tuple[int, int | None]:
+        """Base offset of the segment that holds `offset`, and of the one that follows."""
+        bases = list_base_offsets(self.directory)
+        if not bases:
+            raise CorruptRecordError(
+                file=str(self.directory),
+                position=0,
+                expected=f"a segment with offset {offset}",
+                found=f"no {LOG_SUFFIX} file",
+                advice="check that the path is a partition directory and whether the topic was deleted",
+            )
+        at = bisect.bisect_right(bases, offset) - 1
+        if at < 0:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.topic_partition} is below {bases[0]}, its first segment"
+            )
+        return bases[at], bases[at + 1] if at + 1 < len(bases) else None
+
+    def _log_too_short(self, segment: SegmentReader, end_offset: int) -> DiskFormatError:
+        return CorruptRecordError(
+            file=str(segment_file(self.directory, segment.base_offset, LOG_SUFFIX)),
+            position=segment.size_bytes,
+            expected=f"batches up to offset {end_offset - 1}",
+            found=f"the end of the log at offset {segment.reached_offset}",
+            advice="committed records are missing: restore the file from a copy",
+        )

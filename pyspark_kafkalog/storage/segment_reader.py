@@ -1,0 +1,229 @@
+"""Reading one segment's `.log` without a lock and without writing anything.
+
+Runs of whole batches come out of a bounded buffer, their headers and CRCs checked. The segment's indexes give the
+place to start from, as hints: an entry counts only after the batch it points at has confirmed it, and without a usable
+one reading starts at the first byte. A torn batch at the end, which a crash leaves, is an error here only when a caller
+asks for offsets that should lie in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.record.header import (
+    BATCH_DTYPE,
+    LOG_OVERHEAD_BYTES,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    BatchHeader,
+    parse_header,
+)
+from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
+from pyspark_kafkalog.storage.mapped_index import MAX_INDEX_BYTES, MappedIndex
+from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
+from pyspark_kafkalog.storage.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.time_index import TimeIndex
+
+CHUNK_BYTES: Final = 4 << 20
+#: A batch longer than this is taken for damage, so that no length from disk decides how much memory is used.
+BATCH_BYTES_MAX: Final = 256 << 20
+
+_Index = TypeVar("_Index", bound=MappedIndex)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """Whole batches in a row. `data` (uint8) starts at byte `position` of the file and is reused by the next run."""
+
+    file: str
+    data: NDArray[np.uint8]
+    position: int
+    batches: NDArray[np.void]
+
+
+class SegmentReader:
+    """One open segment. Use as a context manager."""
+
+    def __init__(self, directory: Path, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._directory = directory
+        self.file = str(segment_file(directory, base_offset, LOG_SUFFIX))
+        self._fd = os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
+        self.size_bytes = os.fstat(self._fd).st_size
+        self.reached_offset = base_offset  # the offset after the last batch that `runs` has come past
+        self._offset_index = self._open_index(OffsetIndex, INDEX_SUFFIX)
+        self._time_index = self._open_index(TimeIndex, TIME_INDEX_SUFFIX)
+
+    def _open_index(self, kind: type[_Index], suffix: str) -> _Index | None:
+        """The index for reading, None when there is none to use."""
+        path = segment_file(self._directory, self.base_offset, suffix)
+        try:
+            return kind.open(path, self.base_offset, max_index_bytes=MAX_INDEX_BYTES)
+        except (OSError, DiskFormatError):
+            return None
+
+    def __enter__(self) -> SegmentReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close_handler()
+        os.close(self._fd)
+
+    def header_at(self, position: int) -> BatchHeader:
+        """The batch header at byte `position`. Raises CorruptRecordError."""
+        head = os.pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
+        return parse_header(head, 0, file=self.file, file_position=position)
+
+    def position_for_offset(self, offset: int) -> int:
+        """A position to read from so that no batch with `offset` or a later one is missed."""
+        if self._offset_index is None:
+            return 0
+        indexed_offset, position = self._offset_index.lookup(offset)
+        if not 0 < position < self.size_bytes:
+            return 0
+        try:
+            confirmed = self.header_at(position).last_offset == indexed_offset
+        except DiskFormatError:
+            confirmed = False
+        return position if confirmed else 0
+
+    def locate(self, offset: int) -> int | None:
+        """Position of the first batch whose last offset is at or above `offset`, None when the segment has none.
+
+        Raises CorruptRecordError for a damaged header on the way from the index entry to the batch.
+        """
+        position = self.position_for_offset(offset)
+        while position < self.size_bytes:
+            header = self.header_at(position)
+            if header.last_offset >= offset:
+                return position
+            position += header.size_bytes
+        return None
+
+    def position_for_timestamp(self, timestamp_ms: int) -> int:
+        """A position to read from so that no batch holding a timestamp of `timestamp_ms` or later is missed."""
+        if self._time_index is None:
+            return 0
+        indexed_ms, indexed_offset = self._time_index.lookup(timestamp_ms)
+        if indexed_offset <= self.base_offset:
+            return 0
+        return self._confirm_timestamp(indexed_ms, indexed_offset)
+
+    def _confirm_timestamp(self, indexed_ms: int, indexed_offset: int) -> int:
+        """Where the batch lies whose last offset and largest timestamp the time index names, else 0."""
+        try:
+            position = self.locate(indexed_offset)
+            if position is not None:
+                header = self.header_at(position)
+                if header.last_offset == indexed_offset and header.max_timestamp_ms == indexed_ms:
+                    return position
+        except DiskFormatError:
+            pass
+        return 0
+
+    def runs(
+        self,
+        position: int,
+        *,
+        start_offset: int,
+        end_offset: int,
+        chunk_bytes: int = CHUNK_BYTES,
+        check_crcs: bool = True,
+    ) -> Iterator[BatchRun]:
+        """Runs of batches from byte `position` on that overlap [start_offset, end_offset).
+
+        Raises CorruptRecordError at a damaged batch, or where the file ends inside one that is still asked for.
+        """
+        buffer = np.empty(min(chunk_bytes, max(self.size_bytes - position, 1)), dtype=np.uint8)
+        while position < self.size_bytes:
+            length = os.preadv(self._fd, [buffer.data], position)
+            scan = scan_batches(buffer[:length], file=self.file, file_position=position)
+            wanted = _overlapping(scan.batches, start_offset, end_offset)
+            if len(wanted):
+                if check_crcs:
+                    verify_crcs(buffer[:length], wanted, data_position=position, file=self.file)
+                yield BatchRun(self.file, buffer[:length], position, wanted)
+            if len(scan.batches):
+                self.reached_offset = int(scan.batches["last_offset"][-1]) + 1
+            if self.reached_offset >= end_offset:
+                return
+            if scan.fault is not None:
+                raise scan.fault
+            position += scan.consumed_bytes
+            if scan.consumed_bytes == 0:
+                buffer = np.empty(self._whole_batch_bytes(position), dtype=np.uint8)
+
+    def cut_points(
+        self, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
+    ) -> Iterator[tuple[int, int]]:
+        """Places to cut [start_offset, end_offset) at: (offset, bytes since the place before), `end_offset` last.
+
+        The first cut comes after about `first_bytes`, the others `each_bytes` apart, always behind an indexed batch.
+        From the index alone: a wrong one makes uneven cuts, never wrong records.
+        """
+        offsets, positions = self._index_arrays()
+        position = _position_before(offsets, positions, start_offset)
+        end_position = self.size_bytes
+        if len(offsets) and offsets[-1] >= end_offset:
+            end_position = _position_before(offsets, positions, end_offset)
+        if end_position - position >= first_bytes:
+            inside = (offsets >= start_offset) & (offsets < end_offset - 1)
+            offsets, positions = offsets[inside], positions[inside]
+            at = int(np.searchsorted(positions, position + first_bytes))
+            while at < len(positions):
+                yield int(offsets[at]) + 1, int(positions[at]) - position
+                position = int(positions[at])
+                at = max(at + 1, int(np.searchsorted(positions, position + each_bytes)))
+        yield end_offset, max(end_position - position, 0)
+
+    def _index_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offsets and positions of the offset index's entries, none where it cannot be used."""
+        if self._offset_index is None:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        entries = self._offset_index.entries_array()
+        return np.ascontiguousarray(entries["offset"]), np.ascontiguousarray(entries["position"])
+
+    def _whole_batch_bytes(self, position: int) -> int:
+        """Length of the batch at `position`, which the file must hold whole, also after a look at its present size."""
+        self.size_bytes = os.fstat(self._fd).st_size
+        left = self.size_bytes - position
+        head = os.pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
+        if len(head) >= LOG_OVERHEAD_BYTES:
+            expected = LOG_OVERHEAD_BYTES + int.from_bytes(head[8:12], "big", signed=True)
+        else:
+            expected = RECORD_BATCH_OVERHEAD_BYTES
+        if expected > left or expected > BATCH_BYTES_MAX:
+            raise CorruptRecordError(
+                file=self.file,
+                position=position,
+                expected=f"a whole batch of {expected} bytes (at most {BATCH_BYTES_MAX})",
+                found=f"{left} bytes to the end of the file",
+                advice="a torn tail is cut when the log is next opened for writing",
+            )
+        return expected
+
+
+def _overlapping(batches: NDArray[np.void], start_offset: int, end_offset: int) -> NDArray[np.void]:
+    """The rows of a batch table (offsets rising) that overlap [start_offset, end_offset)."""
+    first = int(np.searchsorted(batches["last_offset"], start_offset, side="left"))
+    last = int(np.searchsorted(batches["base_offset"], end_offset, side="left"))
+    return batches[first:last] if first < last else np.empty(0, dtype=BATCH_DTYPE)
+
+
+def _position_before(offsets: NDArray[np.int64], positions: NDArray[np.int64], offset: int) -> int:
+    """Position of the last index entry below `offset`, 0 where there is none."""
+    at = int(np.searchsorted(offsets, offset)) - 1
+    return int(positions[at]) if at >= 0 else 0
