@@ -199,7 +199,7 @@ def _check_compaction_lag(values: Mapping[str, ConfigValue]) -> None:
     assert isinstance(maximum, int)
     if minimum > maximum:
         raise InvalidConfigError(
-            f"min.compaction.lag.ms={minimum} is not allowed: expected at most {maximum}, max.compaction.lag.ms"
+            f"min.compaction.lag.ms={minimum} is not allowed: expected at most max.compaction.lag.ms={maximum}"
         )
 
 

@@ -1,0 +1,282 @@
+"""Checkpoint files: leader epochs, offsets, topic ids; what Kafka takes and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError
+from pyspark_kafkalog.storage.leader_epochs import EpochEntry, LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
+from pyspark_kafkalog.storage.partition_metadata import read_topic_id, write_topic_id
+from pyspark_kafkalog.storage.text_checkpoint import parse_checkpoint
+
+_UUID = "UU043bJQTDCZbZ9gozZPMQ"
+
+
+@pytest.mark.parametrize("content", [b"", b"0", b"0\n", b"0\n0", b"0\n0\n", b"+0\n-0\n", b"0\r\n0\r\n"])
+def test_files_without_entries(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(content)
+    assert read_offset_checkpoint(path) == {}
+    assert LeaderEpochCheckpoint.open(path).entries == ()
+
+
+def test_absent_file_holds_nothing_and_is_not_made(tmp_path: Path) -> None:
+    assert read_offset_checkpoint(tmp_path / "checkpoint") == {}
+    assert LeaderEpochCheckpoint.open(tmp_path / "leader-epoch-checkpoint").entries == ()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", [b"0\n1\na 0 5", b"0\n1\na 0 5\n", b"0\r\n1\r\na\t0  5 \r\n", b"0\r1\ra 0 +5"])
+def test_blanks_and_line_ends_that_kafka_takes(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(content)
+    assert read_offset_checkpoint(path) == {TopicPartition("a", 0): 5}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected", "position"),
+    [
+        (b"\n", "the version on line 1", 0),
+        (b"x\n", "the version on line 1", 0),
+        (b" 0\n0\n", "the version on line 1", 0),
+        (b"1\n0\n", "checkpoint version 0", 0),
+        (b"99999999999\n0\n", "the version on line 1", 0),
+        (b"0\n\n", "the number of entries on line 2", 2),
+        (b"0\nmany\n", "the number of entries on line 2", 2),
+        (b"0\n1\n", "1 entries", 4),
+        (b"0\n2\na 0 5\n", "2 entries", 10),
+        (b"0\n0\na 0 5\n", "0 entries", 10),
+        (b"0\n-1\n", "-1 entries", 5),
+        (b"0\n1\n\n", "on line 3", 4),
+        (b"0\n1\n a 0 5\n", "on line 3", 4),
+        (b"0\n1\na 0\n", "on line 3", 4),
+        (b"0\n1\na 0 5 6\n", "on line 3", 4),
+        (b"0\n2\na 0 5\nb zero 5\n", "on line 4", 10),
+        (b"0\n1\na 2147483648 5\n", "on line 3", 4),
+        (b"0\n1\na 0 9223372036854775808\n", "on line 3", 4),
+        (b"0\n1\na 0 " + b"9" * 5000 + b"\n", "on line 3", 4),
+        (b"0\n1\n\xff 0 5\n", "text in UTF-8", 4),
+    ],
+)
+def test_damaged_offset_checkpoint_names_the_line(tmp_path: Path, content: bytes, expected: str, position: int) -> None:
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.write_bytes(content)
+    with pytest.raises(CorruptIndexError, match="recovery-point-offset-checkpoint") as caught:
+        read_offset_checkpoint(path)
+    assert expected in caught.value.expected
+    assert caught.value.position == position
+
+
+@pytest.mark.parametrize("length_bytes", [3, 5, 6, 7, 8, 9, 10, 14])
+def test_truncated_offset_checkpoint_is_corrupt_or_as_kafka_reads_it(tmp_path: Path, length_bytes: int) -> None:
+    path = tmp_path / "checkpoint"
+    write_offset_checkpoint(path, {TopicPartition("a", 0): 15, TopicPartition("b", 1): 20})
+    path.write_bytes(path.read_bytes()[:length_bytes])
+    with pytest.raises(CorruptIndexError):
+        read_offset_checkpoint(path)
+
+
+def test_huge_checkpoint_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    with path.open("wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(CorruptIndexError, match="at most"):
+        read_offset_checkpoint(path)
+
+
+def test_offsets_are_written_by_topic_and_partition(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    write_offset_checkpoint(path, {TopicPartition("b", 0): 1, TopicPartition("a", 10): 2, TopicPartition("a", 9): 3})
+    assert path.read_text() == "0\n3\na 9 3\na 10 2\nb 0 1\n"
+    assert [one.name for one in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for candidate in (data, b"0\n1\n" + data):
+        with contextlib.suppress(CorruptIndexError):
+            assert isinstance(parse_checkpoint(candidate, tuple, file="f"), list)
+
+
+def _epochs(path: Path, *entries: tuple[int, int]) -> LeaderEpochCheckpoint:
+    epochs = LeaderEpochCheckpoint.open(path / "leader-epoch-checkpoint")
+    epochs.assign_many(EpochEntry(*entry) for entry in entries)
+    return epochs
+
+
+@pytest.mark.parametrize(
+    ("assigned", "entries"),
+    [
+        ((6, 40), [(2, 0), (3, 10), (5, 30), (6, 40)]),
+        ((6, 30), [(2, 0), (3, 10), (6, 30)]),
+        ((6, 5), [(2, 0), (6, 5)]),
+        ((6, 0), [(6, 0)]),
+        ((4, 40), [(2, 0), (3, 10), (4, 40)]),
+        ((3, 40), [(2, 0), (3, 40)]),
+        ((5, 30), [(2, 0), (3, 10), (5, 30)]),
+        ((5, 35), [(2, 0), (3, 10), (5, 30)]),
+        ((5, 20), [(2, 0), (3, 10), (5, 20)]),
+        ((5, 10), [(2, 0), (5, 10)]),
+        ((0, 100), [(0, 100)]),
+    ],
+)
+def test_assigning_an_epoch_drops_what_contradicts_it(
+    tmp_path: Path, assigned: tuple[int, int], entries: list[tuple[int, int]]
+) -> None:
+    epochs = _epochs(tmp_path, (2, 0), (3, 10), (5, 30))
+    assert epochs.assign(*assigned) == (entries != [(2, 0), (3, 10), (5, 30)])
+    assert list(epochs.entries) == entries
+    lines = "".join(f"{epoch} {start}\n" for epoch, start in entries)
+    assert (tmp_path / "leader-epoch-checkpoint").read_text() == f"0\n{len(entries)}\n{lines}"
+    assert list(LeaderEpochCheckpoint.open(tmp_path / "leader-epoch-checkpoint").entries) == entries
+
+
+def test_negative_epochs_and_offsets_are_refused(tmp_path: Path) -> None:
+    epochs = _epochs(tmp_path)
+    for entry in ((-1, 0), (0, -1)):
+        with pytest.raises(ValueError, match="negative"):
+            epochs.assign(*entry)
+    assert not list(tmp_path.iterdir())
+
+
+def test_epoch_of_an_offset_is_the_last_that_had_begun(tmp_path: Path) -> None:
+    epochs = _epochs(tmp_path, (2, 5), (3, 10), (5, 30))
+    assert [epochs.epoch_for_offset(offset) for offset in (0, 4, 5, 9, 10, 29, 30, 10**12)] == [
+        None,
+        None,
+        2,
+        2,
+        3,
+        3,
+        5,
+        5,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"), [(-1, (-1, -1)), (1, (1, 5)), (2, (2, 10)), (4, (3, 30)), (5, (5, 77)), (6, (-1, -1))]
+)
+def test_end_offset_of_an_epoch(tmp_path: Path, epoch: int, expected: tuple[int, int]) -> None:
+    assert _epochs(tmp_path, (2, 5), (3, 10), (5, 30)).end_offset_for(epoch, 77) == expected
+
+
+def test_end_offset_without_epochs_is_undefined(tmp_path: Path) -> None:
+    assert _epochs(tmp_path).end_offset_for(0, 77) == (-1, -1)
+
+
+@pytest.mark.parametrize(
+    ("end_offset", "entries"),
+    [
+        (31, [(2, 5), (3, 10), (5, 30)]),
+        (30, [(2, 5), (3, 10)]),
+        (11, [(2, 5), (3, 10)]),
+        (10, [(2, 5)]),
+        (0, []),
+        (-1, [(2, 5), (3, 10), (5, 30)]),
+    ],
+)
+def test_truncation_at_the_end(tmp_path: Path, end_offset: int, entries: list[tuple[int, int]]) -> None:
+    epochs = _epochs(tmp_path, (2, 5), (3, 10), (5, 30))
+    epochs.truncate_from_end(end_offset)
+    assert list(epochs.entries) == entries
+    assert list(LeaderEpochCheckpoint.open(tmp_path / "leader-epoch-checkpoint").entries) == entries
+
+
+@pytest.mark.parametrize(
+    ("start_offset", "entries"),
+    [
+        (0, [(2, 5), (3, 10), (5, 30)]),
+        (5, [(2, 5), (3, 10), (5, 30)]),
+        (7, [(2, 7), (3, 10), (5, 30)]),
+        (10, [(3, 10), (5, 30)]),
+        (29, [(3, 29), (5, 30)]),
+        (100, [(5, 100)]),
+    ],
+)
+def test_truncation_at_the_start(tmp_path: Path, start_offset: int, entries: list[tuple[int, int]]) -> None:
+    epochs = _epochs(tmp_path, (2, 5), (3, 10), (5, 30))
+    epochs.truncate_from_start(start_offset)
+    assert list(epochs.entries) == entries
+    assert list(LeaderEpochCheckpoint.open(tmp_path / "leader-epoch-checkpoint").entries) == entries
+
+
+def test_clearing_leaves_a_file_without_entries(tmp_path: Path) -> None:
+    epochs = _epochs(tmp_path, (2, 5))
+    assert (epochs.earliest, epochs.latest) == ((2, 5), (2, 5))
+    epochs.clear()
+    assert (epochs.earliest, epochs.latest) == (None, None)
+    assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n0\n"
+
+
+def test_entries_on_disk_that_fall_drop_those_before(tmp_path: Path) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_text("0\n3\n1 0\n5 50\n3 20\n")
+    assert list(LeaderEpochCheckpoint.open(path).entries) == [(1, 0), (3, 20)]
+
+
+@pytest.mark.parametrize("line", ["1", "1 2 3", "a 0", "0 a", "-1 0", "0 -1", "2147483648 0", ""])
+def test_damaged_leader_epoch_checkpoint_names_the_line(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_text(f"0\n2\n0 0\n{line}\n")
+    with pytest.raises(CorruptIndexError, match="leader-epoch-checkpoint at byte 8: expected on line 4"):
+        LeaderEpochCheckpoint.open(path)
+
+
+@pytest.mark.parametrize("length_bytes", [3, 5, 7])
+def test_truncated_leader_epoch_checkpoint_is_corrupt(tmp_path: Path, length_bytes: int) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_bytes(b"0\n2\n0 0\n1 10\n"[:length_bytes])
+    with pytest.raises(CorruptIndexError):
+        LeaderEpochCheckpoint.open(path)
+
+
+def test_topic_id_is_written_without_a_last_line_end(tmp_path: Path) -> None:
+    path = tmp_path / "partition.metadata"
+    write_topic_id(path, _UUID)
+    assert path.read_bytes() == b"version: 0\ntopic_id: UU043bJQTDCZbZ9gozZPMQ"
+    assert read_topic_id(path) == _UUID
+
+
+@pytest.mark.parametrize("content", [f"version: 3\ntopic_id: {_UUID}\nmore: 1\n", f"v:  0\r\nt:\t{_UUID}"])
+def test_topic_ids_that_kafka_reads_too(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "partition.metadata"
+    path.write_bytes(content.encode())
+    assert read_topic_id(path) == _UUID
+
+
+@pytest.mark.parametrize(
+    ("content", "expected", "position"),
+    [
+        ("", "'version: <value>' on line 1", 0),
+        ("version: 0", "'topic_id: <value>' on line 2", 11),
+        ("version: 0\n", "'topic_id: <value>' on line 2", 11),
+        ("version: 0\ntopic_id: ", "'topic_id: <value>' on line 2", 11),
+        (f"version: 0\ntopic_id: {_UUID[:20]}", "a Uuid on line 2", 11),
+        (f"version: 0\ntopic_id: {_UUID[:-1]}", "a Uuid on line 2", 11),
+        (f"version: 0\ntopic_id: {'A' * 22}", "other than zero", 11),
+        (f"version: -1\ntopic_id: {_UUID}", "a version of 0 or more", 0),
+        (f"version: x\ntopic_id: {_UUID}", "a version of 0 or more", 0),
+        ("\x00" * 3, "'version: <value>' on line 1", 0),
+    ],
+)
+def test_damaged_partition_metadata_names_the_line(tmp_path: Path, content: str, expected: str, position: int) -> None:
+    path = tmp_path / "partition.metadata"
+    path.write_text(content)
+    with pytest.raises(DiskFormatError, match=r"partition\.metadata") as caught:
+        read_topic_id(path)
+    assert expected in caught.value.expected
+    assert caught.value.position == position
+
+
+def test_huge_partition_metadata_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "partition.metadata"
+    path.write_bytes(b" " * 5000)
+    with pytest.raises(DiskFormatError, match="at most 4096"):
+        read_topic_id(path)
