@@ -75,7 +75,7 @@ def scan_headers(data, at, file_position, previous_offset, table):
         if (
             last_offset_delta < 0
             or base_offset <= previous_offset
-            or base_offset > _MAX_INT64 - last_offset_delta
+            or base_offset >= _MAX_INT64 - last_offset_delta  # the offset after it must be one, too
             or records_count < 0
         ):
             return rows, at, previous_offset, BAD_HEADER

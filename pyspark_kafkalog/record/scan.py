@@ -17,7 +17,6 @@ from pyspark_kafkalog.record.header import ATTRIBUTES_AT, BATCH_DTYPE, CRC_AT, B
 from pyspark_kafkalog.record.kernels_scan import BAD_HEADER, TABLE_FULL, scan_headers
 
 _FIRST_TABLE_ROWS = 1024
-_MAX_OFFSET = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +73,12 @@ def _header_fault(
         header = parse_header(data, at, file=file, file_position=file_position)
     except DiskFormatError as fault:
         return fault
-    if header.last_offset > _MAX_OFFSET:
-        expected = f"a last offset of at most {_MAX_OFFSET}"
-        found = f"{header.base_offset} + {header.last_offset_delta}"
-    else:
-        expected = f"a base offset above {previous_offset}, the last offset of the batch before"
-        found = str(header.base_offset)
-    return CorruptRecordError(file=file, position=file_position, expected=expected, found=found)
+    return CorruptRecordError(
+        file=file,
+        position=file_position,
+        expected=f"a base offset above {previous_offset}, the last offset of the batch before",
+        found=str(header.base_offset),
+    )
 
 
 def first_bad_crc(data: Buffer, batches: NDArray[np.void], data_position: int) -> int:
