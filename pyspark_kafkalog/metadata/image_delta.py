@@ -131,14 +131,15 @@ class ImageDelta:
             raise InvalidRecordError(f"a metadata record names topic id {topic_id}, which is no topic's")
         return name
 
+    def _has_topic(self, name: str) -> bool:
+        return name in (self.base.topics if self._topics is None else self._topics)
+
     def _change(self, name: str) -> _TopicChange:
+        """The change of a topic that is there."""
         change = self._changes.get(name)
         if change is None:
             topics = self.base.topics if self._topics is None else self._topics
-            topic = topics.get(name)
-            if topic is None:
-                raise InvalidRecordError(f"a metadata record names topic {name!r}, which is not there")
-            change = self._changes[name] = _TopicChange(topic)
+            change = self._changes[name] = _TopicChange(topics[name])
             self.touched.topics.add(name)
         return change
 
@@ -192,6 +193,8 @@ class ImageDelta:
 
     def _config(self, fields: Mapping[str, Any]) -> None:
         if fields["resourceType"] == TOPIC_RESOURCE:
+            if not self._has_topic(fields["resourceName"]):
+                return  # Kafka's snapshots keep configs of topics that were deleted
             configs = self._change(fields["resourceName"]).configs
         elif fields["resourceType"] == BROKER_RESOURCE:
             broker = fields["resourceName"]

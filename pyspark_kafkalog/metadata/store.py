@@ -218,8 +218,10 @@ class MetadataStore:
             except (CommitConflictError, CommitStateUnknownError) as error:
                 failure = error
             self._back_off(attempt)
-        assert failure is not None
-        raise failure
+        own = self._find_own(commit_id, failure)
+        if own is not None:
+            return CommitOutcome(self._image, own)
+        raise failure if failure is not None else ValueError("max_attempts must be 1 or more")
 
     def _find_own(self, commit_id: str, failure: Exception | None) -> Commit | None:
         """Refresh; after an attempt whose end is unknown, make sure of our commit if it turns up."""

@@ -1,0 +1,215 @@
+"""The commit log: one file a commit, put if absent, hostile files named."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafkalog.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptRecordError,
+    InvalidRecordError,
+    UnsupportedFormatError,
+)
+from pyspark_kafkalog.metadata.commit_log import MAX_COMMIT_BYTES, CommitLog
+from pyspark_kafkalog.metadata.records import MetadataRecord, record
+from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.storage.filesystem import FileSystem
+
+
+def feature(level: int) -> MetadataRecord:
+    return record("FeatureLevelRecord", name="a", featureLevel=level)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CommitLog:
+    return CommitLog(tmp_path)
+
+
+def names(log: CommitLog) -> list[str]:
+    return sorted(path.name for path in log.directory.iterdir())
+
+
+def test_commits_read_back_one_file_each(log: CommitLog) -> None:
+    first = log.publish(0, [feature(1), feature(2)], timestamp_ms=10)
+    second = log.publish(first.next_offset, [feature(3)], timestamp_ms=20)
+    assert names(log) == ["00000000000000000000.log", "00000000000000000002.log"]
+    assert list(log.read_from(0)) == [first, second]
+    assert list(log.replay()) == [first, second]
+    assert (second.base_offset, second.next_offset, second.timestamp_ms) == (2, 3, 20)
+    assert log.read(3) is None
+    assert list(log.read_from(2)) == [second]
+
+
+def test_of_racing_writers_exactly_one_wins(log: CommitLog) -> None:
+    writers = 8
+    start = threading.Barrier(writers)
+    won: list[int] = []
+    lost: list[int] = []
+
+    def race(level: int) -> None:
+        start.wait()
+        try:
+            log.publish(0, [feature(level)], timestamp_ms=1)
+            won.append(level)
+        except CommitConflictError:
+            lost.append(level)
+
+    threads = [threading.Thread(target=race, args=(level,)) for level in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert len(lost) == writers - 1
+    commit = log.read(0)
+    assert commit is not None
+    assert commit.records[0].fields["featureLevel"] == won[0]
+    assert names(log) == ["00000000000000000000.log"]
+
+
+class FailingCalls(FileSystem):
+    """Fails the named call, before or after it took effect."""
+
+    def __init__(self, call: str, *, after: bool) -> None:
+        self._call = call
+        self._after = after
+
+    def _fail(self, call: str, *, after: bool) -> None:
+        if call == self._call and after == self._after:
+            raise OSError(errno.EIO, "injected")
+
+    def pwrite_all(self, fd: int, data: object, position: int) -> None:
+        self._fail("pwrite", after=False)
+        super().pwrite_all(fd, data, position)
+
+    def fsync(self, fd: int) -> None:
+        self._fail("fsync", after=False)
+        super().fsync(fd)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._fail("link", after=False)
+        super().link(source, target)
+        self._fail("link", after=True)
+
+    def unlink(self, path: Path) -> None:
+        self._fail("unlink", after=False)
+        super().unlink(path)
+
+    def fsync_dir(self, directory: Path) -> None:
+        self._fail("fsync_dir", after=False)
+        super().fsync_dir(directory)
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fsync"])
+def test_failure_before_the_link_leaves_no_commit_and_no_litter(tmp_path: Path, call: str) -> None:
+    log = CommitLog(tmp_path, fs=FailingCalls(call, after=False))
+    with pytest.raises(OSError, match="injected"):
+        log.publish(0, [feature(1)], timestamp_ms=1)
+    assert names(log) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "after", "there"),
+    [("link", False, False), ("link", True, True), ("unlink", False, True), ("fsync_dir", False, True)],
+)
+def test_failure_at_or_after_the_link_is_a_state_unknown(tmp_path: Path, call: str, after: bool, there: bool) -> None:
+    log = CommitLog(tmp_path, fs=FailingCalls(call, after=after))
+    with pytest.raises(CommitStateUnknownError, match=r"00000000000000000000\.log"):
+        log.publish(0, [feature(1)], timestamp_ms=1)
+    assert (log.read(0) is not None) == there
+
+
+def test_leftover_temporary_file_is_never_read(log: CommitLog) -> None:
+    log.publish(0, [feature(1)], timestamp_ms=1)
+    (log.directory / "00000000000000000001.log.0123456789abcdef.tmp").write_bytes(b"half a commit")
+    assert len(list(log.replay())) == 1
+    assert log.read(1) is None
+
+
+def test_flipped_byte_anywhere_is_found_and_the_file_named(log: CommitLog) -> None:
+    log.publish(0, [feature(1), feature(2)], timestamp_ms=1)
+    path = log.path(0)
+    good = path.read_bytes()
+    for at in range(len(good)):
+        if 12 <= at < 16:
+            continue  # the leader epoch is outside the CRC and means nothing here
+        bad = bytearray(good)
+        bad[at] ^= 0x10
+        path.write_bytes(bad)
+        with pytest.raises((CorruptRecordError, UnsupportedFormatError), match=r"00000000000000000000\.log"):
+            log.read(0)
+
+
+def test_truncated_file_is_found_at_every_length(log: CommitLog) -> None:
+    log.publish(0, [feature(1)], timestamp_ms=1)
+    good = log.path(0).read_bytes()
+    for length in range(len(good)):
+        log.path(0).write_bytes(good[:length])
+        with pytest.raises(CorruptRecordError):
+            log.read(0)
+
+
+def test_file_under_another_commits_name_is_refused(log: CommitLog) -> None:
+    log.publish(0, [feature(1)], timestamp_ms=1)
+    os.rename(log.path(0), log.path(7))
+    with pytest.raises(CorruptRecordError, match="expected base offset 7"):
+        log.read(7)
+
+
+def test_second_batch_in_a_file_is_refused(log: CommitLog) -> None:
+    log.publish(0, [feature(1)], timestamp_ms=1)
+    log.path(0).write_bytes(log.path(0).read_bytes() * 2)
+    with pytest.raises(CorruptRecordError, match="one batch that fills the file"):
+        log.read(0)
+
+
+def test_null_value_and_control_batch_are_refused(log: CommitLog) -> None:
+    null = Record(offset=0, timestamp_ms=1, key=None, value=None)
+    log.path(0).write_bytes(encode_batch([null]))
+    with pytest.raises(CorruptRecordError, match="found null"):
+        log.read(0)
+    control = Record(offset=0, timestamp_ms=1, key=b"\0\0\0\2", value=b"")
+    log.path(0).write_bytes(encode_batch([control], is_control=True))
+    with pytest.raises(CorruptRecordError, match="control batch"):
+        log.read(0)
+
+
+def test_file_too_large_to_be_a_commit_is_not_read(log: CommitLog) -> None:
+    with log.path(0).open("wb") as file:
+        file.truncate(MAX_COMMIT_BYTES + 1)
+    with pytest.raises(CorruptRecordError, match="at most"):
+        log.read(0)
+
+
+def test_missing_commit_in_the_middle_is_named(log: CommitLog) -> None:
+    for offset in range(3):
+        log.publish(offset, [feature(1)], timestamp_ms=1)
+    log.path(1).unlink()
+    with pytest.raises(CorruptRecordError, match=r"00000000000000000001\.log.*there is one at 2"):
+        list(log.replay())
+
+
+def test_commit_without_records_is_refused(log: CommitLog) -> None:
+    with pytest.raises(InvalidRecordError, match="at least one record"):
+        log.publish(0, [], timestamp_ms=1)
+
+
+def test_probe_for_news_opens_one_name_only(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    for offset in range(20):
+        log.publish(offset, [feature(1)], timestamp_ms=1)
+    opened = []
+    real = os.open
+
+    def count(path: object, *rest: object, **more: object) -> int:
+        opened.append(path)
+        return real(path, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", count)
+    assert list(log.read_from(20)) == []
+    assert opened == [log.path(20)]

@@ -1,0 +1,238 @@
+"""The image built from a real broker's metadata log against what Kafka's tools said of that broker; topic builders."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafkalog.errors import (
+    InvalidConfigError,
+    InvalidRecordError,
+    InvalidTopicError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.image_delta import ImageDelta, start_delta
+from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record, record
+from pyspark_kafkalog.metadata.topics import (
+    MAX_PARTITIONS_PER_COMMIT,
+    add_partitions,
+    alter_configs,
+    create_topic,
+    delete_topic,
+)
+from pyspark_kafkalog.record.plain import RecordBatch, decode_batch
+
+
+def batches(path: Path) -> Iterator[RecordBatch]:
+    data = path.read_bytes()
+    at = 0
+    while at < len(data):
+        batch = decode_batch(data, at, file=str(path), file_position=at)
+        if not batch.header.is_control:
+            yield batch
+        at += batch.header.size_bytes
+
+
+def replay(image: MetadataImage, path: Path) -> MetadataImage:
+    for batch in batches(path):
+        delta = ImageDelta(image, commit_offset=batch.header.base_offset, timestamp_ms=batch.header.max_timestamp_ms)
+        delta.replay(decode_record(raw.value or b"") for raw in batch.records)
+        image = delta.build(batch.header.next_offset)
+    return image
+
+
+@pytest.fixture(scope="module")
+def broker_image(kafka_fixtures: Path) -> MetadataImage:
+    directory = kafka_fixtures / "cluster-metadata" / "__cluster_metadata-0"
+    image = MetadataImage()
+    for name in ("00000000000000000000.log", "00000000000000000240.log"):
+        image = replay(image, directory / name)
+    return image
+
+
+def test_topics_are_those_that_kafka_describes(kafka_fixtures: Path, broker_image: MetadataImage) -> None:
+    text = (kafka_fixtures / "cluster-metadata/expected/tools/kafka-topics-describe.txt").read_text("utf-8")
+    described = re.findall(r"^Topic: (\S+)\tTopicId: (\S+)\tPartitionCount: (\d+)\t.*?Configs: (.*)$", text, re.M)
+    assert len(described) == len(broker_image.topics)
+    static = {"retention.ms": "-1"}  # in that broker's server.properties
+    for name, topic_id, count, configs in described:
+        topic = broker_image.topic(name)
+        assert topic.topic_id == topic_id
+        assert [partition.partition for partition in topic.partitions] == list(range(int(count)))
+        assert {**static, **broker_image.broker_configs[""], **topic.configs} == dict(
+            item.split("=", 1) for item in configs.split(",")
+        )
+        assert broker_image.topic_by_id(topic_id) is topic
+
+
+def test_features_and_brokers_are_the_brokers_own(broker_image: MetadataImage) -> None:
+    assert broker_image.features == {
+        "eligible.leader.replicas.version": 1,
+        "group.version": 1,
+        "metadata.version": 27,
+        "transaction.version": 2,
+    }
+    assert set(broker_image.brokers) == {1}
+    assert broker_image.brokers[1].log_dirs == ("_QARJNWmQP-0INo7jTDE6w",)
+
+
+def test_snapshot_holds_the_topics_of_the_log_before_it(kafka_fixtures: Path) -> None:
+    directory = kafka_fixtures / "cluster-metadata" / "__cluster_metadata-0"
+    end = 194
+    image = MetadataImage()
+    for batch in batches(directory / "00000000000000000000.log"):
+        if batch.header.base_offset < end:
+            delta = ImageDelta(image, commit_offset=0, timestamp_ms=0)
+            delta.replay(decode_record(raw.value or b"") for raw in batch.records)
+            image = delta.build(0)
+    snapshot = replay(MetadataImage(), directory / "00000000000000000194-0000000002.checkpoint")
+    assert snapshot.topics == image.topics
+    assert snapshot.features == image.features
+    assert snapshot.broker_configs == image.broker_configs
+    assert snapshot.brokers.keys() == image.brokers.keys()
+
+
+def test_image_survives_pickling(broker_image: MetadataImage) -> None:
+    assert pickle.loads(pickle.dumps(broker_image)) == broker_image
+
+
+def apply(image: MetadataImage, records: list[MetadataRecord]) -> MetadataImage:
+    delta = start_delta(image, base_offset=image.next_offset, timestamp_ms=1)
+    delta.replay(records)
+    return delta.build(image.next_offset + len(records))
+
+
+@pytest.fixture
+def image() -> MetadataImage:
+    broker = record("RegisterBrokerRecord", brokerId=1, logDirs=("WgvVndiuRt-sTrtFRCNrWA",))
+    return apply(MetadataImage(), [broker])
+
+
+def test_topic_life(image: MetadataImage) -> None:
+    image = apply(image, create_topic(image, "orders", partitions=2, configs={"retention.ms": "5"}))
+    first_id = image.topic("orders").topic_id
+    image = apply(image, add_partitions(image, "orders", total=5))
+    assert len(image.topic("orders").partitions) == 5
+    changes = alter_configs(
+        image, "orders", add={"segment.bytes": "2097152", "retention.ms": "5"}, delete=["cleanup.policy"]
+    )
+    assert len(changes) == 1
+    image = apply(image, changes)
+    image = apply(image, alter_configs(image, "orders", delete=["retention.ms"]))
+    assert image.topic("orders").configs == {"segment.bytes": "2097152"}
+    image = apply(image, delete_topic(image, "orders"))
+    assert image.topics == {}
+    assert image.topic_names == {}
+    image = apply(image, create_topic(image, "orders", partitions=1))
+    assert image.topic("orders").topic_id != first_id
+    assert image.topic("orders").configs == {}
+
+
+def test_topic_made_anew_in_the_commit_that_deletes_it(image: MetadataImage) -> None:
+    image = apply(image, create_topic(image, "a", partitions=3, configs={"retention.ms": "5"}))
+    renewed = apply(
+        image,
+        [
+            *alter_configs(image, "a", add={"retention.ms": "6"}),
+            *delete_topic(image, "a"),
+            *create_topic(MetadataImage(brokers=image.brokers), "a", partitions=1),
+        ],
+    )
+    assert len(renewed.topic("a").partitions) == 1
+    assert renewed.topic("a").configs == {}
+    assert list(renewed.topic_names) == [renewed.topic("a").topic_id]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "x" * 250, "é", "__cluster_metadata"])
+def test_bad_topic_name_is_refused(image: MetadataImage, name: str) -> None:
+    with pytest.raises(InvalidTopicError):
+        create_topic(image, name, partitions=1)
+
+
+def test_topic_that_is_there_or_collides_is_refused(image: MetadataImage) -> None:
+    image = apply(image, create_topic(image, "a.b", partitions=1))
+    with pytest.raises(TopicExistsError, match=r"a\.b"):
+        create_topic(image, "a.b", partitions=1)
+    with pytest.raises(InvalidTopicError, match=r"collides with topic 'a\.b'"):
+        create_topic(image, "a_b", partitions=1)
+
+
+@pytest.mark.parametrize("partitions", [0, -1, MAX_PARTITIONS_PER_COMMIT + 1])
+def test_bad_number_of_partitions_is_refused(image: MetadataImage, partitions: int) -> None:
+    with pytest.raises(InvalidTopicError, match=r"partition"):
+        create_topic(image, "a", partitions=partitions)
+
+
+def test_partitions_only_grow(image: MetadataImage) -> None:
+    image = apply(image, create_topic(image, "a", partitions=3))
+    for total in (3, 2, 0):
+        with pytest.raises(InvalidTopicError, match="has 3 partitions"):
+            add_partitions(image, "a", total=total)
+
+
+def test_bad_configs_are_refused(image: MetadataImage) -> None:
+    with pytest.raises(InvalidConfigError, match=r"retention\.mss"):
+        create_topic(image, "a", partitions=1, configs={"retention.mss": "1"})
+    image = apply(image, create_topic(image, "a", partitions=1))
+    with pytest.raises(InvalidConfigError, match=r"segment\.bytes"):
+        alter_configs(image, "a", add={"segment.bytes": "zero"})
+    with pytest.raises(InvalidConfigError, match="set and deleted"):
+        alter_configs(image, "a", add={"retention.ms": "1"}, delete=["retention.ms"])
+
+
+def test_unknown_topic_and_partition_are_named(image: MetadataImage) -> None:
+    image = apply(image, create_topic(image, "a", partitions=1))
+    for refused in (delete_topic, lambda image, name: add_partitions(image, name, total=2), alter_configs):
+        with pytest.raises(UnknownTopicError, match="no topic 'b'; topics there are: a"):
+            refused(image, "b")
+    for partition in (-1, 1):
+        with pytest.raises(UnknownTopicError, match="partitions 0 to 0"):
+            image.partition("a", partition)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        record("RemoveTopicRecord", topicId="EGc7GxAfRGaDNJO-5OFO6A"),
+        record("PartitionRecord", topicId="EGc7GxAfRGaDNJO-5OFO6A", partitionId=0),
+        record("AbortTransactionRecord"),
+        record("FormatRecord", formatVersion=99),
+    ],
+    ids=lambda bad: bad.type,
+)
+def test_records_that_contradict_the_image_are_refused(image: MetadataImage, bad: MetadataRecord) -> None:
+    with pytest.raises(InvalidRecordError):
+        apply(image, [bad])
+
+
+def test_partitions_come_in_order_and_topics_once(image: MetadataImage) -> None:
+    image = apply(image, create_topic(image, "a", partitions=1))
+    topic_id = image.topic("a").topic_id
+    for partition in (2, -1):
+        with pytest.raises(InvalidRecordError, match="which has 1 partitions"):
+            apply(image, [record("PartitionRecord", topicId=topic_id, partitionId=partition)])
+    for name, id_ in (("a", "EGc7GxAfRGaDNJO-5OFO6A"), ("b", topic_id)):
+        with pytest.raises(InvalidRecordError, match="one of them is taken"):
+            apply(image, [record("TopicRecord", name=name, topicId=id_)])
+
+
+def test_new_leader_raises_the_epoch(image: MetadataImage) -> None:
+    image = apply(image, create_topic(image, "a", partitions=1))
+    topic_id = image.topic("a").topic_id
+    same = apply(image, [record("PartitionChangeRecord", topicId=topic_id, partitionId=0, isr=(1,))])
+    assert same.partition("a", 0).state.leader_epoch == 0
+    led = apply(image, [record("PartitionChangeRecord", topicId=topic_id, partitionId=0, leader=-1)])
+    assert led.partition("a", 0).state.leader_epoch == 1
+
+
+def test_configs_of_deleted_topics_in_kafkas_snapshots_are_left_out(image: MetadataImage) -> None:
+    left = record("ConfigRecord", resourceType=2, resourceName="gone", name="retention.ms", value="1")
+    image = apply(image, [left])
+    image = apply(image, create_topic(image, "gone", partitions=1))
+    assert image.topic("gone").configs == {}
