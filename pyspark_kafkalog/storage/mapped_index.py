@@ -80,6 +80,16 @@ class MappedIndex:
         try:
             self._load(fd)
             self._remap(fd, self.size_bytes)
+        except ValueError as error:
+            if isinstance(error, CorruptIndexError):
+                raise
+            # A broker that cuts back a live log does this; mmap refuses to reach past the end.
+            raise CorruptIndexError(
+                file=str(self._path),
+                position=0,
+                expected=f"a file of {self.size_bytes} bytes, as it was a moment ago",
+                found="a shorter one",
+            ) from error
         finally:
             os.close(fd)
 
@@ -124,11 +134,11 @@ class MappedIndex:
         zeros = bytes(size)
 
         def is_written(slot: int) -> bool:
-            return os.pread(fd, size, slot * size) != zeros
+            # Short when another process has trimmed the file since: only ever its zero tail.
+            entry = os.pread(fd, size, slot * size)
+            return len(entry) == size and entry != zeros
 
-        if slots <= 1:
-            return slots
-        if is_written(slots - 1):
+        if slots <= 1 or is_written(slots - 1):
             return slots
         low, high = (
             0,

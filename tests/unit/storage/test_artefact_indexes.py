@@ -181,6 +181,37 @@ def test_reader_survives_its_writers_trim_and_truncation(tmp_path: Path) -> None
     reader.close()
 
 
+@pytest.mark.parametrize("entries", [0, 1, 2, 5])
+def test_trim_while_a_reader_opens_does_not_mislead_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: int
+) -> None:
+    path = tmp_path / "0.index"
+    path.write_bytes(b"".join(struct.pack(">ii", number, number * 10) for number in range(1, entries + 1)))
+    sizes = {path: _ROOM_BYTES}  # what the reader is told just before the writer trims
+    real_fstat = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda fd: _Stat(sizes[path]) if _is(fd, path) else real_fstat(fd))
+    with _offset_index(path, writable=False) as index:
+        assert index.entries == entries
+        assert index.lookup(_BASE + 100) == ((_BASE + entries, entries * 10) if entries else (_BASE, 0))
+
+
+def test_index_cut_back_while_a_reader_opens_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "0.index"
+    path.write_bytes(struct.pack(">ii", 1, 10))
+    monkeypatch.setattr(OffsetIndex, "_count_entries", lambda self, fd: 100)
+    with pytest.raises(CorruptIndexError, match="found a shorter one"):
+        _offset_index(path, writable=False)
+
+
+class _Stat:
+    def __init__(self, size_bytes: int) -> None:
+        self.st_size = size_bytes
+
+
+def _is(fd: int, path: Path) -> bool:
+    return os.readlink(f"/proc/self/fd/{fd}") == str(path)
+
+
 def test_dropped_entries_do_not_come_back_after_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "0.index"
     index = _offset_index(path)
