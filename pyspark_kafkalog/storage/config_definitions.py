@@ -78,10 +78,10 @@ def each_of(*choices: str) -> Allowed:
     )
 
 
-def each_matches(pattern: str, text: str) -> Allowed:
-    """For lists: every element matches `pattern` as a whole."""
+def each_matches_or(pattern: str, other: str, text: str) -> Allowed:
+    """For lists: every element matches `pattern` as a whole, or the list is `other` alone."""
     compiled = re.compile(pattern)
-    return Allowed(text, lambda value: all(compiled.fullmatch(one) for one in _strings(value)))
+    return Allowed(text, lambda value: value == (other,) or all(compiled.fullmatch(one) for one in _strings(value)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pyspark_kafkalog.storage.config_definitions import (
     at_least,
     between,
     between_or,
-    each_matches,
+    each_matches_or,
     each_of,
     one_of,
 )
@@ -40,7 +40,7 @@ _DAY_MS: Final = 24 * _HOUR_MS
 _LOG_OVERHEAD_BYTES: Final = 12
 _DERIVED: Final = -2
 
-_THROTTLED: Final = each_matches(r"([0-9]+:[0-9]+)?|\*", "* or a list of partition:broker pairs")
+_THROTTLED: Final = each_matches_or(r"([0-9]+:[0-9]+)?", "*", "* or a list of partition:broker pairs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,7 @@ def test_values_that_are_allowed(name: str, value: str, parsed: object) -> None:
         ("min.insync.replicas", "0", "at least 1"),
         ("preallocate", "yes", "true or false"),
         ("leader.replication.throttled.replicas", "1-2", r"* or a list of partition:broker pairs"),
+        ("leader.replication.throttled.replicas", "*,1:2", r"* or a list of partition:broker pairs"),
         ("local.retention.ms", "-3", "at least -2"),
     ],
 )
