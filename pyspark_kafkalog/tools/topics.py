@@ -1,0 +1,260 @@
+"""`kafkalog topics`: create, list, describe, alter and delete the topics of a log directory.
+
+Options and output are those of kafka-topics, with --path in place of --bootstrap-server. A log directory has no other
+replicas than its own, so each partition's leader, replicas and in-sync replicas are the node of its meta.properties.
+Directories that a Kafka broker wrote can be listed and described. What goes wrong is said in one line; exit code 1.
+
+--topic takes a name or, as with kafka-topics, a regular expression (a comma means "or") to list, describe, alter or
+delete all topics that it matches; where a topic has exactly that name, only this one is meant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, TopicExistsError, UnknownTopicError
+from pyspark_kafkalog.storage.meta_properties import read_meta_properties
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, META_PROPERTIES, validate_topic_name
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.storage.descriptions import TopicDescription
+
+_COLLISION_WARNING: Final = (
+    "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "
+    "To avoid issues it is best to use either, but not both."
+)
+_UNKNOWN_NODE: Final = "none"
+_ACTIONS: Final = ("create", "list", "describe", "alter", "delete")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of kafka-topics that a log directory has a meaning for, `--path` and `--output`."""
+    parser.add_argument("--path", required=True, metavar="ROOT", type=Path, help="the log directory (no default)")
+    actions = parser.add_mutually_exclusive_group(required=True)
+    actions.add_argument("--create", action="store_true", help="create a topic, and the log directory if need be")
+    actions.add_argument("--list", action="store_true", help="print the names of the topics")
+    actions.add_argument("--describe", action="store_true", help="print ids, configurations and partitions")
+    actions.add_argument("--alter", action="store_true", help="add partitions, set or delete configurations")
+    actions.add_argument("--delete", action="store_true", help="delete topics with all their records")
+    parser.add_argument("--topic", metavar="NAME", help="the topic, or a regular expression of topics")
+    parser.add_argument("--partitions", type=int, metavar="N", help="number of partitions (--create, --alter)")
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="configuration to set (--create, --alter); may be repeated",
+    )
+    parser.add_argument(
+        "--delete-config",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="configuration to put back to its default (--alter); may be repeated",
+    )
+    parser.add_argument("--if-not-exists", action="store_true", help="do nothing if the topic is there (--create)")
+    parser.add_argument(
+        "--if-exists", action="store_true", help="do nothing if there is no such topic (--describe, --alter, --delete)"
+    )
+    parser.add_argument("--exclude-internal", action="store_true", help="leave out Kafka's internal topics")
+    parser.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line, by topic")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out the command; prints to sys.stdout and, in one line, what went wrong to sys.stderr."""
+    try:
+        action = next(name for name in _ACTIONS if getattr(options, name))
+        _check_options(action, options)
+        _RUNS[action](options)
+    except (KafkalogError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        sys.stdout.flush()
+        sys.stderr.write(f"kafkalog topics: {_one_line(error)}\n")
+        return 1
+    return 0
+
+
+def _one_line(error: BaseException) -> str:
+    if type(error) is not OSError and isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    else:
+        text = str(error)
+    return " ".join(text.split())
+
+
+class _UsageError(KafkalogError):
+    """Options that do not go together."""
+
+
+def _check_options(action: str, options: argparse.Namespace) -> None:
+    """Refuse what has no meaning for the action, as kafka-topics does."""
+    if action in ("create", "alter", "delete") and not options.topic:
+        raise _UsageError(f"--{action} needs --topic")
+    allowed = {
+        "partitions": ("create", "alter"),
+        "config": ("create", "alter"),
+        "delete_config": ("alter",),
+        "if_not_exists": ("create",),
+        "if_exists": ("describe", "alter", "delete"),
+    }
+    for name, actions in allowed.items():
+        if getattr(options, name) not in (None, False, []) and action not in actions:
+            raise _UsageError(f"--{name.replace('_', '-')} can't be used with --{action}")
+    if action == "alter" and options.partitions is None and not options.config and not options.delete_config:
+        raise _UsageError("--alter needs --partitions, --config or --delete-config")
+
+
+def _create(options: argparse.Namespace) -> None:
+    from pyspark_kafkalog.log_dir import LogDir
+
+    name = validate_topic_name(options.topic)  # before a log directory is made for it
+    configs = _parse_configs(options.config)
+    if options.partitions is not None and options.partitions < 1:
+        raise _UsageError("The partitions must be greater than 0")
+    log_dir = LogDir.open_or_create(options.path)
+    try:
+        described = log_dir.create_topic(name, partitions=options.partitions, configs=configs)
+    except TopicExistsError:
+        # A name that only collides with another topic's is refused with the same error, and is not there.
+        if options.if_not_exists and name in log_dir.topics():
+            return
+        raise
+    if options.output == "json":
+        _print_json(_tree(described, _node_id(options.path)))
+        return
+    if "." in name or "_" in name:
+        sys.stdout.write(_COLLISION_WARNING + "\n")
+    sys.stdout.write(f"Created topic {name}.\n")
+
+
+def _list(options: argparse.Namespace) -> None:
+    for name in _find(_open(options), options, must_exist=False):
+        if options.output == "json":
+            _print_json({"topic": name})
+        else:
+            sys.stdout.write(name + "\n")
+
+
+def _describe(options: argparse.Namespace) -> None:
+    log_dir = _open(options)
+    node_id = _node_id(options.path)
+    for name in _find(log_dir, options, must_exist=not options.if_exists):
+        described = log_dir.topic(name)
+        if options.output == "json":
+            _print_json(_tree(described, node_id))
+        else:
+            _print_description(described, _UNKNOWN_NODE if node_id is None else str(node_id))
+
+
+def _alter(options: argparse.Namespace) -> None:
+    log_dir = _open(options)
+    configs = _parse_configs(options.config)
+    for name in _find(log_dir, options, must_exist=not options.if_exists):
+        if options.partitions is not None:
+            log_dir.add_partitions(name, options.partitions)
+        if configs or options.delete_config:
+            log_dir.alter_topic(name, add=configs, delete=options.delete_config)
+        if options.output == "json":
+            _print_json(_tree(log_dir.topic(name), _node_id(options.path)))
+
+
+def _delete(options: argparse.Namespace) -> None:
+    log_dir = _open(options)
+    for name in _find(log_dir, options, must_exist=not options.if_exists):
+        log_dir.delete_topic(name)
+        if options.output == "json":
+            _print_json({"topic": name, "deleted": True})
+
+
+_RUNS: Final = {"create": _create, "list": _list, "describe": _describe, "alter": _alter, "delete": _delete}
+
+
+def _open(options: argparse.Namespace) -> LogDir:
+    from pyspark_kafkalog.log_dir import LogDir
+
+    return LogDir.open(options.path)
+
+
+def _find(log_dir: LogDir, options: argparse.Namespace, *, must_exist: bool) -> list[str]:
+    """The topics that --topic means, all without it; internal ones unless they are excluded."""
+    names = [name for name in log_dir.topics() if not (options.exclude_internal and name in INTERNAL_TOPICS)]
+    if not options.topic:
+        return sorted(names)
+    if options.topic in names:
+        return [options.topic]
+    pattern = _pattern(options.topic)
+    found = sorted(name for name in names if pattern.fullmatch(name))
+    if not found and must_exist:
+        raise UnknownTopicError(f"Topic '{options.topic}' does not exist as expected")
+    return found
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """kafka-topics' reading of --topic: quotes around it dropped, a comma means "or"."""
+    try:
+        return re.compile(text.strip().replace(",", "|").replace(" ", "").strip("\"'"))
+    except re.error as error:
+        raise _UsageError(f"{text} is an invalid regex: {error}") from error
+
+
+def _parse_configs(settings: Sequence[str]) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise _UsageError(f"--config {setting}: all configs must be in the format name=value")
+        configs[name.strip()] = value.strip()
+    return configs
+
+
+def _node_id(root: Path) -> int | None:
+    try:
+        return read_meta_properties(root / META_PROPERTIES).node_id
+    except (DiskFormatError, OSError):
+        return None  # partition folders copied out of a broker's directory have none
+
+
+def _print_description(described: TopicDescription, node: str) -> None:
+    configs = ",".join(f"{name}={value}" for name, value in described.configs.items())
+    topic_id = f"\tTopicId: {described.topic_id}" if described.topic_id is not None else ""
+    sys.stdout.write(
+        f"Topic: {described.name}{topic_id}\tPartitionCount: {len(described.partitions)}"
+        f"\tReplicationFactor: 1\tConfigs: {configs}\n"
+    )
+    for partition in described.partitions:
+        sys.stdout.write(
+            f"\tTopic: {described.name}\tPartition: {partition.partition}\tLeader: {node}\tReplicas: {node}"
+            f"\tIsr: {node}\tElr: \tLastKnownElr: \n"
+        )
+
+
+def _tree(described: TopicDescription, node_id: int | None) -> dict[str, Any]:
+    return {
+        "topic": described.name,
+        "topicId": described.topic_id,
+        "partitionCount": len(described.partitions),
+        "configs": dict(described.configs),
+        "partitions": [
+            {
+                "partition": partition.partition,
+                "leader": node_id,
+                "leaderEpoch": partition.leader_epoch,
+                "logStartOffset": partition.log_start_offset,
+                "highWatermark": partition.high_watermark,
+                "directory": str(partition.directory),
+            }
+            for partition in described.partitions
+        ],
+    }
+
+
+def _print_json(tree: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(tree, ensure_ascii=False) + "\n")
