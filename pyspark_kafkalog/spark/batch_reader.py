@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
 
 _LOG = logging.getLogger(__name__)
+_HEADERS: Final = "headers"
 
 
 @dataclass(frozen=True)
@@ -137,14 +138,15 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
     start_offset = each.start_offset
     while start_offset < each.end_offset:
         try:
-            yield from LogReader(directory, topic_partition).read(
+            for batch in LogReader(directory, topic_partition).read(
                 start_offset,
                 each.end_offset,
                 schema=schema,
                 committed=each.committed,
                 min_timestamp_ms=each.min_timestamp_ms,
                 until_timestamp_ms=each.until_timestamp_ms,
-            )
+            ):
+                yield _null_for_no_headers(batch) if _HEADERS in schema.names else batch
             return
         except OffsetOutOfRangeError as error:
             message = (
@@ -154,6 +156,20 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
                 raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there") from error
             _LOG.warning(message)
             start_offset = max(start_offset + 1, min(list_base_offsets(directory), default=each.end_offset))
+
+
+def _null_for_no_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Spark's Kafka source shows a record without headers as null, not as an empty list."""
+    import numpy as np
+    import pyarrow as pa
+
+    lists = batch.column(_HEADERS)
+    bounds = lists.offsets.to_numpy()
+    some = pa.py_buffer(np.packbits(bounds[1:] != bounds[:-1], bitorder="little"))
+    shown = pa.Array.from_buffers(
+        lists.type, len(lists), [some, lists.offsets.buffers()[1]], offset=0, children=[lists.values]
+    )
+    return batch.set_column(batch.schema.get_field_index(_HEADERS), batch.schema.field(_HEADERS), shown)
 
 
 def _directories(log_dir: LogDir, ranges: list[OffsetRange]) -> dict[TopicPartition, Path]:

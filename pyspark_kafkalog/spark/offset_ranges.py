@@ -249,13 +249,12 @@ def cut_by_bytes(ranges: Iterable[OffsetRange], log_dir: LogDir, *, max_bytes: i
     pieces: list[OffsetRange] = []
     for each in ranges:
         reader = log_dir.reader(each.topic_partition.topic, each.topic_partition.partition)
-        size_bytes = reader.size_bytes(each.start_offset, each.end_offset)
-        count = -(-size_bytes // max_bytes)
-        _check_tasks_count(count + len(pieces))
-        if count <= 1:
-            pieces.append(each)
-            continue
-        splits = reader.split(each.start_offset, each.end_offset, -(-size_bytes // count))
+        splits = reader.split(each.start_offset, each.end_offset, max_bytes)
+        _check_tasks_count(len(splits) + len(pieces))
+        if len(splits) > 1:
+            size_bytes = sum(split.size_bytes for split in splits)
+            count = -(-size_bytes // max_bytes)
+            splits = reader.split(each.start_offset, each.end_offset, -(-size_bytes // count))
         pieces.extend(replace(each, start_offset=cut.start_offset, end_offset=cut.end_offset) for cut in splits)
     return pieces
 

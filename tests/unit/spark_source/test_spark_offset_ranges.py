@@ -1,0 +1,295 @@
+"""Options to ranges: ends resolved against what is there, data loss named, cuts as Spark makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
+
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.spark.filters import Interval, PushedFilters
+from pyspark_kafkalog.spark.offset_ranges import (
+    OffsetRange,
+    OffsetResolver,
+    apply_filters,
+    cut_by_bytes,
+    cut_by_records,
+)
+from pyspark_kafkalog.spark.offsets import (
+    Earliest,
+    GlobalTimestamp,
+    Latest,
+    OffsetSpec,
+    SpecificOffsets,
+    SpecificTimestamps,
+)
+from pyspark_kafkalog.spark.subscription import (
+    AllTopics,
+    Assign,
+    Subscribe,
+    SubscribePattern,
+    subscribed_partitions,
+)
+from pyspark_kafkalog.storage.log_reader import Split, TimestampAndOffset
+from pyspark_kafkalog.storage.names import TopicPartition
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+@dataclass(frozen=True)
+class FakePartition:
+    topic: str
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    directory: Path = Path("/none")
+
+
+@dataclass(frozen=True)
+class FakeTopic:
+    partitions: tuple[FakePartition, ...]
+
+
+class FakeReader:
+    """Records at every offset, 10 bytes each; the timestamp of offset n is n * 100 ms."""
+
+    def offset_for_timestamp(self, timestamp_ms: int, start_offset: int, end_offset: int) -> TimestampAndOffset | None:
+        found = max(start_offset, -(-timestamp_ms // 100))
+        return TimestampAndOffset(found * 100, found) if found < end_offset else None
+
+    def split(self, start_offset: int, end_offset: int, target_bytes: int) -> list[Split]:
+        step = max(target_bytes // 10, 1)
+        starts = range(start_offset, end_offset, step)
+        return [Split(at, min(at + step, end_offset), (min(at + step, end_offset) - at) * 10) for at in starts]
+
+
+class FakeLogDir:
+    """`log_dir.LogDir` as far as planning uses it."""
+
+    def __init__(self, *partitions: FakePartition) -> None:
+        self._partitions = partitions
+
+    def topics(self) -> tuple[str, ...]:
+        return tuple(sorted({each.topic for each in self._partitions}))
+
+    def topic(self, name: str) -> FakeTopic:
+        return FakeTopic(tuple(each for each in self._partitions if each.topic == name))
+
+    def last_stable_offset(self, topic: str, partition: int) -> int:
+        return next(e.last_stable_offset for e in self._partitions if (e.topic, e.partition) == (topic, partition))
+
+    def reader(self, topic: str, partition: int) -> FakeReader:
+        return FakeReader()
+
+
+LOG_DIR = FakeLogDir(
+    FakePartition("a", 0, 10, 100, 90),
+    FakePartition("a", 1, 0, 50, 50),
+    FakePartition("b", 0, 0, 0, 0),
+    FakePartition("__consumer_offsets", 0, 0, 7, 7),
+    FakePartition("__cluster_metadata", 0, 0, 7, 7),
+)
+
+
+def resolve(
+    starting: OffsetSpec,
+    ending: OffsetSpec,
+    *,
+    partitions: tuple[TopicPartition, ...] = (A0, A1),
+    committed: bool = False,
+    on_no_match: str = "error",
+    fail_on_data_loss: bool = True,
+) -> dict[TopicPartition, tuple[int, int]]:
+    resolver = OffsetResolver(
+        LOG_DIR,
+        subscribed_partitions(LOG_DIR, Assign(partitions)),
+        committed=committed,
+        on_no_match=on_no_match,
+        fail_on_data_loss=fail_on_data_loss,
+    )
+    ranges = resolver.resolve(starting, ending)
+    return {each.topic_partition: (each.start_offset, each.end_offset) for each in ranges}
+
+
+def names(subscription: object) -> list[str]:
+    return [f"{each.topic}-{each.partition}" for each in subscribed_partitions(LOG_DIR, subscription)]
+
+
+def test_a_bare_root_reads_all_topics_that_are_not_internal() -> None:
+    assert names(AllTopics()) == ["a-0", "a-1", "b-0"]
+
+
+def test_a_pattern_is_found_anywhere_in_the_name_and_not_in_internal_ones() -> None:
+    assert names(SubscribePattern("a|b|_")) == ["a-0", "a-1", "b-0"]
+    assert names(SubscribePattern("^b$")) == ["b-0"]
+    assert names(SubscribePattern("nothing")) == []
+
+
+def test_an_internal_topic_is_read_by_its_name() -> None:
+    assert names(Subscribe(("__consumer_offsets", "b"))) == ["__consumer_offsets-0", "b-0"]
+
+
+def test_absent_topics_and_partitions_are_named_with_those_there() -> None:
+    with pytest.raises(UnknownTopicError, match=r"no topic 'c' .*topics there: __cluster_metadata, .*, a, b"):
+        names(Subscribe(("a", "c")))
+    with pytest.raises(UnknownTopicError, match="no topic 'c'"):
+        names(Assign((TopicPartition("c", 0),)))
+    with pytest.raises(UnknownTopicError, match="no partition a-2; topic a has partitions 0, 1"):
+        names(Assign((A0, TopicPartition("a", 2))))
+
+
+def test_earliest_to_latest_is_log_start_to_high_watermark() -> None:
+    assert resolve(Earliest(), Latest(), partitions=(A0, A1, B0)) == {A0: (10, 100), A1: (0, 50)}
+
+
+def test_read_committed_ends_at_the_last_stable_offset() -> None:
+    assert resolve(Earliest(), Latest(), committed=True) == {A0: (10, 90), A1: (0, 50)}
+
+
+def test_specific_offsets_with_words_for_the_ends() -> None:
+    starting, ending = SpecificOffsets({A0: -2, A1: 20}), SpecificOffsets({A0: 30, A1: -1})
+    assert resolve(starting, ending) == {A0: (10, 30), A1: (20, 50)}
+
+
+@pytest.mark.parametrize("offsets", [{A0: 20}, {A0: 20, A1: 20, B0: 0}, {}])
+def test_specific_offsets_must_name_the_partitions_read(offsets: Mapping[TopicPartition, int]) -> None:
+    with pytest.raises(InvalidOptionError, match="the starting offsets must name exactly .*Assigned: a-0, a-1"):
+        resolve(SpecificOffsets(offsets), Latest())
+    with pytest.raises(InvalidOptionError, match="the ending offsets must name exactly"):
+        resolve(Earliest(), SpecificTimestamps(offsets))
+
+
+def test_timestamps_find_the_first_record_not_before_them() -> None:
+    assert resolve(GlobalTimestamp(1950), GlobalTimestamp(3000)) == {A0: (20, 30), A1: (20, 30)}
+    by_partition = SpecificTimestamps({A0: 0, A1: 4900})
+    assert resolve(by_partition, Latest()) == {A0: (10, 100), A1: (49, 50)}
+
+
+def test_a_starting_timestamp_after_all_records() -> None:
+    with pytest.raises(InvalidOptionError, match="a-1: no record has the timestamp 6000 or a later one"):
+        resolve(GlobalTimestamp(6000), Latest())
+    assert resolve(GlobalTimestamp(6000), Latest(), on_no_match="latest") == {A0: (60, 100)}
+
+
+def test_a_starting_timestamp_after_the_last_stable_offset_has_no_match() -> None:
+    with pytest.raises(InvalidOptionError, match="a-0: no record"):
+        resolve(GlobalTimestamp(9500), Latest(), partitions=(A0,), committed=True)
+
+
+def test_an_ending_timestamp_after_all_records_is_latest() -> None:
+    assert resolve(Earliest(), GlobalTimestamp(6000)) == {A0: (10, 60), A1: (0, 50)}
+
+
+def test_a_start_that_resolves_after_the_end() -> None:
+    with pytest.raises(InvalidOptionError, match="a-0: the starting offset 40 is greater than the ending offset 30"):
+        resolve(SpecificOffsets({A0: 40, A1: 0}), GlobalTimestamp(3000))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "kept"),
+    [(5, 30, (10, 30)), (20, 101, (20, 100)), (0, 1000, (10, 100)), (200, -1, None), (0, 5, None)],
+)
+def test_offsets_that_are_not_there(start: int, end: int, kept: tuple[int, int] | None) -> None:
+    starting, ending = SpecificOffsets({A0: start}), SpecificOffsets({A0: end})
+    with pytest.raises(DataLossError, match=f"a-0: offsets {start} to .*log start 10 to the high watermark 100"):
+        resolve(starting, ending, partitions=(A0,))
+    found = resolve(starting, ending, partitions=(A0,), fail_on_data_loss=False)
+    assert found == ({A0: kept} if kept else {})
+
+
+def test_an_end_between_last_stable_offset_and_high_watermark_is_not_there_for_read_committed() -> None:
+    with pytest.raises(DataLossError, match="last stable offset 90"):
+        resolve(Earliest(), SpecificOffsets({A0: 95}), partitions=(A0,), committed=True)
+
+
+def ranges(*sizes: int) -> list[OffsetRange]:
+    return [
+        OffsetRange(topic_partition=TopicPartition("t", number), start_offset=100, end_offset=100 + size)
+        for number, size in enumerate(sizes)
+    ]
+
+
+def cuts(
+    sizes: tuple[int, ...], min_partitions: int | None = None, max_records: int | None = None
+) -> list[tuple[int, int, int]]:
+    cut = cut_by_records(ranges(*sizes), min_partitions=min_partitions, max_records_per_partition=max_records)
+    return [(each.topic_partition.partition, each.start_offset - 100, each.end_offset - 100) for each in cut]
+
+
+def test_without_limits_each_partition_is_one_task() -> None:
+    assert cuts((5, 7)) == [(0, 0, 5), (1, 0, 7)]
+
+
+def test_min_partitions_is_met_already() -> None:
+    assert cuts((5, 7), min_partitions=2) == [(0, 0, 5), (1, 0, 7)]
+
+
+def test_min_partitions_cuts_evenly() -> None:
+    assert cuts((5,), min_partitions=3) == [(0, 0, 1), (0, 1, 3), (0, 3, 5)]
+
+
+def test_min_partitions_leaves_small_ranges_whole_and_shares_the_rest_among_large_ones() -> None:
+    assert cuts((1, 100, 5), min_partitions=4) == [(0, 0, 1), (1, 0, 50), (1, 50, 100), (2, 0, 5)]
+
+
+def test_more_tasks_than_offsets_make_no_empty_ones() -> None:
+    assert cuts((2,), min_partitions=5) == [(0, 0, 1), (0, 1, 2)]
+
+
+def test_max_records_bounds_each_task_with_even_pieces() -> None:
+    assert cuts((10, 4), max_records=4) == [(0, 0, 3), (0, 3, 6), (0, 6, 10), (1, 0, 4)]
+
+
+def test_min_partitions_after_max_records_cuts_further() -> None:
+    assert len(cuts((10, 10), min_partitions=8, max_records=5)) == 8
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=6), st.integers(1, 50), st.integers(1, 300))
+def test_cuts_cover_each_range_once_in_order(sizes: list[int], min_partitions: int, max_records: int) -> None:
+    cut = cuts(tuple(sizes), min_partitions=min_partitions, max_records=max_records)
+    for number, size in enumerate(sizes):
+        mine = [(start, end) for partition, start, end in cut if partition == number]
+        assert mine[0][0] == 0
+        assert mine[-1][1] == size
+        assert all(before[1] == after[0] for before, after in zip(mine, mine[1:], strict=False))
+        assert all(0 < end - start <= max_records for start, end in mine)
+
+
+def test_so_many_tasks_are_a_mistake() -> None:
+    with pytest.raises(InvalidOptionError, match="cut this read into 10000000 tasks"):
+        cuts((10_000_000,), max_records=1)
+
+
+def test_large_ranges_are_cut_to_pieces_of_like_size_in_bytes() -> None:
+    cut = cut_by_bytes(ranges(100, 10), LOG_DIR, max_bytes=300)
+    assert [(each.start_offset - 100, each.end_offset - 100) for each in cut] == [
+        (0, 25),
+        (25, 50),
+        (50, 75),
+        (75, 100),
+        (0, 10),
+    ]
+
+
+def test_filters_drop_partitions_and_narrow_ranges() -> None:
+    filters = PushedFilters(on_partition=(EqualTo(("partition",), 1),), offsets=Interval(104, 200))
+    narrowed = apply_filters(ranges(50, 50), filters, LOG_DIR)
+    assert [(each.topic_partition.partition, each.start_offset, each.end_offset) for each in narrowed] == [
+        (1, 104, 150)
+    ]
+
+
+def test_a_timestamp_filter_moves_the_start_and_drops_ranges_of_older_records() -> None:
+    found = apply_filters(ranges(50, 10), PushedFilters(timestamps_ms=Interval(12_000, 12_100)), LOG_DIR)
+    assert [(each.topic_partition.partition, each.start_offset, each.end_offset) for each in found] == [(0, 120, 150)]
+
+
+def test_a_filter_on_topic() -> None:
+    filters = PushedFilters(on_topic=(GreaterThanOrEqual(("topic",), "u"),))
+    assert apply_filters(ranges(50), filters, LOG_DIR) == []

@@ -1,0 +1,106 @@
+"""Offset, partition and timestamp JSON: the forms of Spark's Kafka source, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafkalog.spark.offsets import (
+    Earliest,
+    Latest,
+    SpecificOffsets,
+    format_partition_offsets,
+    format_partitions,
+    parse_offset_spec,
+    parse_partition_timestamps,
+    parse_partitions,
+    parse_timestamp,
+)
+from pyspark_kafkalog.storage.names import TopicPartition
+
+PARTITIONS = st.builds(
+    TopicPartition, st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True), st.integers(0, 2**31 - 1)
+)
+
+
+@pytest.mark.parametrize("text", ["earliest", " Earliest ", "EARLIEST"])
+def test_earliest_in_any_case(text: str) -> None:
+    assert parse_offset_spec(text) == Earliest()
+
+
+def test_latest_in_any_case() -> None:
+    assert parse_offset_spec("Latest") == Latest()
+
+
+def test_offsets_of_several_topics() -> None:
+    assert parse_offset_spec('{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}') == SpecificOffsets(
+        {TopicPartition("topicA", 0): 23, TopicPartition("topicA", 1): -1, TopicPartition("topicB", 0): -2}
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "first",
+        "23",
+        "[1]",
+        "null",
+        '{"a":1}',
+        '{"a":[0]}',
+        '{"a":{"x":1}}',
+        '{"a":{"0":"1"}}',
+        '{"a":{"0":1.5}}',
+        '{"a":{"0":true}}',
+        '{"a":{"0":-3}}',
+        '{"a":{"-1":3}}',
+        '{"a":{"2147483648":3}}',
+        '{"a":{"0":9223372036854775808}}',
+        '{"a":{"0":1,"0":2}}',
+        '{"a":{"0":1},"a":{"1":2}}',
+        '{"a":{"0":1}',
+        "[" * 100_000,
+    ],
+)
+def test_bad_offsets_say_what_is_expected(text: str) -> None:
+    with pytest.raises(ValueError, match="expected earliest, latest, or JSON as"):
+        parse_offset_spec(text)
+
+
+@given(st.dictionaries(PARTITIONS, st.integers(-2, 2**63 - 1)))
+def test_offsets_survive_writing_and_reading(offsets: dict[TopicPartition, int]) -> None:
+    assert parse_offset_spec(format_partition_offsets(offsets)) == SpecificOffsets(offsets)
+
+
+def test_offsets_are_written_in_order_without_blanks() -> None:
+    offsets = {TopicPartition("b", 10): 1, TopicPartition("b", 9): 2, TopicPartition("a", 0): 3}
+    assert format_partition_offsets(offsets) == '{"a":{"0":3},"b":{"9":2,"10":1}}'
+
+
+@given(st.sets(PARTITIONS, min_size=1))
+def test_partitions_survive_writing_and_reading(partitions: set[TopicPartition]) -> None:
+    assert parse_partitions(format_partitions(tuple(partitions))) == tuple(sorted(partitions))
+
+
+@pytest.mark.parametrize("text", ["{}", '{"a":[]}', '{"a":0}', '{"a":["x"]}', '{"a":[-1]}', "a", '{"a":[true]}'])
+def test_bad_partitions_say_what_is_expected(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected JSON as \{\"topicA\":\[0,1\]"):
+        parse_partitions(text)
+
+
+def test_timestamps() -> None:
+    assert parse_timestamp(" 1700000000000 ").timestamp_ms == 1700000000000
+    by_partition = parse_partition_timestamps('{"a":{"3":5}}')
+    assert by_partition.timestamps_ms == {TopicPartition("a", 3): 5}
+
+
+@pytest.mark.parametrize("text", ["", "now", "-1", "1.5", "9223372036854775808"])
+def test_bad_timestamps_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="milliseconds since 1970"):
+        parse_timestamp(text)
+
+
+def test_negative_partition_timestamps_are_refused() -> None:
+    with pytest.raises(ValueError, match="milliseconds since 1970"):
+        parse_partition_timestamps('{"a":{"0":-1}}')

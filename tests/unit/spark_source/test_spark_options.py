@@ -1,0 +1,212 @@
+"""Options: precedence and errors of Spark's Kafka source and sink, and every mistake named."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.spark.offsets import (
+    Earliest,
+    GlobalTimestamp,
+    Latest,
+    SpecificOffsets,
+    SpecificTimestamps,
+)
+from pyspark_kafkalog.spark.option_table import IGNORED_OPTIONS, OPTIONS
+from pyspark_kafkalog.spark.options import parse_read_options, parse_write_options
+from pyspark_kafkalog.spark.subscription import AllTopics, Assign, Subscribe, SubscribePattern
+from pyspark_kafkalog.storage.names import TopicPartition
+
+PATH = {"path": "/logs"}
+A0 = TopicPartition("a", 0)
+
+
+def test_defaults_of_a_read() -> None:
+    options = parse_read_options(PATH)
+    assert options.path == "/logs"
+    assert options.subscription == AllTopics()
+    assert (options.starting, options.ending) == (Earliest(), Latest())
+    assert options.on_no_match == "error"
+    assert options.min_partitions is None
+    assert options.max_records_per_partition is None
+    assert options.max_bytes_per_partition == 128 << 20
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert not options.committed
+
+
+def test_defaults_of_a_write() -> None:
+    options = parse_write_options(PATH)
+    assert (options.topic, options.compression_type, options.partitioner) == (None, None, "murmur2")
+    assert options.batch_size_bytes == 262144
+
+
+def test_names_in_any_case() -> None:
+    options = parse_read_options({"PATH": "/logs", "SUBSCRIBEPATTERN": "a.*", "failondataloss": "FALSE"})
+    assert options.subscription == SubscribePattern("a.*")
+    assert not options.fail_on_data_loss
+
+
+@pytest.mark.parametrize(
+    ("given", "subscription"),
+    [
+        ({"subscribe": "a, b,,a"}, Subscribe(("a", "b"))),
+        ({"subscribePattern": " a|b "}, SubscribePattern("a|b")),
+        ({"assign": '{"a":[0]}'}, Assign((A0,))),
+    ],
+)
+def test_subscriptions(given: dict[str, str], subscription: object) -> None:
+    assert parse_read_options({**PATH, **given}).subscription == subscription
+
+
+def test_only_one_subscription_may_be_given() -> None:
+    with pytest.raises(InvalidOptionError, match="only one of the options subscribe, subscribePattern, assign"):
+        parse_read_options({**PATH, "subscribe": "a", "assign": '{"a":[0]}'})
+
+
+def test_timestamp_goes_before_timestamps_by_partition_before_offsets() -> None:
+    given = {**PATH, "startingOffsets": '{"a":{"0":5}}', "endingOffsets": '{"a":{"0":9}}'}
+    assert parse_read_options(given).starting == SpecificOffsets({A0: 5})
+    given |= {"startingOffsetsByTimestamp": '{"a":{"0":50}}', "endingOffsetsByTimestamp": '{"a":{"0":90}}'}
+    assert parse_read_options(given).starting == SpecificTimestamps({A0: 50})
+    assert parse_read_options(given).ending == SpecificTimestamps({A0: 90})
+    given |= {"startingTimestamp": "500", "endingTimestamp": "900"}
+    assert parse_read_options(given).starting == GlobalTimestamp(500)
+    assert parse_read_options(given).ending == GlobalTimestamp(900)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
+        ({"endingOffsets": "earliest"}, "endingOffsets cannot be earliest"),
+        ({"startingOffsets": '{"a":{"0":-1}}'}, r"startingOffsets for a-0 cannot be latest \(-1\)"),
+        ({"endingOffsets": '{"a":{"0":-2}}'}, r"endingOffsets for a-0 cannot be earliest \(-2\)"),
+        (
+            {"startingOffsets": '{"a":{"0":5}}', "endingOffsets": '{"a":{"0":4}}'},
+            "a-0: the starting offset 5 is greater than the ending offset 4",
+        ),
+        (
+            {"startingOffsetsByTimestamp": '{"a":{"0":5}}', "endingOffsetsByTimestamp": '{"a":{"0":4}}'},
+            "a-0: the starting timestamp 5 is greater than the ending timestamp 4",
+        ),
+        (
+            {"startingOffsets": '{"a":{"0":5}}', "endingOffsets": '{"a":{"1":9}}'},
+            "must name the same partitions. Starting: a-0. Ending: a-1",
+        ),
+    ],
+)
+def test_ends_that_make_no_batch(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        parse_read_options({**PATH, **given})
+
+
+def test_ends_open_to_later_resolution_are_not_compared() -> None:
+    given = {**PATH, "startingOffsets": '{"a":{"0":5}}', "endingOffsets": '{"a":{"0":-1}}'}
+    assert parse_read_options(given).ending == SpecificOffsets({A0: -1})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("minPartitions", "0", "whole number from 1"),
+        ("minPartitions", "two", "whole number from 1"),
+        ("maxRecordsPerPartition", "-5", "whole number from 1"),
+        ("maxBytesPerPartition", "0", "a size from 1"),
+        ("maxBytesPerPartition", "12x", "a size from 1"),
+        ("failOnDataLoss", "yes", "true or false"),
+        ("includeHeaders", "", "true or false"),
+        ("isolationLevel", "committed", "read_uncommitted, read_committed"),
+        ("startingOffsetsByTimestampStrategy", "earliest", "error or latest"),
+        ("startingOffsets", "beginning", "earliest, latest, or JSON"),
+        ("startingTimestamp", "now", "milliseconds"),
+        ("subscribe", " , ", "topic names"),
+        ("subscribePattern", "(", "regular expression"),
+        ("assign", "a", "JSON as"),
+        ("compression.type", "brotli", "none, gzip, snappy, lz4, zstd"),
+        ("batch.size", "65m", "a size from 1"),
+        ("partitioner", "sticky", "murmur2, round_robin"),
+        ("topic", "a/b", "character other than"),
+        ("path", " ", "empty"),
+    ],
+)
+def test_a_bad_value_is_named_with_what_is_allowed(name: str, text: str, expected: str) -> None:
+    with pytest.raises(
+        InvalidOptionError, match=re.escape(f"option {name} has the bad value {text!r}: ") + ".*" + expected
+    ):
+        parse_read_options({**PATH, name: text})
+
+
+@pytest.mark.parametrize("name", ["subscribes", "kafka.auto.offset.reset", "kafka.value.deserializer", "starting"])
+def test_an_unknown_option_is_named_with_all_that_are_allowed(name: str) -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        parse_read_options({**PATH, name: "1"})
+    message = str(caught.value)
+    assert f"unknown option {name!r}" in message
+    for option in OPTIONS:
+        assert (option.name in message) == ("read" in option.applies_to) or option.name == "topic"
+
+
+def test_an_unknown_option_of_a_write() -> None:
+    with pytest.raises(InvalidOptionError, match=r"unknown option 'acks'.*allowed to write: path, topic, compression"):
+        parse_write_options({**PATH, "acks": "all"})
+
+
+def test_several_paths_are_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="takes one path"):
+        parse_read_options({"paths": '["a","b"]'})
+
+
+def test_a_missing_path() -> None:
+    with pytest.raises(InvalidOptionError, match="option path is missing"):
+        parse_read_options({"subscribe": "a"})
+    with pytest.raises(InvalidOptionError, match="SQL table"):
+        parse_write_options({})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kafka.bootstrap.servers", "kafka.group.id", "kafka.SASL.mechanism", "fetchOffset.numRetries", "kafka.acks"],
+)
+def test_settings_of_clients_pass_without_effect(name: str) -> None:
+    assert parse_read_options({**PATH, name: "x"}) == parse_read_options(PATH)
+
+
+def test_options_for_the_other_direction_pass_as_a_table_has_both() -> None:
+    both = {**PATH, "subscribe": "a", "topic": "a", "compression.type": "zstd"}
+    assert parse_read_options(both).subscription == Subscribe(("a",))
+    assert parse_write_options(both).compression_type == "zstd"
+
+
+def test_reading_with_topic_and_no_subscription_is_a_mistake() -> None:
+    with pytest.raises(InvalidOptionError, match=r"option topic is for writing; .* subscribe"):
+        parse_read_options({**PATH, "topic": "a"})
+
+
+def test_both_names_of_one_option() -> None:
+    assert parse_read_options({**PATH, "kafka.isolation.level": "READ_COMMITTED"}).committed
+    assert parse_read_options({**PATH, "isolationLevel": "read_committed"}).committed
+    assert parse_write_options({**PATH, "kafka.compression.type": "lz4"}).compression_type == "lz4"
+    with pytest.raises(InvalidOptionError, match="mean the same and have different values"):
+        parse_read_options({**PATH, "kafka.isolation.level": "read_committed", "isolationLevel": "read_uncommitted"})
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"), [("1048576", 1 << 20), ("1024k", 1 << 20), ("3MB", 3 << 20), ("1g", 1 << 30)]
+)
+def test_sizes_with_units(text: str, size_bytes: int) -> None:
+    assert parse_read_options({**PATH, "maxBytesPerPartition": text}).max_bytes_per_partition == size_bytes
+
+
+def test_options_travel_to_executors() -> None:
+    options = parse_read_options({**PATH, "subscribe": "a", "startingOffsets": '{"a":{"0":5}}'})
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_the_table_has_each_name_once_and_a_text_for_each() -> None:
+    names = [option.name.lower() for option in OPTIONS] + [option.name.lower() for option in IGNORED_OPTIONS]
+    assert len(set(names)) == len(names)
+    assert all(option.doc for option in OPTIONS)
