@@ -1,0 +1,202 @@
+"""Opening partition directories for writing: what recovery cuts, rebuilds and sweeps up."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from engine_fixtures import LATE_MS, FixturePartition, checkpoint, files_of
+
+from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.storage.index_rebuild import rebuild_indexes
+from pyspark_kafkalog.storage.unified_log import UnifiedLog
+
+UNCLEAN = ("unclean-killed", "unclean-torn", "unclean-badcrc", "unclean-garbage", "unclean-noindex")
+CARS = FixturePartition("cars", "cars", 0)
+TRANSACTIONS = FixturePartition("transactions", "transactions", 0)
+
+
+def copied(part: FixturePartition, tmp_path: Path) -> Path:
+    directory = tmp_path / part.directory.name
+    shutil.copytree(part.directory, directory)
+    return directory
+
+
+def opened(part: FixturePartition, directory: Path, *, clean: bool, recovery_point: int = 0) -> UnifiedLog:
+    return UnifiedLog.open(
+        directory, part.config, recovery_point=recovery_point, clean_shutdown=clean, clock=lambda: LATE_MS
+    )
+
+
+@pytest.mark.parametrize("topic", UNCLEAN)
+def test_recovery_makes_of_an_unclean_partition_what_a_broker_makes_of_it(topic: str, tmp_path: Path) -> None:
+    part = FixturePartition("unclean", topic, 0)
+    recovered = FixturePartition("unclean-recovered", topic, 0)
+    directory = copied(part, tmp_path)
+    expected = recovered.offsets
+    log = UnifiedLog.open(
+        directory,
+        part.config,
+        recovery_point=checkpoint(part.root / "recovery-point-offset-checkpoint")[topic, 0],
+        clock=lambda: int(expected["max_timestamp"]["timestamp"]),  # later, its producers would have expired
+    )
+    assert (log.log_start_offset, log.log_end_offset) == (expected["earliest"], expected["latest"])
+    log.close()
+    found, wanted = files_of(directory), files_of(recovered.directory)
+    # The directory is new to the other broker, which gives it its own topic id and leader epoch.
+    for name in ("partition.metadata", "leader-epoch-checkpoint"):
+        del found[name], wanted[name]
+    assert found.keys() == wanted.keys()
+    assert [name for name in wanted if found[name] != wanted[name]] == []
+
+
+def test_a_clean_start_changes_no_byte_of_a_cleanly_stopped_partition(tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    opened(CARS, directory, clean=True).close()
+    assert files_of(directory) == files_of(CARS.directory)
+
+
+@pytest.mark.parametrize("part", [CARS, TRANSACTIONS], ids=str)
+def test_full_recovery_rebuilds_every_file_but_the_logs(part: FixturePartition, tmp_path: Path) -> None:
+    directory = copied(part, tmp_path)
+    wanted = files_of(directory)
+    for path in directory.iterdir():
+        if path.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
+            path.unlink()
+    log = UnifiedLog.open(directory, part.config, clock=lambda: int(part.offsets["max_timestamp"]["timestamp"]) + 1000)
+    assert log.log_end_offset == part.offsets["latest"]
+    assert log.last_stable_offset == part.offsets["last_stable"]
+    log.close()
+    found = files_of(directory)
+    # Recovery takes a snapshot at the base of each segment that it re-reads, so none is missing.
+    assert found.keys() == wanted.keys()
+    assert [name for name in wanted if found[name] != wanted[name]] == []
+
+
+@pytest.mark.parametrize("cut", [1, 30, 61, 100])
+def test_recovery_cuts_a_torn_batch_and_the_log_takes_more(cut: int, tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    last = directory / "00000000000000000333.log"
+    data = last.read_bytes()
+    last.write_bytes(data[:-cut])
+    log = opened(CARS, directory, clean=False)
+    assert 333 < log.log_end_offset < 400
+    assert log.read(log.log_end_offset).batches.size == 0
+    log.close()
+    with last.open("rb") as file:
+        assert data.startswith(file.read())
+
+
+def test_recovery_drops_the_segments_after_a_bad_batch(tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    path = directory / "00000000000000000106.log"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    log = opened(CARS, directory, clean=False)
+    assert log.log_end_offset == 106
+    assert [segment.base_offset for segment in log.segments] == [0, 106]
+    log.close()
+    assert sorted(path.name for path in directory.glob("*.log")) == [
+        "00000000000000000000.log",
+        "00000000000000000106.log",
+    ]
+    assert not (directory / "00000000000000000214.snapshot").exists()
+
+
+def test_recovery_believes_segments_below_the_recovery_point(tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    path = directory / "00000000000000000106.log"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    log = opened(CARS, directory, clean=False, recovery_point=214)
+    assert log.log_end_offset == 400
+    log.suspend()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".log", ".snapshot", ".txnindex"])
+@pytest.mark.parametrize("keep", [0, 1, 7])
+def test_a_truncated_file_is_rebuilt_or_cut(suffix: str, keep: int, tmp_path: Path) -> None:
+    part = TRANSACTIONS
+    directory = copied(part, tmp_path)
+    path = directory / f"00000000000000000085{suffix}"
+    path.write_bytes(path.read_bytes()[:keep])
+    log = UnifiedLog.open(directory, part.config, clock=lambda: int(part.offsets["max_timestamp"]["timestamp"]) + 1000)
+    # To a broker, too, an empty .log in the middle is a segment like any other: a gap in the offsets.
+    assert log.log_end_offset == (85 if suffix == ".log" and keep else 165)
+    log.close()
+    if suffix != ".log":
+        assert files_of(directory) == files_of(part.directory)
+
+
+def test_a_damaged_leader_epoch_checkpoint_is_named(tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    (directory / "leader-epoch-checkpoint").write_text("0\n1\n0")
+    with pytest.raises(CorruptIndexError, match="leader-epoch-checkpoint"):
+        opened(CARS, directory, clean=True)
+
+
+def test_leftovers_of_deletion_and_cleaning_are_swept_up(tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    for suffix in (".log", ".index", ".timeindex"):
+        shutil.copy(directory / f"00000000000000000106{suffix}", directory / f"00000000000000000050{suffix}.deleted")
+        shutil.copy(directory / f"00000000000000000106{suffix}", directory / f"00000000000000000106{suffix}.cleaned")
+        shutil.copy(directory / f"00000000000000000214{suffix}", directory / f"00000000000000000214{suffix}.swap")
+    (directory / "00000000000000000777.index").write_bytes(b"")
+    (directory / "00000000000000000300-0000000001.checkpoint.deleted").write_bytes(b"")
+    opened(CARS, directory, clean=True).close()
+    names = files_of(directory).keys()
+    # The .swap is at or above the .cleaned, so it belongs to a split that was not finished.
+    assert names - files_of(CARS.directory).keys() == {"00000000000000000300-0000000001.checkpoint.deleted"}
+
+
+def test_a_finished_cleaning_replaces_the_segments_it_has_cleaned(tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    whole = b"".join((directory / f"{base:020d}.log").read_bytes() for base in (0, 106, 214))
+    (directory / "00000000000000000000.log.swap").write_bytes(whole)
+    (directory / "00000000000000000000.index.swap").write_bytes(b"")
+    (directory / "00000000000000000000.timeindex.swap").write_bytes(b"")
+    log = opened(CARS, directory, clean=True)
+    assert [segment.base_offset for segment in log.segments] == [0, 333]
+    assert (log.log_start_offset, log.log_end_offset) == (0, 400)
+    assert log.segments.first.size_bytes == len(whole)
+    log.close()
+
+
+def test_a_time_index_missing_alone_is_begun_empty(tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    (directory / "00000000000000000106.timeindex").unlink()
+    opened(CARS, directory, clean=True).close()
+    assert (directory / "00000000000000000106.timeindex").read_bytes() == b""
+
+
+def test_a_missing_offset_index_brings_all_indexes_of_its_segment_back(tmp_path: Path) -> None:
+    directory = copied(TRANSACTIONS, tmp_path)
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        (directory / f"00000000000000000085{suffix}").unlink()
+    opened(TRANSACTIONS, directory, clean=True).suspend()
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        name = f"00000000000000000085{suffix}"
+        assert (directory / name).read_bytes() == (TRANSACTIONS.directory / name).read_bytes()
+
+
+def test_a_log_start_above_the_log_end_begins_an_empty_log(tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    log = UnifiedLog.open(directory, CARS.config, log_start_offset=500, clean_shutdown=True, clock=lambda: LATE_MS)
+    assert (log.log_start_offset, log.log_end_offset) == (500, 500)
+    log.close()
+    assert [path.name for path in directory.glob("*.log")] == ["00000000000000000500.log"]
+
+
+def test_rebuilding_indexes_leaves_a_torn_log_as_it_is(tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    path = directory / "00000000000000000333.log"
+    torn = path.read_bytes() + b"\0" * 100
+    path.write_bytes(torn)
+    assert rebuild_indexes(directory, 333, CARS.config) == len(torn) - 100
+    assert path.read_bytes() == torn
+    assert (directory / "00000000000000000333.index").read_bytes() == (
+        CARS.directory / "00000000000000000333.index"
+    ).read_bytes()
