@@ -31,9 +31,10 @@ _NO_LEADER_CHANGE: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What a commit made, changed or removed: names of topics, transactional ids."""
+    """What a commit made, changed or removed: names of topics, their partitions by number, transactional ids."""
 
     topics: set[str] = field(default_factory=set)
+    partitions: set[tuple[str, int]] = field(default_factory=set)
     transactional_ids: set[str] = field(default_factory=set)
 
 
@@ -143,14 +144,17 @@ class ImageDelta:
             self.touched.topics.add(name)
         return change
 
-    def _partition_at(self, partitions: list[PartitionImage], fields: Mapping[str, Any], name: str) -> int:
-        number: int = fields[name]
+    def _partition_to_change(self, fields: Mapping[str, Any], number_field: str) -> tuple[list[PartitionImage], int]:
+        """The partitions of the topic that a record names, and the number of the one that is to change."""
+        name = self._name_of(fields["topicId"])
+        partitions = self._change(name).partitions
+        number: int = fields[number_field]
         if not 0 <= number < len(partitions):
             raise InvalidRecordError(
-                f"a metadata record names partition {number} of topic id {fields['topicId']}, "
-                f"which has {len(partitions)} partitions"
+                f"a metadata record names partition {number} of topic {name!r}, which has {len(partitions)} partitions"
             )
-        return number
+        self.touched.partitions.add((name, number))
+        return partitions, number
 
     def _topic(self, fields: Mapping[str, Any]) -> None:
         name, topic_id = fields["name"], fields["topicId"]
@@ -169,26 +173,25 @@ class ImageDelta:
         self.touched.topics.add(name)
 
     def _partition(self, fields: Mapping[str, Any]) -> None:
-        partitions = self._change(self._name_of(fields["topicId"])).partitions
-        number = fields["partitionId"]
-        if number == len(partitions):
-            partitions.append(PartitionImage(number, LogState(leader_epoch=fields["leaderEpoch"])))
+        name = self._name_of(fields["topicId"])
+        partitions = self._change(name).partitions
+        if fields["partitionId"] == len(partitions):
+            self.touched.partitions.add((name, len(partitions)))
+            partitions.append(PartitionImage(len(partitions), LogState(leader_epoch=fields["leaderEpoch"])))
             return
-        number = self._partition_at(partitions, fields, "partitionId")
+        partitions, number = self._partition_to_change(fields, "partitionId")
         state = replace(partitions[number].state, leader_epoch=fields["leaderEpoch"])
         partitions[number] = PartitionImage(number, state)
 
     def _partition_change(self, fields: Mapping[str, Any]) -> None:
         if fields["leader"] == _NO_LEADER_CHANGE:
             return
-        partitions = self._change(self._name_of(fields["topicId"])).partitions
-        number = self._partition_at(partitions, fields, "partitionId")
+        partitions, number = self._partition_to_change(fields, "partitionId")
         state = partitions[number].state
         partitions[number] = PartitionImage(number, replace(state, leader_epoch=state.leader_epoch + 1))
 
     def _partition_state(self, fields: Mapping[str, Any]) -> None:
-        partitions = self._change(self._name_of(fields["topicId"])).partitions
-        number = self._partition_at(partitions, fields, "partition")
+        partitions, number = self._partition_to_change(fields, "partition")
         partitions[number] = PartitionImage(number, log_state(fields))
 
     def _config(self, fields: Mapping[str, Any]) -> None:

@@ -29,25 +29,21 @@ def _kept_topics(
 def _kept_partitions(
     before: MetadataImage, after: MetadataImage, touched: Touched
 ) -> Iterator[tuple[str, PartitionImage, PartitionImage]]:
-    for old, new in _kept_topics(before, after, touched):
-        for old_partition, new_partition in zip(old.partitions, new.partitions, strict=False):
-            if old_partition is not new_partition:
-                yield f"{old.name}-{old_partition.partition}", old_partition, new_partition
-
-
-def _changed_partitions(
-    before: MetadataImage, after: MetadataImage, touched: Touched
-) -> Iterator[tuple[str, PartitionImage]]:
-    """The touched topics' partitions that are new or other than before."""
-    for name in touched.topics:
-        new = after.topics.get(name)
-        if new is None:
+    """The touched partitions that are there before and after."""
+    for name, number in touched.partitions:
+        old, new = before.topics.get(name), after.topics.get(name)
+        if old is None or new is None or old.topic_id != new.topic_id:
             continue
-        old = before.topics.get(name)
-        old_partitions = old.partitions if old is not None else ()
-        for i, partition in enumerate(new.partitions):
-            if i >= len(old_partitions) or partition is not old_partitions[i]:
-                yield f"{name}-{i}", partition
+        if number < len(old.partitions) and number < len(new.partitions):
+            yield f"{name}-{number}", old.partitions[number], new.partitions[number]
+
+
+def _changed_partitions(after: MetadataImage, touched: Touched) -> Iterator[tuple[str, PartitionImage]]:
+    """The touched partitions that are there after."""
+    for name, number in touched.partitions:
+        new = after.topics.get(name)
+        if new is not None and number < len(new.partitions):
+            yield f"{name}-{number}", new.partitions[number]
 
 
 def high_watermark_never_falls(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
@@ -72,7 +68,7 @@ def leader_epoch_never_falls(before: MetadataImage, after: MetadataImage, touche
 
 
 def log_start_within_log(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
-    for name, partition in _changed_partitions(before, after, touched):
+    for name, partition in _changed_partitions(after, touched):
         state = partition.state
         if not 0 <= state.log_start_offset <= state.log_end_offset:
             return f"the log of {name} starts at {state.log_start_offset} and ends at {state.log_end_offset}"
@@ -80,7 +76,7 @@ def log_start_within_log(before: MetadataImage, after: MetadataImage, touched: T
 
 
 def active_segment_within_log(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
-    for name, partition in _changed_partitions(before, after, touched):
+    for name, partition in _changed_partitions(after, touched):
         state = partition.state
         if not 0 <= state.active_base_offset <= state.log_end_offset or state.active_size_bytes < 0:
             return (

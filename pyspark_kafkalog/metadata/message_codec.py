@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.metadata.schema import INTEGER_FORMATS, FieldSpec
 from pyspark_kafkalog.metadata.wire import MessageReader, write_unsigned_varint
-from pyspark_kafkalog.storage.names import decode_uuid, encode_uuid
+from pyspark_kafkalog.storage.names import decode_uuid
+from pyspark_kafkalog.storage.names import encode_uuid as encode_one_uuid
 
 #: Key of a struct's dict under which tagged fields of unknown tags are kept: a tuple of (tag, bytes), by tag.
 UNKNOWN_TAGS: Final = "_unknownTaggedFields"
 
 _STRING_MAX_BYTES: Final = 0x7FFF
 _FORMATS: Final[Mapping[str, str]] = {**INTEGER_FORMATS, "bool": "?", "float64": "d", "uuid": "16s"}
+
+#: The ids of topics come again in the record of each partition: one text for all of them.
+encode_uuid = lru_cache(maxsize=1 << 14)(encode_one_uuid)
 
 _Read = Callable[[MessageReader], Any]
 _Write = Callable[[bytearray, Any], None]
@@ -200,19 +205,24 @@ def _fixed_reader(what: str, element: str) -> _Read:
     return read
 
 
-def _length(reader: MessageReader, what: str, nullable: bool, flexible: bool, layout: struct.Struct) -> int:
-    """A length that was checked against the bytes left; -1 for null."""
-    if flexible:
-        length = reader.unsigned_varint(f"the length of {what}") - 1
-    else:
-        length = layout.unpack_from(reader.data, reader.advance(layout.size, f"the length of {what}"))[0]
-    if length < 0:
-        if not nullable:
-            raise reader.error(expected=f"{what}, which may not be null", found="null")
-        return -1
-    if length > reader.remaining:
-        raise reader.error(expected=f"{what} of length {length}", found=f"{reader.remaining} bytes left")
-    return int(length)
+def _length_reader(what: str, nullable: bool, flexible: bool, layout: struct.Struct) -> Callable[[MessageReader], int]:
+    """Reads a length and checks it against the bytes left; -1 for null."""
+    label = f"the length of {what}"
+
+    def read(reader: MessageReader) -> int:
+        if flexible:
+            length = reader.unsigned_varint(label) - 1
+        else:
+            length = layout.unpack_from(reader.data, reader.advance(layout.size, label))[0]
+        if length < 0:
+            if not nullable:
+                raise reader.error(expected=f"{what}, which may not be null", found="null")
+            return -1
+        if length > reader.end - reader.at:
+            raise reader.error(expected=f"{what} of length {length}", found=f"{reader.remaining} bytes left")
+        return length
+
+    return read
 
 
 _INT16 = struct.Struct(">h")
@@ -220,8 +230,10 @@ _INT32 = struct.Struct(">i")
 
 
 def _string_reader(what: str, nullable: bool, flexible: bool) -> _Read:
+    read_length = _length_reader(what, nullable, flexible, _INT16)
+
     def read(reader: MessageReader) -> str | None:
-        length = _length(reader, what, nullable, flexible, _INT16)
+        length = read_length(reader)
         if length > _STRING_MAX_BYTES:
             raise reader.error(expected=f"{what} of at most {_STRING_MAX_BYTES} bytes", found=f"{length} bytes")
         return None if length < 0 else reader.take(length, what).decode("utf-8", errors="replace")
@@ -230,17 +242,21 @@ def _string_reader(what: str, nullable: bool, flexible: bool) -> _Read:
 
 
 def _bytes_reader(what: str, nullable: bool, flexible: bool) -> _Read:
+    read_length = _length_reader(what, nullable, flexible, _INT32)
+
     def read(reader: MessageReader) -> bytes | None:
-        length = _length(reader, what, nullable, flexible, _INT32)
+        length = read_length(reader)
         return None if length < 0 else reader.take(length, what)
 
     return read
 
 
 def _array_reader(what: str, read_element: _Read, nullable: bool, flexible: bool) -> _Read:
+    # An element takes one byte or more in every schema, so a count above the bytes left is a lie.
+    read_length = _length_reader(what, nullable, flexible, _INT32)
+
     def read(reader: MessageReader) -> tuple[Any, ...] | None:
-        # An element takes one byte or more in every schema, so a count above the bytes left is a lie.
-        length = _length(reader, what, nullable, flexible, _INT32)
+        length = read_length(reader)
         return None if length < 0 else tuple([read_element(reader) for _ in range(length)])
 
     return read

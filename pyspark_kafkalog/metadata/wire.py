@@ -48,8 +48,11 @@ class MessageReader:
 
     def unsigned_varint(self, what: str) -> int:
         """An unsigned varint of 0 to 2^31-1."""
-        value = 0
         at = self.at
+        if at < self.end and self.data[at] < 0x80:  # most of them are one byte
+            self.at = at + 1
+            return self.data[at]
+        value = 0
         for shift in range(0, 7 * _VARINT_MAX_BYTES, 7):
             if at >= self.end:
                 raise self.error(expected=f"a varint for {what}", found="the end of the message")
