@@ -41,6 +41,8 @@ def to_record_batch(columns: RecordColumns, schema: pa.Schema, *, topic: str, pa
     Every column of the schema but topic and partition must be there in `columns`. Header keys that are not UTF-8 come
     out with U+FFFD, as Java reads them. Raises InvalidRecordError for a timestamp beyond 64 bits of microseconds.
     """
+    if not len(schema):  # from_arrays would make it a batch of no rows
+        return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), columns.count, [None]))
     arrays = [_to_array(field.name, columns, topic, partition) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record import kernels_decode as kernels
 from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns, address_of
-from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORDS_AT
+from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORDS_AT, RECORDS_COUNT_AT
 from pyspark_kafkalog.record.kernels_memory import COPY_SLACK_BYTES
 from pyspark_kafkalog.record.sections import (
     LogBytes,
@@ -244,8 +244,8 @@ def _check_counts(sections: Sections, file: str) -> None:
         batch, size = sections.batches[index], int(sections.sizes[index])
         raise CorruptRecordError(
             file=file,
-            position=int(batch["position"]),
-            expected=f"at most {size // _SMALLEST_RECORD_BYTES} records in the batch's {size} bytes",
+            position=int(batch["position"]) + RECORDS_COUNT_AT,
+            expected=f"at most {size // _SMALLEST_RECORD_BYTES} records in the {size} bytes of {_name(batch)}",
             found=str(int(batch["records_count"])),
         )
 
@@ -260,5 +260,9 @@ def _record_fault(fault: int, state: NDArray[np.int64], batches: NDArray[np.void
         found += f" at byte {at} after decompression"
     else:
         position += at
-    where = f"in record {int(state[kernels.FAULT_RECORD])} of the batch at offset {int(batch['base_offset'])}"
+    where = f"in record {int(state[kernels.FAULT_RECORD])} of {_name(batch)}"
     return CorruptRecordError(file=file, position=position, expected=f"{_EXPECTED[fault]}, {where}", found=found)
+
+
+def _name(batch: np.void) -> str:
+    return f"the batch at offset {int(batch['base_offset'])}"

@@ -130,6 +130,8 @@ def encode_batches(
 
 def _to_source(columns: RecordColumns) -> _Source:
     assert columns.timestamps_ms is not None
+    if len(columns.timestamps_ms) != columns.count:
+        raise ValueError(f"{len(columns.timestamps_ms)} timestamps for {columns.count} records")
     for column in (columns.keys, columns.values, columns.headers):
         if column is not None and len(column) != columns.count:
             raise ValueError(f"a column of {len(column)} for {columns.count} records")

@@ -1,0 +1,172 @@
+"""Arrow arrays made from record columns and the other way round."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.record import plain
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, from_arrow, to_record_batch
+from pyspark_kafkalog.record.columns import RecordColumns
+from pyspark_kafkalog.record.decode import decode_batches
+from pyspark_kafkalog.record.encode import encode_batches
+from pyspark_kafkalog.record.header import CompressionType
+from pyspark_kafkalog.record.scan import scan_batches
+
+ALL_COLUMNS = frozenset({"key", "value", "headers", "offset", "timestamp", "timestampType"})
+
+
+def decoded(*records: plain.Record) -> RecordColumns:
+    data = np.frombuffer(plain.encode_batch(records), np.uint8)
+    batches = scan_batches(data, file="x").batches
+    return decode_batches(
+        data, batches, data_position=0, file="x", columns=ALL_COLUMNS, start_offset=0, end_offset=2**62
+    )
+
+
+def values_back(columns: RecordColumns) -> list[plain.Record]:
+    encoded = encode_batches(columns, compression=CompressionType.NONE, batch_size_bytes=10**6, max_batch_bytes=10**6)
+    return list(plain.decode_batch(encoded.data, 0, file="x", file_position=0).records)
+
+
+def test_schema_is_not_that_of_sparks_kafka_source() -> None:
+    pair = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    spark_schema = StructType(
+        [
+            StructField("key", BinaryType()),
+            StructField("value", BinaryType()),
+            StructField("topic", StringType()),
+            StructField("partition", IntegerType()),
+            StructField("offset", LongType()),
+            StructField("timestamp", TimestampType()),
+            StructField("timestampType", IntegerType()),
+            StructField("headers", ArrayType(pair)),
+        ]
+    )
+    assert to_arrow_schema(spark_schema, timezone="UTC").equals(KAFKA_SCHEMA, check_metadata=True)
+
+
+def test_columns_come_in_another_order_than_asked_for() -> None:
+    columns = decoded(plain.Record(offset=4, timestamp_ms=1500, key=b"k", value=None))
+    names = ["timestampType", "topic", "offset", "value", "partition", "timestamp", "key"]
+    batch = to_record_batch(
+        columns, pa.schema([KAFKA_SCHEMA.field(name) for name in names]), topic="täglich", partition=7
+    )
+    batch.validate(full=True)
+    assert batch.schema.names == names
+    (row,) = batch.to_pylist()
+    assert row["timestamp"].timestamp() == 1.5
+    assert {name: row[name] for name in names if name != "timestamp"} == {
+        "timestampType": 0,
+        "topic": "täglich",
+        "offset": 4,
+        "value": None,
+        "partition": 7,
+        "key": b"k",
+    }
+
+
+@pytest.mark.parametrize("count", [0, 1, 16383, 16384, 16385, 40000])
+def test_constant_columns_have_another_length(count: int) -> None:
+    schema = pa.schema([KAFKA_SCHEMA.field("topic"), KAFKA_SCHEMA.field("partition")])
+    batch = to_record_batch(RecordColumns(count=count), schema, topic="t", partition=3)
+    batch.validate(full=True)
+    assert batch.num_rows == count
+    assert set(batch.column("topic").to_pylist()) <= {"t"}
+    assert set(batch.column("partition").to_pylist()) <= {3}
+
+
+def test_batch_of_no_columns_loses_its_rows() -> None:
+    batch = to_record_batch(RecordColumns(count=5), pa.schema([]), topic="t", partition=0)
+    assert batch.num_rows == 5
+
+
+@pytest.mark.parametrize("timestamp_ms", [2**63 - 1, (2**63 - 1) // 1000 + 1])
+def test_timestamp_beyond_microseconds_wraps(timestamp_ms: int) -> None:
+    columns = decoded(plain.Record(offset=0, timestamp_ms=timestamp_ms, key=None, value=None))
+    with pytest.raises(InvalidRecordError, match=f"t-0 has timestamp {timestamp_ms} ms"):
+        to_record_batch(columns, KAFKA_SCHEMA, topic="t", partition=0)
+    without = pa.schema([field for field in KAFKA_SCHEMA if field.name != "timestamp"])
+    assert to_record_batch(columns, without, topic="t", partition=0).num_rows == 1
+
+
+def test_greatest_timestamp_of_microseconds_is_refused() -> None:
+    columns = decoded(plain.Record(offset=0, timestamp_ms=(2**63 - 1) // 1000, key=None, value=None))
+    array = to_record_batch(columns, KAFKA_SCHEMA, topic="t", partition=0).column("timestamp")
+    assert array.cast(pa.int64()).to_pylist() == [(2**63 - 1) // 1000 * 1000]
+
+
+def test_header_key_that_is_not_utf8_makes_an_invalid_string() -> None:
+    headers = ((b"good", b"1"), (b"b\xffad", None), ("é".encode(), b""), (b"\xe2\x82", b"x"))
+    columns = decoded(plain.Record(offset=0, timestamp_ms=0, key=None, value=None, headers=headers))
+    batch = to_record_batch(columns, KAFKA_SCHEMA, topic="t", partition=0)
+    batch.validate(full=True)
+    assert [(pair["key"], pair["value"]) for pair in batch.column("headers").to_pylist()[0]] == [
+        ("good", b"1"),
+        ("b\ufffdad", None),
+        ("é", b""),
+        ("\ufffd", b"x"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "arrow_type",
+    [pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view(), pa.binary(2)],
+)
+@pytest.mark.parametrize("skipped", [0, 3, 8, 11])
+def test_kind_of_string_or_slice_of_it_is_read_wrongly(arrow_type: pa.DataType, skipped: int) -> None:
+    texts = [None if i % 3 == 0 else f"{i:02}" for i in range(20)]
+    if pa.types.is_fixed_size_binary(arrow_type):
+        array = pa.array([text and text.encode() for text in texts], arrow_type)
+    else:
+        array = pa.array(texts, pa.string()).cast(arrow_type)
+    array = array.slice(skipped, 9)
+    records = values_back(from_arrow(array, array, None, np.zeros(9, np.int64)))
+    expected = [text and text.encode() for text in texts[skipped : skipped + 9]]
+    assert [record.key for record in records] == expected
+    assert [record.value for record in records] == expected
+
+
+@pytest.mark.parametrize("array", [None, pa.nulls(3), pa.nulls(3, pa.binary()), pa.nulls(3, pa.large_string())])
+def test_column_of_nulls_is_taken_for_empty_bytes(array: pa.Array | None) -> None:
+    records = values_back(from_arrow(array, array, None, np.zeros(3, np.int64)))
+    assert [(record.key, record.value) for record in records] == [(None, None)] * 3
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 3])
+@pytest.mark.parametrize("list_type", [pa.list_, pa.large_list])
+def test_headers_of_a_slice_belong_to_other_records(skipped: int, list_type: object) -> None:
+    lists = [[("a", b"1"), ("b", None)], None, [], [("c", b"")], [("d" * 99, b"2" * 99)]]
+    pairs = [each and [{"key": key, "value": value} for key, value in each] for each in lists]
+    array = pa.array(pairs, list_type(KAFKA_SCHEMA.field("headers").type.value_type)).slice(skipped)
+    records = values_back(from_arrow(None, None, array, np.zeros(len(array), np.int64)))
+    expected = [tuple((key.encode(), value) for key, value in each or ()) for each in lists[skipped:]]
+    assert [record.headers for record in records] == expected
+
+
+@pytest.mark.parametrize("pairs", [[[None]], [[{"key": None, "value": b"v"}]]])
+def test_header_without_a_key_is_written(pairs: list[object]) -> None:
+    array = pa.array(pairs, KAFKA_SCHEMA.field("headers").type)
+    with pytest.raises(InvalidRecordError, match="without a key"):
+        from_arrow(None, None, array, np.zeros(1, np.int64))
+
+
+def test_arrow_arrays_copy_the_records() -> None:
+    columns = decoded(*(plain.Record(offset=i, timestamp_ms=i, key=b"k", value=b"v") for i in range(9)))
+    batch = to_record_batch(columns, KAFKA_SCHEMA, topic="t", partition=0)
+    assert columns.values is not None
+    assert batch.column("value").buffers()[2].address == columns.values.data.ctypes.data
+    assert batch.column("offset").buffers()[1].address == columns.offsets.ctypes.data
