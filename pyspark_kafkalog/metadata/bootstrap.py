@@ -14,7 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError
+from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.commit_log import CommitLog
 from pyspark_kafkalog.metadata.records import FORMAT_VERSION, MetadataRecord, record
 from pyspark_kafkalog.metadata.root_lock import root_lock
@@ -50,6 +50,26 @@ def metadata_dir(root: Path) -> Path:
 def is_ours(root: Path) -> bool:
     """Whether `root` has a metadata log of this package (its marker file)."""
     return (metadata_dir(root) / FORMAT_MARKER).is_file()
+
+
+def check_marker(root: Path) -> None:
+    """Raise UnsupportedFormatError when the marker file of `root` names a version other than 1."""
+    path = metadata_dir(root) / FORMAT_MARKER
+    with path.open("rb") as file:
+        found = file.read(len(_FORMAT_MARKER_TEXT) + 1)
+    if found != _FORMAT_MARKER_TEXT:
+        raise unknown_format_error(str(path), repr(found))
+
+
+def unknown_format_error(file: str, found: str) -> UnsupportedFormatError:
+    """The error for a root that a later version of this package made."""
+    return UnsupportedFormatError(
+        file=file,
+        position=0,
+        expected=f"format version {FORMAT_VERSION}",
+        found=found,
+        advice="use the version of this package that made the log directory",
+    )
 
 
 def random_uuid(rng: random.Random) -> str:

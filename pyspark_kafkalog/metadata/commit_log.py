@@ -35,8 +35,8 @@ from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, enc
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
-#: A commit file above this is damaged: reading it would not be bounded. Room for 500,000 partitions' states.
-MAX_COMMIT_BYTES: Final = 64 << 20
+#: A commit file above this is damaged: reading it would not be bounded. Room for 100,000 partitions' states.
+MAX_COMMIT_BYTES: Final = 16 << 20
 #: The metadata log has had one leader only: whoever publishes.
 LEADER_EPOCH: Final = 0
 

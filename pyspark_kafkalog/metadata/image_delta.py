@@ -22,7 +22,7 @@ from pyspark_kafkalog.metadata.image import (
     TopicImage,
     TransactionalIdImage,
 )
-from pyspark_kafkalog.metadata.records import FORMAT_VERSION, MetadataRecord, log_state
+from pyspark_kafkalog.metadata.records import MetadataRecord, log_state
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.log_state import LogState
 
@@ -234,12 +234,7 @@ class ImageDelta:
         self._brokers.pop(fields["brokerId"], None)
 
     def _format(self, fields: Mapping[str, Any]) -> None:
-        if fields["formatVersion"] != FORMAT_VERSION:
-            raise InvalidRecordError(
-                f"the log directory has format version {fields['formatVersion']}, this package knows {FORMAT_VERSION}; "
-                "use the version of the package that made it"
-            )
-        self._format_version = FORMAT_VERSION
+        self._format_version = fields["formatVersion"]
 
     def _write_commit(self, fields: Mapping[str, Any]) -> None:
         if fields["transactionalId"] is not None:

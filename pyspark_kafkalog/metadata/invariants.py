@@ -131,6 +131,12 @@ def producer_epochs_never_fall(before: MetadataImage, after: MetadataImage, touc
     return None
 
 
+def format_version_stays(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    if after.format_version != before.format_version:
+        return f"the format version goes from {before.format_version} to {after.format_version}"
+    return None
+
+
 def producer_ids_handed_out_once(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
     if after.next_producer_id < before.next_producer_id:
         return f"the next producer id falls from {before.next_producer_id} to {after.next_producer_id}"
@@ -149,6 +155,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     transaction_versions_rise,
     producer_epochs_never_fall,
     producer_ids_handed_out_once,
+    format_version_stays,
 )
 
 

@@ -33,15 +33,17 @@ from pyspark_kafkalog.metadata.bootstrap import (
     DEFAULT_NODE_ID,
     FORMAT_MARKER,
     METADATA_DIR,
+    check_marker,
     create_root,
     is_ours,
     metadata_dir,
+    unknown_format_error,
 )
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.image_delta import apply, start_delta
 from pyspark_kafkalog.metadata.invariants import check_invariants
-from pyspark_kafkalog.metadata.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.records import FORMAT_VERSION, MetadataRecord, record
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import encode_uuid
 
@@ -139,10 +141,11 @@ class MetadataStore:
         """The store of `root`, with the image as of now.
 
         Raises LogDirError when `root` is not ours or its creation was not finished, CorruptRecordError for a damaged
-        commit.
+        commit, UnsupportedFormatError when a later version of this package made it.
         """
         if not is_ours(root):
             raise LogDirError(f"{root} has no metadata log of this package ({METADATA_DIR}/{FORMAT_MARKER})")
+        check_marker(root)
         store = MetadataStore(root, clock=clock, rng=rng, fs=fs)
         if store.refresh().format_version is None:
             raise LogDirError(f"creating the log directory {root} was not finished: create it again")
@@ -182,15 +185,16 @@ class MetadataStore:
             _CACHE.put(self._identity, image)
 
     def _apply(self, image: MetadataImage, commit: Commit) -> MetadataImage:
+        file = str(self.log.path(commit.base_offset))
         try:
-            return apply(image, commit)
+            after = apply(image, commit)
         except InvalidRecordError as error:
             raise CorruptRecordError(
-                file=str(self.log.path(commit.base_offset)),
-                position=0,
-                expected="a commit that fits the ones before it",
-                found=str(error),
+                file=file, position=0, expected="a commit that fits the ones before it", found=str(error)
             ) from error
+        if after.format_version is not None and after.format_version != FORMAT_VERSION:
+            raise unknown_format_error(file, str(after.format_version))
+        return after
 
     def commit(self, build: Build, *, operation: str, max_attempts: int = _MAX_ATTEMPTS) -> CommitOutcome:
         """Publish the records that `build` makes from the newest image; again from a newer one when another was first.

@@ -202,7 +202,6 @@ def test_unknown_topic_and_partition_are_named(image: MetadataImage) -> None:
         record("RemoveTopicRecord", topicId="EGc7GxAfRGaDNJO-5OFO6A"),
         record("PartitionRecord", topicId="EGc7GxAfRGaDNJO-5OFO6A", partitionId=0),
         record("AbortTransactionRecord"),
-        record("FormatRecord", formatVersion=99),
     ],
     ids=lambda bad: bad.type,
 )

@@ -20,6 +20,7 @@ from pyspark_kafkalog.errors import (
     InvalidRecordError,
     LogDirError,
     ReadOnlyLogDirError,
+    UnsupportedFormatError,
 )
 from pyspark_kafkalog.metadata import store as store_module
 from pyspark_kafkalog.metadata.bootstrap import FORMAT_MARKER, is_ours, metadata_dir
@@ -423,8 +424,16 @@ def test_small_commit_shares_what_it_does_not_touch(store: MetadataStore) -> Non
 
 def test_newer_format_of_the_root_is_refused_clearly(root: Path, store: MetadataStore) -> None:
     store.log.publish(store.image.next_offset, [record("FormatRecord", formatVersion=2)], timestamp_ms=1)
-    with pytest.raises(CorruptRecordError, match="format version 2"):
+    with pytest.raises(UnsupportedFormatError, match="expected format version 1, found 2"):
         store.refresh()
+    (metadata_dir(root) / FORMAT_MARKER).write_bytes(b"version=2\n")
+    with pytest.raises(UnsupportedFormatError, match=r"kafkalog-format.*found b'version=2"):
+        MetadataStore.open(root)
+
+
+def test_format_version_cannot_be_changed_by_a_commit(store: MetadataStore) -> None:
+    with pytest.raises(InvalidRecordError, match="format_version_stays"):
+        store.commit(lambda image: [record("FormatRecord", formatVersion=2)], operation="x")
 
 
 def test_lock_held_elsewhere_times_out_with_a_clear_error(root: Path, store: MetadataStore) -> None:
