@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.location import locate
@@ -63,7 +62,7 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
         self._write_id = uuid.uuid4().hex
 
     @classmethod
-    def plan(cls, options: WriteOptions, schema: StructType) -> KafkalogBatchWriter:
+    def plan(cls, options: WriteOptions) -> KafkalogBatchWriter:
         """On the driver: creates root and topic where they are not there and may be created."""
         from pyspark_kafkalog.log_dir import LogDir
 

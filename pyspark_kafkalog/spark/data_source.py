@@ -56,7 +56,7 @@ class KafkalogDataSource(DataSource):
             )
         options = parse_write_options(self.options)
         check_write_schema(schema, options.topic)
-        return KafkalogBatchWriter.plan(options, schema)
+        return KafkalogBatchWriter.plan(options)
 
 
 def _is_pushing_filters() -> bool:

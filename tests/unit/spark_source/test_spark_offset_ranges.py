@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +160,7 @@ def test_specific_offsets_with_words_for_the_ends() -> None:
 
 @pytest.mark.parametrize("offsets", [{A0: 20}, {A0: 20, A1: 20, B0: 0}, {}])
 def test_specific_offsets_must_name_the_partitions_read(offsets: Mapping[TopicPartition, int]) -> None:
-    with pytest.raises(InvalidOptionError, match="the starting offsets must name exactly .*Assigned: a-0, a-1"):
+    with pytest.raises(InvalidOptionError, match=r"the starting offsets must name exactly .*Assigned: a-0, a-1"):
         resolve(SpecificOffsets(offsets), Latest())
     with pytest.raises(InvalidOptionError, match="the ending offsets must name exactly"):
         resolve(Earliest(), SpecificTimestamps(offsets))
@@ -257,7 +258,7 @@ def test_cuts_cover_each_range_once_in_order(sizes: list[int], min_partitions: i
         mine = [(start, end) for partition, start, end in cut if partition == number]
         assert mine[0][0] == 0
         assert mine[-1][1] == size
-        assert all(before[1] == after[0] for before, after in zip(mine, mine[1:], strict=False))
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(mine))
         assert all(0 < end - start <= max_records for start, end in mine)
 
 

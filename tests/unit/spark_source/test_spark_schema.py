@@ -6,24 +6,151 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructField, StructType, TimestampNTZType, _parse_datatype_string
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.spark.location import Location, absolute_path, locate
-from pyspark_kafkalog.spark.schema import check_read_schema, check_write_schema, read_schema
+from pyspark_kafkalog.spark.schema import HEADERS_TYPE, check_read_schema, check_write_schema, read_schema
 from pyspark_kafkalog.spark.table_options import effective_read_options, of_create_table, with_table_options
 from pyspark_kafkalog.storage.names import TopicPartition
 
+STRICT_HEADERS = ArrayType(
+    StructType([StructField("key", StringType(), False), StructField("value", BinaryType(), False)]), False
+)
 
-def ddl(text: str) -> StructType:
-    """A schema from DDL; Spark's own parser needs a JVM, this one knows as much as the tests use."""
-    del text
-    raise NotImplementedError
+
+def schema(**types: DataType) -> StructType:
+    return StructType([StructField(name, data_type) for name, data_type in types.items()])
 
 
 def test_the_schema_is_sparks_and_matches_the_arrow_columns() -> None:
-    names = "key value topic partition offset timestamp timestampType".split()
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     assert read_schema(include_headers=False).names == names
     assert read_schema(include_headers=True).names == [*names, "headers"]
     assert to_arrow_schema(read_schema(include_headers=True), timezone="UTC") == KAFKA_SCHEMA
+
+
+def test_a_users_schema_may_choose_and_reorder_columns() -> None:
+    check_read_schema(schema(offset=LongType(), headers=HEADERS_TYPE, value=BinaryType()))
+    check_read_schema(StructType([StructField("offset", LongType(), nullable=False)]))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (schema(Value=BinaryType()), r"unknown column 'Value'; allowed columns: key binary, .*timestampType int"),
+        (schema(value=StringType()), r"column value as string; allowed columns: .*value binary"),
+        (schema(timestamp=TimestampNTZType()), "column timestamp as timestamp_ntz"),
+        (schema(headers=STRICT_HEADERS), "column headers as array"),
+        (StructType([StructField("key", BinaryType(), nullable=False)]), "column key as NOT NULL"),
+        (StructType([StructField("offset", LongType())] * 2), "names a column twice"),
+    ],
+)
+def test_a_users_schema_that_cannot_be_read(chosen: StructType, message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        check_read_schema(chosen)
+
+
+def test_rows_that_can_be_written() -> None:
+    check_write_schema(schema(value=StringType()), "orders")
+    check_write_schema(schema(value=BinaryType(), topic=StringType(), price=LongType()), None)
+    check_write_schema(
+        schema(
+            key=StringType(),
+            value=StringType(),
+            headers=STRICT_HEADERS,
+            partition=IntegerType(),
+            timestamp=TimestampType(),
+            topic=LongType(),
+        ),
+        "orders",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "topic", "message"),
+    [
+        (schema(value=StringType()), None, "topic option required when no 'topic' attribute is present"),
+        (schema(key=StringType()), "t", "Required attribute 'value' not found"),
+        (
+            schema(value=LongType()),
+            "t",
+            r"value attribute unsupported type bigint. value must be a\(n\) string or binary",
+        ),
+        (schema(value=StringType(), key=IntegerType()), "t", "key attribute unsupported type int"),
+        (schema(value=StringType(), topic=LongType()), None, "topic attribute unsupported type bigint"),
+        (schema(value=StringType(), partition=LongType()), "t", "partition attribute unsupported type bigint"),
+        (schema(value=StringType(), timestamp=LongType()), "t", "timestamp attribute unsupported type bigint"),
+        (schema(value=StringType(), headers=ArrayType(StringType())), "t", "headers attribute unsupported type array"),
+    ],
+)
+def test_rows_that_cannot_be_written_fail_as_in_sparks_sink(rows: StructType, topic: str | None, message: str) -> None:
+    with pytest.raises(InvalidRecordError, match=message):
+        check_write_schema(rows, topic)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("/a/b", "/a/b"),
+        ("file:/a/b", "/a/b"),
+        ("file:///a/b c%20d", "/a/b c%20d"),
+        ("FILE://localhost/a", "/a"),
+        ("/a:b/c", "/a:b/c"),
+    ],
+)
+def test_paths_and_file_uris(text: str, path: str) -> None:
+    assert absolute_path(text) == Path(path)
+
+
+def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute_path("logs") == tmp_path / "logs"
+
+
+@pytest.mark.parametrize("text", ["s3://bucket/a", "hdfs:///a", "file://host/a", "file:a", "dbfs:/a", "/a\0b"])
+def test_other_places_are_refused(text: str) -> None:
+    with pytest.raises(InvalidOptionError, match="option path has the bad value"):
+        absolute_path(text)
+
+
+def test_a_partition_directory_is_told_from_a_root_of_such_a_name(kafka_fixtures: Path, tmp_path: Path) -> None:
+    root = kafka_fixtures / "cars"
+    assert locate(str(root)) == Location(root)
+    assert locate(f"{root}/cars-0/") == Location(root, TopicPartition("cars", 0))
+    (tmp_path / "disk-1").mkdir()
+    assert locate(str(tmp_path / "disk-1")) == Location(tmp_path / "disk-1")
+
+
+def test_a_tables_options_survive_in_its_schema() -> None:
+    properties = {
+        "provider": "kafkalog",
+        "owner": "me",
+        "location": "file:/logs",
+        "path": "file:/logs",
+        "subscribe": "a",
+        "option.subscribe": "a",
+    }
+    options = of_create_table(properties)
+    assert options == {"path": "file:/logs", "subscribe": "a"}
+    stored = StructType.fromJson(with_table_options(read_schema(include_headers=False), options).jsonValue())
+    assert effective_read_options({}, stored) == options
+    assert effective_read_options({"subscribe": "b"}, stored) == {"path": "file:/logs", "subscribe": "b"}
+
+
+def test_a_load_with_a_path_takes_no_options_from_a_schema() -> None:
+    carrying = with_table_options(read_schema(include_headers=False), {"path": "/other", "subscribe": "a"})
+    assert effective_read_options({"path": "/logs"}, carrying) == {"path": "/logs"}
+    assert of_create_table({"path": "/logs"}) is None

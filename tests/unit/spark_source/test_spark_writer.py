@@ -1,0 +1,272 @@
+"""What a task of the sink stages: partitions, batches, timestamps, codecs, and nothing left after an error."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, ReadOnlyLogDirError
+from pyspark_kafkalog.record.header import CompressionType
+from pyspark_kafkalog.spark.batch_writer import KafkalogBatchWriter, StagedMessage, TaskWriter, TopicTarget, open_target
+from pyspark_kafkalog.spark.options import WriteOptions, parse_write_options
+from pyspark_kafkalog.spark.row_buffer import RowBuffer
+from pyspark_kafkalog.storage.staging import StagedFile
+from pyspark_kafkalog.storage.topic_stager import StagingTask
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    LogDir.create(tmp_path / "log").create_topic("orders", partitions=4)
+    return tmp_path / "log"
+
+
+def options(root: Path, **given: str) -> WriteOptions:
+    return parse_write_options({"path": str(root), **{name.replace("_", "."): text for name, text in given.items()}})
+
+
+def stage(
+    root: Path, batches: Sequence[pa.RecordBatch], *, topic: str | None = "orders", task: int = 0, **given: str
+) -> list[StagedFile]:
+    target = open_target(root, topic) if topic is not None else None
+    staging = StagingTask(root=root, write_id="write", task=task)
+    return TaskWriter(staging, options(root, **given), target, first_partition=task).write(iter(batches))
+
+
+def commit(root: Path, staged: list[StagedFile]) -> LogDir:
+    log_dir = LogDir.open(root)
+    log_dir.commit_staged(staged)
+    return log_dir
+
+
+def rows(count: int, **columns: object) -> pa.RecordBatch:
+    values = pa.array([f"value {number}" for number in range(count)])
+    return pa.RecordBatch.from_pydict({"value": values, **columns})
+
+
+def staged_files(root: Path) -> list[Path]:
+    return sorted(root.glob("*/*.staged"))
+
+
+def test_rows_come_back_once_and_keyed_rows_keep_their_order(root: Path) -> None:
+    batches = [rows(1000, key=pa.array([f"key {number % 17}" for number in range(1000)])) for _ in range(3)]
+    table = commit(root, stage(root, batches)).read("orders")
+    assert table.num_rows == 3000
+    by_key: dict[bytes, list[bytes]] = {}
+    for row in table.select(["key", "value"]).to_pylist():
+        by_key.setdefault(row["key"], []).append(row["value"])
+    for number in range(17):
+        expected = [f"value {row}".encode() for row in range(number, 1000, 17)] * 3
+        assert by_key[f"key {number}".encode()] == expected
+
+
+def test_small_arrow_batches_are_joined_into_whole_record_batches(root: Path) -> None:
+    staged = stage(root, [rows(100) for _ in range(100)], batch_size="16k")
+    sizes = [int(size) for each in staged for size in each.batches["size_bytes"]]
+    assert sum(size > 14_000 for size in sizes) >= len(sizes) - len(staged)
+    assert len(staged) == 4
+
+
+def test_few_rows_without_a_key_make_one_batch_and_tasks_begin_at_different_partitions(root: Path) -> None:
+    for task in range(3):
+        (staged,) = stage(root, [rows(10)], task=task)
+        assert (staged.topic_partition.partition, staged.records_count) == (task, 10)
+        assert staged.name == f"write-{task}.staged"
+
+
+def test_the_column_partition_decides_and_null_leaves_it_open(root: Path) -> None:
+    partitions = pa.array([3, 3, None, 1], pa.int32())
+    staged = stage(root, [rows(4, partition=partitions, key=pa.array(["a", "a", "21", "a"]))])
+    counts = {each.topic_partition.partition: each.records_count for each in staged}
+    assert counts == {(-973932308 & 0x7FFFFFFF) % 4: 1, 1: 1, 3: 2}
+
+
+@pytest.mark.parametrize("bad", [4, -1])
+def test_a_partition_out_of_range_fails_and_leaves_nothing(root: Path, bad: int) -> None:
+    good = rows(10, partition=pa.array([0] * 10, pa.int32()))
+    with pytest.raises(InvalidRecordError, match=f"partition {bad}"):
+        stage(root, [good, rows(1, partition=pa.array([bad], pa.int32()))])
+    assert staged_files(root) == []
+
+
+def test_a_failure_in_a_later_buffer_removes_what_earlier_ones_staged(root: Path) -> None:
+    class Failing:
+        def __iter__(self) -> Failing:
+            self.left = 2
+            return self
+
+        def __next__(self) -> pa.RecordBatch:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError("the task was killed")
+            return pa.RecordBatch.from_pydict({"value": pa.array([b"x" * (40 << 20)])})
+
+    log_dir = LogDir.open(root)
+    log_dir.alter_topic("orders", add={"max.message.bytes": "100000000"})
+    task = StagingTask(root=root, write_id="write", task=0)
+    with pytest.raises(OSError, match="killed"):
+        TaskWriter(task, options(root), open_target(root, "orders"), first_partition=0).write(iter(Failing()))
+    assert staged_files(root) == []
+
+
+def test_topics_by_row_are_created_and_each_gets_its_rows_in_order(root: Path) -> None:
+    topics = pa.array(["orders", "new", "orders", "other"] * 50)
+    log_dir = commit(root, stage(root, [rows(200, topic=topics)], topic=None))
+    log_dir.refresh()
+    assert set(log_dir.topics()) >= {"orders", "new", "other"}
+    new = log_dir.read("new").column("value").to_pylist()
+    assert new == [f"value {row}".encode() for row in range(1, 200, 4)]
+    assert log_dir.read("orders").num_rows == 100
+
+
+def test_a_null_topic_fails_as_in_sparks_sink(root: Path) -> None:
+    with pytest.raises(InvalidRecordError, match="contains a null topic"):
+        stage(root, [rows(2, topic=pa.array(["orders", None]))], topic=None)
+    assert staged_files(root) == []
+
+
+def test_the_option_topic_goes_before_the_column(root: Path) -> None:
+    (staged,) = stage(root, [rows(2, topic=pa.array(["a", None]))])
+    assert staged.topic_partition.topic == "orders"
+
+
+def test_timestamps_in_microseconds_are_cut_and_null_is_now(root: Path) -> None:
+    given = pa.array([1_700_000_000_123_999, None], pa.timestamp("us", "Europe/Berlin"))
+    before = datetime.now(timezone.utc)
+    table = commit(root, stage(root, [rows(2, timestamp=given)])).read("orders")
+    first, second = table.column("timestamp").to_pylist()
+    assert first == datetime.fromtimestamp(1_700_000_000.123, timezone.utc)
+    assert abs((second - before).total_seconds()) < 60
+
+
+def test_negative_timestamps_are_refused(root: Path) -> None:
+    with pytest.raises(InvalidRecordError, match="timestamp"):
+        stage(root, [rows(1, timestamp=pa.array([-2_000_000], pa.timestamp("us", "UTC")))])
+
+
+def test_headers_nulls_and_slices_survive(root: Path) -> None:
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    headers = [[("a", b"1"), ("a", None)], None, [], [("é", b"")]]
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array([None, b"k", b"", b"x"], pa.binary()),
+            "value": pa.array([b"v", None, b"", b"y"], pa.binary()),
+            "headers": pa.array(
+                [None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers], pa.list_(pair)
+            ),
+            "partition": pa.array([1] * 4, pa.int32()),
+        }
+    )
+    table = commit(root, stage(root, [batch.slice(1), batch.slice(0, 1)])).read("orders")
+    assert table.column("key").to_pylist() == [b"k", b"", b"x", None]
+    assert table.column("value").to_pylist() == [None, b"", b"y", b"v"]
+    found = [[(each["key"], each["value"]) for each in row or []] for row in table.column("headers").to_pylist()]
+    assert found == [[], [], [("é", b"")], [("a", b"1"), ("a", None)]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "configured", "codec"),
+    [
+        (None, "producer", CompressionType.NONE),
+        ("zstd", "producer", CompressionType.ZSTD),
+        ("zstd", "lz4", CompressionType.LZ4),
+        ("zstd", "uncompressed", CompressionType.NONE),
+        (None, "gzip", CompressionType.GZIP),
+        ("snappy", "producer", CompressionType.SNAPPY),
+    ],
+)
+def test_the_topics_codec_goes_before_the_writers(
+    root: Path, asked: str | None, configured: str, codec: CompressionType
+) -> None:
+    LogDir.open(root).alter_topic("orders", add={"compression.type": configured})
+    (staged,) = stage(root, [rows(50)], **({"compression_type": asked} if asked else {}))
+    assert set(staged.batches["attributes"] & 7) == {codec}
+
+
+def test_log_append_time_of_the_topic_counts(root: Path) -> None:
+    LogDir.open(root).alter_topic("orders", add={"message.timestamp.type": "LogAppendTime"})
+    old = pa.array([0], pa.timestamp("us", "UTC"))
+    table = commit(root, stage(root, [rows(1, timestamp=old)])).read("orders")
+    assert table.column("timestampType").to_pylist() == [1]
+    assert table.column("timestamp")[0].as_py().year > 2000
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key(root: Path) -> None:
+    LogDir.open(root).alter_topic("orders", add={"cleanup.policy": "compact"})
+    for key in (None, pa.array(["a", None])):
+        with pytest.raises(InvalidRecordError, match="compacted: every record needs a key"):
+            stage(root, [rows(2) if key is None else rows(2, key=key)])
+    assert len(stage(root, [rows(2, key=pa.array(["a", ""]))])) >= 1
+
+
+def test_timestamps_far_from_now_are_refused_as_the_topic_says(root: Path) -> None:
+    LogDir.open(root).alter_topic("orders", add={"message.timestamp.before.max.ms": "60000"})
+    with pytest.raises(InvalidRecordError, match=r"message.timestamp.before.max.ms"):
+        stage(root, [rows(1, timestamp=pa.array([1_000_000], pa.timestamp("us", "UTC")))])
+    far = int(datetime(2200, 1, 1, tzinfo=timezone.utc).timestamp() * 1_000_000)
+    with pytest.raises(InvalidRecordError, match=r"message.timestamp.after.max.ms"):
+        stage(root, [rows(1, timestamp=pa.array([far], pa.timestamp("us", "UTC")))])
+
+
+def test_a_record_over_max_message_bytes_names_the_limit(root: Path) -> None:
+    with pytest.raises(InvalidRecordError, match=r"max.message.bytes"):
+        stage(root, [pa.RecordBatch.from_pydict({"value": pa.array([b"x" * 2_000_000])})])
+    assert staged_files(root) == []
+
+
+def test_round_robin_spreads_rows_with_keys(root: Path) -> None:
+    staged = stage(root, [rows(1000, key=pa.array(["same"] * 1000))], partitioner="round_robin", batch_size="1k")
+    assert len(staged) == 4
+
+
+def test_an_empty_task_stages_nothing(root: Path) -> None:
+    assert stage(root, []) == []
+    assert stage(root, [rows(0)]) == []
+
+
+def test_one_large_arrow_batch_is_taken_in_slices() -> None:
+    buffer = RowBuffer(limit_bytes=1000)
+    batch = rows(1000)
+    joined = [*buffer.add(batch), *buffer.flush()]
+    assert len(joined) > 5
+    assert pa.concat_arrays([each["value"] for each in joined]).equals(batch.column("value"))
+
+
+def test_a_commit_takes_tasks_in_order_and_an_abort_removes_their_files(root: Path) -> None:
+    writer = KafkalogBatchWriter.plan(options(root, topic="orders"))
+    for commits in (True, False):
+        messages = []
+        for partition_id in (1, 0):
+            batch = rows(2, key=pa.array(["k", "k"]), value=pa.array([f"task {partition_id}"] * 2))
+            staged = stage(root, [batch], task=partition_id)
+            messages.append(pickle.loads(pickle.dumps(StagedMessage(partition_id, tuple(staged)))))
+        if commits:
+            writer.commit(messages)
+        else:
+            writer.abort([*messages, None])
+        assert staged_files(root) == []
+    values = LogDir.open(root).read("orders").column("value").to_pylist()
+    assert values == [b"task 0"] * 2 + [b"task 1"] * 2
+
+
+def test_a_write_without_rows_commits_nothing(root: Path) -> None:
+    KafkalogBatchWriter.plan(options(root, topic="orders")).commit([StagedMessage(0, ())])
+    assert LogDir.open(root).read("orders").num_rows == 0
+
+
+def test_planning_creates_root_and_topic_and_travels_to_executors(tmp_path: Path) -> None:
+    writer = KafkalogBatchWriter.plan(options(tmp_path / "made", topic="t"))
+    assert LogDir.open(tmp_path / "made").topics() == ("t",)
+    assert isinstance(pickle.loads(pickle.dumps(writer))._target, TopicTarget)
+
+
+def test_a_brokers_directory_and_a_partition_directory_cannot_be_written(kafka_fixtures: Path) -> None:
+    with pytest.raises(ReadOnlyLogDirError):
+        KafkalogBatchWriter.plan(options(kafka_fixtures / "cars", topic="cars"))
+    with pytest.raises(InvalidOptionError, match="names the partition directory of cars-0"):
+        KafkalogBatchWriter.plan(options(kafka_fixtures / "cars" / "cars-0", topic="cars"))
