@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record.header import (
+    LEADER_EPOCH_AT,
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,
     MAGIC_AT,
-    RECORD_BATCH_OVERHEAD_BYTES,
-    BatchHeader,
     check_length_and_magic,
-    parse_header,
 )
 from pyspark_kafkalog.record.scan import scan_batches
+from pyspark_kafkalog.storage.filesystem import FileSystem
 
 CHUNK_BYTES: Final = 4 << 20
 #: A batch longer than this is taken for damage, so that no length from disk decides how much memory is used.
@@ -90,16 +89,22 @@ def read_chunks(
             length = whole
 
 
-def read_headers(fd: int, *, file: str, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch that lies whole in bytes [start, end), without reading the records."""
-    position = start
-    while position + RECORD_BATCH_OVERHEAD_BYTES <= end:
-        head = os.pread(fd, RECORD_BATCH_OVERHEAD_BYTES, position)
-        header = parse_header(head, 0, file=file, file_position=position)
-        if position + header.size_bytes > end:
-            return
-        yield position, header
-        position += header.size_bytes
+def patch_headers(fs: FileSystem, fd: int, batches: NDArray[np.void], position: int) -> None:
+    """Write base offset, length and leader epoch of each of `batches`, which lie back to back from byte `position`.
+
+    These 16 bytes are what a log assigns; the CRC does not cover them.
+    """
+    heads = np.empty((len(batches), MAGIC_AT), dtype=np.uint8)
+    heads[:, :LENGTH_AT] = batches["base_offset"].astype(">i8")[:, None].view(np.uint8)
+    heads[:, LENGTH_AT:LEADER_EPOCH_AT] = (
+        (batches["size_bytes"] - LOG_OVERHEAD_BYTES).astype(">i4")[:, None].view(np.uint8)
+    )
+    heads[:, LEADER_EPOCH_AT:] = batches["leader_epoch"].astype(">i4")[:, None].view(np.uint8)
+    flat = heads.tobytes()
+    sizes = batches["size_bytes"].astype(np.int64)
+    positions = (position + np.cumsum(sizes) - sizes).tolist()
+    for row, at in enumerate(positions):
+        fs.pwrite_all(fd, flat[row * MAGIC_AT : (row + 1) * MAGIC_AT], at)
 
 
 def _check_first_offset(batches: NDArray[np.void], min_base_offset: int, *, file: str) -> None:

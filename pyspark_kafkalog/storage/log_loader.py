@@ -93,7 +93,6 @@ def create_segment(
         created_ms=now_ms,
         jitter_ms=roll_jitter_ms(directory, base_offset, config, rng),
     )
-    segment.delete()
     segment.create()
     return segment
 
@@ -169,7 +168,7 @@ class _Loader:
             if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
                 segment = self._segment(int(name[:20]), suffix=SWAP_SUFFIX)
                 ends.append((segment.base_offset, segment.read_next_offset()))
-                segment.close(closing_entry=False)
+                segment.close_files()
         if ends:
             first, end = min(base for base, _ in ends), max(end for _, end in ends)
             for entry in list(os.scandir(self.directory)):

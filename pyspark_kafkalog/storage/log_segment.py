@@ -1,7 +1,5 @@
 """One segment: a `.log` file with the indexes of the same base offset, open for its writer.
 
-    <base offset>.log .index .timeindex [.txnindex]
-
 The base offset is the smallest offset the segment may hold. Bytes are appended to the `.log` first, index entries after
 them: a crash leaves at worst a torn batch at the end and indexes that fall short of the log or reach past it, both of
 which recovery puts right. Source of the rules: org.apache.kafka.storage.internals.log.LogSegment.
@@ -9,26 +7,16 @@ which recovery puts right. Source of the rules: org.apache.kafka.storage.interna
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
-from pyspark_kafkalog.record.header import (
-    LEADER_EPOCH_AT,
-    LENGTH_AT,
-    LOG_OVERHEAD_BYTES,
-    MAGIC_AT,
-    NO_TIMESTAMP,
-    RECORD_BATCH_OVERHEAD_BYTES,
-    Buffer,
-    parse_header,
-)
+from pyspark_kafkalog.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES, Buffer, parse_header
 from pyspark_kafkalog.storage.append_plan import (
     IndexEntries,
     RunPlan,
@@ -39,23 +27,10 @@ from pyspark_kafkalog.storage.append_plan import (
     plan_run,
 )
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.log_file import BatchChunk, read_chunks
-from pyspark_kafkalog.storage.names import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    offset_file_name,
-)
-from pyspark_kafkalog.storage.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.time_index import TimeIndex, TimestampOffset
-from pyspark_kafkalog.storage.transaction_index import TransactionIndex
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.storage.log_config import LogConfig
-
-_CLOSED: Final = -1
-_FILE_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.log_file import BatchChunk, patch_headers, read_chunks
+from pyspark_kafkalog.storage.segment_files import SegmentFiles
+from pyspark_kafkalog.storage.time_index import TimestampOffset
 
 
 class BatchPosition(NamedTuple):
@@ -66,10 +41,11 @@ class BatchPosition(NamedTuple):
     size_bytes: int
 
 
-class LogSegment:
-    """A segment open for writing. Files are opened on first use; `size_bytes` is the valid length of the `.log`.
+class LogSegment(SegmentFiles):
+    """A segment open for writing; `size_bytes` is the valid length of the `.log`.
 
-    `created_ms` is the clock when it became this writer's; segments without timestamps roll by it.
+    `created_ms` is the clock when it became this writer's; segments without timestamps roll by it. `counters`, when
+    given, tells what the segment holds; else it is read from the files when needed.
     """
 
     def __init__(
@@ -84,76 +60,21 @@ class LogSegment:
         suffix: str = "",
         counters: SegmentCounters | None = None,
     ) -> None:
-        self.directory = directory
-        self.base_offset = base_offset
+        super().__init__(directory, base_offset, config, fs=fs, suffix=suffix)
         self.created_ms = created_ms
-        self.suffix = suffix
-        self._config = config
-        self._fs = fs
+        self.bytes_since_last_index_entry = 0
         self._jitter_ms = jitter_ms
-        self._fd = _CLOSED
-        self._offset_index: OffsetIndex | None = None
-        self._time_index: TimeIndex | None = None
-        self._txn_index: TransactionIndex | None = None
-        self._size_bytes = -1 if counters is None else counters.size_bytes
-        self._first_timestamp_ms = None if counters is None else counters.first_timestamp_ms
-        self._max_timestamp = None
+        self._size_bytes = -1
+        self._first_timestamp_ms: int | None = None
+        self._max_timestamp: TimestampOffset | None = None
         if counters is not None:
-            self._max_timestamp = TimestampOffset(counters.max_timestamp_ms, counters.max_timestamp_offset)
-        self.bytes_since_last_index_entry = 0 if counters is None else counters.bytes_since_last_index_entry
-
-    def path(self, suffix: str) -> Path:
-        """Where the segment's file with `suffix` lies."""
-        return self.directory / (offset_file_name(self.base_offset, suffix) + self.suffix)
-
-    @property
-    def log_path(self) -> Path:
-        return self.path(LOG_SUFFIX)
-
-    @property
-    def fd(self) -> int:
-        """Descriptor of the `.log` file, which is made if it is not there."""
-        if self._fd == _CLOSED:
-            self._fd = self._fs.open(self.log_path, os.O_RDWR | os.O_CREAT)
-        return self._fd
+            self.set_counters(counters)
 
     @property
     def size_bytes(self) -> int:
         if self._size_bytes < 0:
             self._size_bytes = os.fstat(self.fd).st_size
         return self._size_bytes
-
-    @property
-    def offset_index(self) -> OffsetIndex:
-        if self._offset_index is None:
-            self._offset_index = OffsetIndex.open(
-                self.path(INDEX_SUFFIX),
-                self.base_offset,
-                max_index_bytes=self._config.segment_index_bytes,
-                writable=True,
-                fs=self._fs,
-            )
-        return self._offset_index
-
-    @property
-    def time_index(self) -> TimeIndex:
-        if self._time_index is None:
-            self._time_index = TimeIndex.open(
-                self.path(TIME_INDEX_SUFFIX),
-                self.base_offset,
-                max_index_bytes=self._config.segment_index_bytes,
-                writable=True,
-                fs=self._fs,
-            )
-        return self._time_index
-
-    @property
-    def txn_index(self) -> TransactionIndex:
-        if self._txn_index is None:
-            self._txn_index = TransactionIndex.open(
-                self.path(TXN_INDEX_SUFFIX), self.base_offset, writable=True, fs=self._fs
-            )
-        return self._txn_index
 
     # What the segment holds
 
@@ -240,7 +161,7 @@ class LogSegment:
 
     def append(self, data: Buffer, plan: RunPlan) -> None:
         """Write `data`, the bytes of the batches that `plan` was made for, and then their index entries."""
-        self._fs.pwrite_all(self.fd, data, self.size_bytes)
+        self.fs.pwrite_all(self.fd, data, self.size_bytes)
         self._appended(plan)
 
     def append_from_file(self, source_fd: int, source_position: int, batches: NDArray[np.void], plan: RunPlan) -> None:
@@ -250,8 +171,8 @@ class LogSegment:
         """
         start = self.size_bytes
         length = plan.counters.size_bytes - start
-        self._fs.copy_range(source_fd, source_position, self.fd, start, length)
-        patch_headers(self._fs, self.fd, batches, start)
+        self.fs.copy_range(source_fd, source_position, self.fd, start, length)
+        patch_headers(self.fs, self.fd, batches, start)
         self._appended(plan)
 
     def adopt(self, path: Path, batches: NDArray[np.void], *, now_ms: int) -> None:
@@ -262,15 +183,13 @@ class LogSegment:
         assert self.size_bytes == 0
         plan = self.plan(batches, now_ms=now_ms)
         assert plan.count == len(batches)
-        fd = self._fs.open(path, os.O_RDWR)
+        fd = self.fs.open(path, os.O_RDWR)
         try:
-            patch_headers(self._fs, fd, batches, 0)
-            self._fs.rename(path, self.log_path)
+            patch_headers(self.fs, fd, batches, 0)
+            self.take_log(path, fd)
         except BaseException:
-            self._fs.close(fd)
+            self.fs.close(fd)
             raise
-        self._close_log()
-        self._fd = fd
         self._appended(plan)
 
     def _limits(self, now_ms: int) -> SegmentLimits:
@@ -278,9 +197,9 @@ class LogSegment:
         offset_index = self.offset_index
         return SegmentLimits(
             base_offset=self.base_offset,
-            segment_bytes=self._config.segment_bytes,
-            roll_after_ms=self._config.max_segment_ms - self._jitter_ms,
-            index_interval_bytes=self._config.index_interval_bytes,
+            segment_bytes=self.config.segment_bytes,
+            roll_after_ms=self.config.max_segment_ms - self._jitter_ms,
+            index_interval_bytes=self.config.index_interval_bytes,
             offset_entries_left=offset_index.max_entries - offset_index.entries,
             time_entries_left=time_index.max_entries - 1 - time_index.entries,
             last_time_entry_ms=time_index.last_entry.timestamp_ms,
@@ -288,11 +207,7 @@ class LogSegment:
         )
 
     def _appended(self, plan: RunPlan) -> None:
-        counters = plan.counters
-        self._size_bytes = counters.size_bytes
-        self._first_timestamp_ms = counters.first_timestamp_ms
-        self._max_timestamp = TimestampOffset(counters.max_timestamp_ms, counters.max_timestamp_offset)
-        self.bytes_since_last_index_entry = counters.bytes_since_last_index_entry
+        self.set_counters(plan.counters)
         self._add_index_entries(plan.entries)
 
     def index_batches(self, batches: NDArray[np.void], counters: SegmentCounters) -> SegmentCounters:
@@ -332,14 +247,8 @@ class LogSegment:
 
     def cut(self, size_bytes: int) -> None:
         """Set the `.log` file's length, and the segment's size with it."""
-        self._fs.truncate(self.fd, size_bytes)
+        self.fs.truncate(self.fd, size_bytes)
         self._size_bytes = size_bytes
-
-    def clear_indexes(self) -> None:
-        """Empty all indexes, preallocated again, as before their rebuilding from the `.log`."""
-        self.offset_index.reset()
-        self.time_index.reset()
-        self.txn_index.reset()
 
     def rebuild_indexes(self) -> None:
         """Build offset and time index anew from the `.log`, whose batches are known to be good.
@@ -361,16 +270,11 @@ class LogSegment:
         self.set_counters(counters)
 
     def set_counters(self, counters: SegmentCounters) -> None:
-        """Take over counters that a scan of the segment has found."""
+        """Take over what the segment holds now."""
         self._size_bytes = counters.size_bytes
         self._first_timestamp_ms = counters.first_timestamp_ms
         self._max_timestamp = TimestampOffset(counters.max_timestamp_ms, counters.max_timestamp_offset)
         self.bytes_since_last_index_entry = counters.bytes_since_last_index_entry
-
-    def make_room(self) -> None:
-        """Preallocate the indexes to `segment.index.bytes`, as the active segment has them."""
-        self.offset_index.resize(self._config.segment_index_bytes)
-        self.time_index.resize(self._config.segment_index_bytes)
 
     def become_inactive(self) -> None:
         """What a roll does to the segment it leaves: closing time index entry, indexes trimmed."""
@@ -393,61 +297,8 @@ class LogSegment:
                 )
         return best
 
-    # Files
-
-    def create(self) -> None:
-        """Make the `.log` and the preallocated indexes."""
-        assert self.fd >= 0
-        self.make_room()
-
-    def flush(self) -> None:
-        """Wait until the `.log` is on disk. Indexes are hints and reach it in their own time."""
-        self._fs.fsync(self.fd)
-
-    def close(self, *, closing_entry: bool = True) -> None:
-        """Trim the indexes and let go of the files; Kafka's close adds the closing time index entry before."""
-        if closing_entry and self._max_timestamp is not None:
+    def close(self) -> None:
+        """Kafka's clean close: the closing time index entry, indexes trimmed, files let go."""
+        if self._max_timestamp is not None:
             self._add_closing_entry()
-        for index in (self._offset_index, self._time_index, self._txn_index):
-            if index is not None:
-                index.close()
-        self._offset_index = self._time_index = self._txn_index = None
-        self._close_log()
-
-    def change_suffix(self, suffix: str) -> None:
-        """Close the segment and give its files another suffix after the usual one ('' for none)."""
-        self.close(closing_entry=False)
-        for kind in _FILE_SUFFIXES:
-            source = self.path(kind)
-            with contextlib.suppress(FileNotFoundError):
-                self._fs.rename(source, source.with_name(offset_file_name(self.base_offset, kind) + suffix))
-        self.suffix = suffix
-
-    def delete(self) -> None:
-        """Close the segment and remove its files, the `.log` first: a load sweeps up an index that has none."""
-        self.close(closing_entry=False)
-        for kind in _FILE_SUFFIXES:
-            self._fs.unlink_if_there(self.path(kind))
-
-    def _close_log(self) -> None:
-        if self._fd != _CLOSED:
-            fd, self._fd = self._fd, _CLOSED
-            self._fs.close(fd)
-
-
-def patch_headers(fs: FileSystem, fd: int, batches: NDArray[np.void], position: int) -> None:
-    """Write base offset, length and leader epoch of each of `batches`, which lie back to back from byte `position`.
-
-    These 16 bytes are what a log assigns; the CRC does not cover them.
-    """
-    heads = np.empty((len(batches), MAGIC_AT), dtype=np.uint8)
-    heads[:, :LENGTH_AT] = batches["base_offset"].astype(">i8")[:, None].view(np.uint8)
-    heads[:, LENGTH_AT:LEADER_EPOCH_AT] = (
-        (batches["size_bytes"] - LOG_OVERHEAD_BYTES).astype(">i4")[:, None].view(np.uint8)
-    )
-    heads[:, LEADER_EPOCH_AT:] = batches["leader_epoch"].astype(">i4")[:, None].view(np.uint8)
-    flat = heads.tobytes()
-    sizes = batches["size_bytes"].astype(np.int64)
-    positions = (position + np.cumsum(sizes) - sizes).tolist()
-    for row, at in enumerate(positions):
-        fs.pwrite_all(fd, flat[row * MAGIC_AT : (row + 1) * MAGIC_AT], at)
+        self.close_files()

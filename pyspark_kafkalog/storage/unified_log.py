@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from pyspark_kafkalog.errors import InvalidRecordError, OffsetOutOfRangeError
 from pyspark_kafkalog.record.header import Buffer, TimestampType
-from pyspark_kafkalog.storage import log_loader, log_lookup, log_resume, staged_append
+from pyspark_kafkalog.storage import log_loader, log_lookup, log_resume, log_truncation, staged_append
 from pyspark_kafkalog.storage.append_info import AppendInfo, LoadedLog
 from pyspark_kafkalog.storage.append_plan import RunPlan
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
@@ -34,7 +33,6 @@ from pyspark_kafkalog.storage.log_segment import LogSegment
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.log_validator import follower_batches, validate_and_assign_offsets
 from pyspark_kafkalog.storage.producer_append import AppendOrigin, producer_batches
-from pyspark_kafkalog.storage.producer_rebuild import rebuild_producer_state
 from pyspark_kafkalog.storage.producer_state import ProducerStateManager
 from pyspark_kafkalog.storage.resumed_producers import ResumedProducers
 from pyspark_kafkalog.storage.segment_recovery import replay_batches
@@ -71,7 +69,7 @@ class UnifiedLog:
         self._rng = rng
         self._high_watermark = high_watermark
         self._names_changed = True
-        self._high_watermark_moved()
+        self.high_watermark_moved()
 
     @classmethod
     def open(
@@ -158,7 +156,7 @@ class UnifiedLog:
         """Producer state, up to the log end."""
         if isinstance(self._producers, ResumedProducers):
             self._producers = self._producers.load(self.segments, self.log_end_offset, self.clock())
-            self._high_watermark_moved()
+            self.high_watermark_moved()
         return self._producers
 
     @property
@@ -168,7 +166,7 @@ class UnifiedLog:
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark, kept within log start and log end; returns it."""
         self._high_watermark = min(max(offset, self.log_start_offset), self.log_end_offset)
-        self._high_watermark_moved()
+        self.high_watermark_moved()
         return self._high_watermark
 
     def isolation_end(self, isolation: Isolation) -> int:
@@ -285,11 +283,7 @@ class UnifiedLog:
             return active
         active.become_inactive()
         producers = self.producers
-        segment = log_loader.create_segment(
-            self.directory, base_offset, self.config, now_ms=self.clock(), fs=self.fs, rng=self._rng
-        )
-        self.segments.add(segment)
-        self._names_changed = True
+        segment = self.add_segment(base_offset)
         producers.end_offset = base_offset
         producers.take_snapshot()
         return segment
@@ -319,7 +313,7 @@ class UnifiedLog:
 
     def appended(self, first_offset: int, log_append_time_ms: int | None) -> AppendInfo:
         """End an append that began at `first_offset` and has moved the log end."""
-        self._high_watermark_moved()
+        self.high_watermark_moved()
         if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
             self.flush()
         return AppendInfo(
@@ -328,7 +322,8 @@ class UnifiedLog:
             log_append_time_ms=log_append_time_ms,
         )
 
-    def _high_watermark_moved(self) -> None:
+    def high_watermark_moved(self) -> None:
+        """Tell the producer state what is replicated now."""
         if isinstance(self._producers, ProducerStateManager):
             self._producers.high_watermark_moved(self.high_watermark)
 
@@ -355,66 +350,33 @@ class UnifiedLog:
 
     def truncate_to(self, offset: int) -> None:
         """Make `offset` the log end: drop every batch that reaches it or lies above."""
-        if offset < 0:
-            raise InvalidRecordError(f"cannot truncate to the negative offset {offset}")
-        if offset >= self.log_end_offset:
-            self.epochs.truncate_from_end(self.log_end_offset)
-            return
-        if offset < self.segments.first.base_offset:
-            self.truncate_fully_and_start_at(offset)
-            return
-        producers = self.producers
-        for segment in reversed(self.segments.above(offset)):
-            self._drop(segment, producers)
-        self.active_segment.truncate_to(offset)
-        self.log_end_offset = offset
-        self.epochs.truncate_from_end(offset)
-        self.log_start_offset = min(offset, self.log_start_offset)
-        self.recovery_point = min(offset, self.recovery_point)
-        rebuild_producer_state(
-            producers,
-            self.segments,
-            log_start_offset=self.log_start_offset,
-            end_offset=offset,
-            now_ms=self.clock(),
-        )
-        self._high_watermark_moved()
+        log_truncation.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and go on as an empty log that starts at `offset`."""
-        producers = self.producers
-        for segment in reversed(tuple(self.segments)):
-            self._drop(segment, producers)
-        self.segments.add(
-            log_loader.create_segment(
-                self.directory, offset, self.config, now_ms=self.clock(), fs=self.fs, rng=self._rng
-            )
-        )
-        self.epochs.clear()
-        producers.truncate_fully_and_start_at(offset)
-        self.log_start_offset = self.log_end_offset = self.recovery_point = offset
-        self._high_watermark_moved()
+        log_truncation.truncate_fully_and_start_at(self, offset)
 
     def delete_records(self, before_offset: int) -> int:
         """Move the log start up to `before_offset`, which may lie inside a segment; returns the log start.
 
         Raises OffsetOutOfRangeError above the high watermark. Segments that lie below it wholly go with retention.
         """
-        if before_offset > self.high_watermark:
-            raise OffsetOutOfRangeError(
-                f"cannot delete records before offset {before_offset}, the high watermark is {self.high_watermark}"
-            )
-        if before_offset > self.log_start_offset:
-            self.log_start_offset = before_offset
-            self.recovery_point = max(before_offset, self.recovery_point)
-            self.epochs.truncate_from_start(before_offset)
-            self.producers.log_start_moved(before_offset)
-        return self.log_start_offset
+        return log_truncation.delete_records(self, before_offset)
 
-    def _drop(self, segment: LogSegment, producers: ProducerStateManager) -> None:
+    def add_segment(self, base_offset: int) -> LogSegment:
+        """Begin an empty segment, which becomes the active one."""
+        segment = log_loader.create_segment(
+            self.directory, base_offset, self.config, now_ms=self.clock(), fs=self.fs, rng=self._rng
+        )
+        self.segments.add(segment)
+        self._names_changed = True
+        return segment
+
+    def drop_segment(self, segment: LogSegment) -> None:
+        """Remove a segment, its files and the producer snapshot at its base offset."""
         self.segments.remove(segment.base_offset)
         segment.delete()
-        producers.remove_snapshot(segment.base_offset)
+        self.producers.remove_snapshot(segment.base_offset)
         self._names_changed = True
 
     # Ending
@@ -438,7 +400,7 @@ class UnifiedLog:
     def suspend(self) -> None:
         """Let go of all files between two commits: indexes trimmed, no closing entry, no snapshot."""
         for segment in self.segments:
-            segment.close(closing_entry=False)
+            segment.close_files()
 
     def __enter__(self) -> Self:
         return self

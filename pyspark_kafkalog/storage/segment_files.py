@@ -1,0 +1,146 @@
+"""The files of one segment, opened on first use, by their writer.
+
+<base offset>.log .index .timeindex [.txnindex], each with one suffix more while it is being deleted or swapped in
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_file_name,
+)
+from pyspark_kafkalog.storage.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.time_index import TimeIndex
+from pyspark_kafkalog.storage.transaction_index import TransactionIndex
+
+_CLOSED: Final = -1
+_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+class SegmentFiles:
+    """Files of the segment at `base_offset`; `suffix` comes after the usual ones, '' for a segment in use."""
+
+    def __init__(
+        self, directory: Path, base_offset: int, config: LogConfig, *, fs: FileSystem, suffix: str = ""
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.suffix = suffix
+        self.config = config
+        self.fs = fs
+        self._fd = _CLOSED
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._txn_index: TransactionIndex | None = None
+
+    def path(self, suffix: str) -> Path:
+        """Where the segment's file with `suffix` lies."""
+        return self.directory / (offset_file_name(self.base_offset, suffix) + self.suffix)
+
+    @property
+    def log_path(self) -> Path:
+        return self.path(LOG_SUFFIX)
+
+    @property
+    def fd(self) -> int:
+        """Descriptor of the `.log` file, which is made if it is not there."""
+        if self._fd == _CLOSED:
+            self._fd = self.fs.open(self.log_path, os.O_RDWR | os.O_CREAT)
+        return self._fd
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        if self._offset_index is None:
+            self._offset_index = OffsetIndex.open(
+                self.path(INDEX_SUFFIX),
+                self.base_offset,
+                max_index_bytes=self.config.segment_index_bytes,
+                writable=True,
+                fs=self.fs,
+            )
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._time_index = TimeIndex.open(
+                self.path(TIME_INDEX_SUFFIX),
+                self.base_offset,
+                max_index_bytes=self.config.segment_index_bytes,
+                writable=True,
+                fs=self.fs,
+            )
+        return self._time_index
+
+    @property
+    def txn_index(self) -> TransactionIndex:
+        if self._txn_index is None:
+            self._txn_index = TransactionIndex.open(
+                self.path(TXN_INDEX_SUFFIX), self.base_offset, writable=True, fs=self.fs
+            )
+        return self._txn_index
+
+    def create(self) -> None:
+        """Make the `.log` and the preallocated indexes, after removing files of these names."""
+        self.delete()
+        assert self.fd >= 0
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Preallocate the indexes to `segment.index.bytes`, as the active segment has them."""
+        self.offset_index.resize(self.config.segment_index_bytes)
+        self.time_index.resize(self.config.segment_index_bytes)
+
+    def clear_indexes(self) -> None:
+        """Empty all indexes, preallocated again, as before their rebuilding from the `.log`."""
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.txn_index.reset()
+
+    def flush(self) -> None:
+        """Wait until the `.log` is on disk. Indexes are hints and reach it in their own time."""
+        self.fs.fsync(self.fd)
+
+    def take_log(self, path: Path, fd: int) -> None:
+        """Make the file at `path`, open as `fd`, the segment's `.log` in place of the one it has."""
+        self.fs.rename(path, self.log_path)
+        self._close_log()
+        self._fd = fd
+
+    def close_files(self) -> None:
+        """Trim the indexes and let go of all files."""
+        for index in (self._offset_index, self._time_index, self._txn_index):
+            if index is not None:
+                index.close()
+        self._offset_index = self._time_index = self._txn_index = None
+        self._close_log()
+
+    def change_suffix(self, suffix: str) -> None:
+        """Close the files and rename them to have another `suffix`."""
+        self.close_files()
+        for kind in _SUFFIXES:
+            source = self.path(kind)
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rename(source, source.with_name(offset_file_name(self.base_offset, kind) + suffix))
+        self.suffix = suffix
+
+    def delete(self) -> None:
+        """Close and remove the files, the `.log` first: a load sweeps up an index that has none."""
+        self.close_files()
+        for kind in _SUFFIXES:
+            self.fs.unlink_if_there(self.path(kind))
+
+    def _close_log(self) -> None:
+        if self._fd != _CLOSED:
+            fd, self._fd = self._fd, _CLOSED
+            self.fs.close(fd)
