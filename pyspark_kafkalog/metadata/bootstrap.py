@@ -102,6 +102,9 @@ def create_root(
 
 
 def _make_dir(directory: Path, fs: FileSystem) -> None:
+    """Make `directory`, and what is missing above it."""
+    if not directory.parent.exists():
+        _make_dir(directory.parent, fs)
     with contextlib.suppress(FileExistsError):
         fs.mkdir(directory)
         fs.fsync_dir(directory.parent)

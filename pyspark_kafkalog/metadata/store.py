@@ -158,20 +158,12 @@ class MetadataStore:
 
     def refresh(self) -> MetadataImage:
         """Take in the commits made since; the newest image. One failed open when there are none."""
-        self._refresh(None)
-        return self._image
-
-    def _refresh(self, commit_id: str | None) -> Commit | None:
-        """Refresh, and return the commit with `commit_id` when it is among the new ones."""
-        own = None
         with self._refresh_lock:
             image = self._image
             for commit in self.log.read_from(image.next_offset):
                 image = self._apply(image, commit)
-                if commit_id is not None and _commit_id(commit) == commit_id:
-                    own = commit
             self._set_image(image)
-        return own
+            return image
 
     def _replay(self) -> MetadataImage:
         image = MetadataImage()
@@ -208,37 +200,43 @@ class MetadataStore:
         # Never from `rng`: writers with the same seed must not take each other's commits for their own.
         commit_id = encode_uuid(os.urandom(16))
         failure: CommitConflictError | CommitStateUnknownError | None = None
+        unsure_since: int | None = None
         for attempt in range(max_attempts):
-            own = self._find_own(commit_id, failure)
-            if own is not None:
-                return CommitOutcome(self._image, own)
-            image = self._image
+            image = self.refresh()
             records = build(image)
             if not records:
                 return CommitOutcome(image, None)
             header = record("CommitRecord", commitId=commit_id, operation=operation)
             try:
                 return self._publish(image, (header, *records))
-            except (CommitConflictError, CommitStateUnknownError) as error:
+            except CommitConflictError as error:
                 failure = error
+            except CommitStateUnknownError as error:
+                failure = error
+                unsure_since = image.next_offset if unsure_since is None else unsure_since
+            if unsure_since is not None:
+                own = self._find_own(commit_id, unsure_since)
+                if own is not None:
+                    return CommitOutcome(self.refresh(), own)
             self._back_off(attempt)
-        own = self._find_own(commit_id, failure)
-        if own is not None:
-            return CommitOutcome(self._image, own)
         raise failure if failure is not None else ValueError("max_attempts must be 1 or more")
 
-    def _find_own(self, commit_id: str, failure: Exception | None) -> Commit | None:
-        """Refresh; after an attempt whose end is unknown, make sure of our commit if it turns up."""
-        if not isinstance(failure, CommitStateUnknownError):
-            # A conflict may be with ourselves, too: a link that was reported as failed may have come through late.
-            return self._refresh(commit_id)
+    def _find_own(self, commit_id: str, since: int) -> Commit | None:
+        """Our commit, made durable, if it is among those from offset `since` on.
+
+        Asked after every attempt that follows one whose end is unknown: its link may come through late, and then the
+        next attempt, at the same name, loses the race to it. The image says nothing here: another thread may have
+        taken the commit in.
+        """
         try:
-            own = self._refresh(commit_id)
+            own = next((commit for commit in self.log.read_from(since) if _commit_id(commit) == commit_id), None)
             if own is not None:
                 self.log.sync()
-            return own
         except OSError as error:
-            raise CommitStateUnknownError(f"{failure}; looking for it failed too: {error}") from error
+            raise CommitStateUnknownError(
+                f"a commit at offset {since} or later may be there or not: looking for it failed: {error}"
+            ) from error
+        return own
 
     def _publish(self, image: MetadataImage, records: tuple[MetadataRecord, ...]) -> CommitOutcome:
         timestamp_ms = self._clock()

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,6 +95,13 @@ def test_root_of_a_broker_is_not_taken(root: Path) -> None:
     (root / "meta.properties").write_text("version=1\n")
     with pytest.raises(ReadOnlyLogDirError, match=r"meta\.properties"):
         MetadataStore.create(root)
+
+
+def test_directories_above_the_root_are_made_and_a_file_in_its_place_is_named(tmp_path: Path) -> None:
+    MetadataStore.create(tmp_path / "a" / "b" / "root")
+    (tmp_path / "file").touch()
+    with pytest.raises(LogDirError, match="file is not a directory"):
+        MetadataStore.create(tmp_path / "file")
 
 
 def test_foreign_root_does_not_open(tmp_path: Path) -> None:
@@ -250,38 +258,50 @@ def test_races_lost_for_ever_end_in_an_error(root: Path, store: MetadataStore) -
 
 
 class LinkReportsFailure(FileSystem):
-    """A link that fails once: with its effect, or without, or with it only after the caller has looked."""
+    """A link that fails once: without its effect, with it, or with it only when the next one is tried."""
 
-    def __init__(self, *, linked: bool) -> None:
-        self._linked = linked
+    def __init__(self, effect: str) -> None:
+        self._effect = effect
         self._failed = False
+        self._late: tuple[bytes, Path] | None = None
+        self.after_failure: Callable[[], object] = lambda: None
 
     def link(self, source: Path, target: Path) -> None:
         if self._failed:
+            if self._late is not None:
+                self._late[1].write_bytes(self._late[0])
             super().link(source, target)
             return
         self._failed = True
-        if self._linked:
+        if self._effect == "late":
+            self._late = (source.read_bytes(), target)
+        elif self._effect == "at once":
             super().link(source, target)
+        self.after_failure()
         raise OSError(errno.EIO, "no answer")
 
 
-@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("other_thread_refreshes", [False, True])
+@pytest.mark.parametrize(("effect", "builds"), [("none", 2), ("at once", 1), ("late", 2)])
 def test_unknown_end_of_a_publish_is_resolved_by_looking_for_ones_own_commit(
-    root: Path, store: MetadataStore, linked: bool
+    root: Path, store: MetadataStore, effect: str, builds: int, other_thread_refreshes: bool
 ) -> None:
-    builds = []
+    built = []
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
-        builds.append(image)
-        return create_topic(image, "once", partitions=1)
+        built.append(image)
+        return [record("ProducerIdsRecord", brokerId=1, nextProducerId=image.next_producer_id + 1000)]
 
-    unsure = MetadataStore.open(root, fs=LinkReportsFailure(linked=linked))
-    outcome = unsure.commit(build, operation="create topic")
+    fs = LinkReportsFailure(effect)
+    unsure = MetadataStore.open(root, fs=fs)
+    if other_thread_refreshes:
+        fs.after_failure = unsure.refresh
+    outcome = unsure.commit(build, operation="producer ids")
     assert outcome.commit is not None
     assert outcome.commit.base_offset == store.image.next_offset
-    assert len(builds) == (1 if linked else 2)
+    assert len(built) == builds
     assert store.refresh() == outcome.image
+    assert store.image.next_producer_id == 1000
     assert len(list(store.log.replay())) == 2
 
 
