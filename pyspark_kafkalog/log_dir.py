@@ -210,7 +210,10 @@ class LogDir:
                 f"offset {start} of {found.topic}-{found.partition} is not in "
                 f"[{found.log_start_offset}, {readable_end}]"
             )
-        return self.reader(found.topic, found.partition).read(start, end, schema=schema, committed=committed)
+        reader = self.reader(found.topic, found.partition)
+        if end == found.high_watermark > start:
+            reader.check_end(end)
+        return reader.read(start, end, schema=schema, committed=committed)
 
     # Writing
 

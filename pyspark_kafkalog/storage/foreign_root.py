@@ -3,7 +3,8 @@
 What a broker would know from its metadata log is read off the files: topics from the partition directories, ids from
 `partition.metadata`, high watermarks from `replication-offset-checkpoint` (the end of the last valid batch where that
 has no line), log starts from `log-start-offset-checkpoint`. The broker may be running: its checkpoint then lags by some
-seconds, and what is above it is not seen yet.
+seconds, and what is above it is not seen yet. After a crash a log ends before the first damaged batch of its tail, as
+after the broker's recovery; after a clean shutdown such a batch is damage, and an error to read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnknownTopicError
+from pyspark_kafkalog.storage.clean_shutdown import was_clean_shutdown
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.listing import list_partitions
@@ -53,6 +55,7 @@ class ForeignRoot:
             self._partitions.setdefault(each.topic, []).append(each)
         self._high_watermarks = read_offset_checkpoint(self.path / REPLICATION_OFFSET_CHECKPOINT)
         self._log_starts = read_offset_checkpoint(self.path / LOG_START_OFFSET_CHECKPOINT)
+        self._is_clean = was_clean_shutdown(self.path)
         self._described.clear()
 
     def topics(self) -> tuple[str, ...]:
@@ -103,7 +106,9 @@ class ForeignRoot:
         except PermissionError as error:
             raise LogDirError(error.errno, f"cannot read the partition: {error.strerror}", error.filename) from error
         latest = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).latest
-        high_watermark = min(self._high_watermarks.get(topic_partition, state.log_end_offset), state.log_end_offset)
+        high_watermark = self._high_watermarks.get(topic_partition, state.log_end_offset)
+        if not self._is_clean:
+            high_watermark = min(high_watermark, state.log_end_offset)
         return PartitionDescription(
             topic=topic_partition.topic,
             partition=topic_partition.partition,

@@ -111,10 +111,30 @@ class LogReader:
                 position = segment.position_for_offset(next_offset)
                 if min_timestamp_ms is not None:
                     position = max(position, segment.position_for_timestamp(min_timestamp_ms))
-                yield from segment.runs(position, start_offset=next_offset, end_offset=end_offset)
+                yield from segment.runs(
+                    position, start_offset=next_offset, end_offset=end_offset, limit_offset=following
+                )
                 if following is None and segment.reached_offset < end_offset:
                     raise self._log_too_short(segment, end_offset)
                 next_offset = max(next_offset, segment.reached_offset, following or 0)
+
+    def check_end(self, log_end_offset: int) -> None:
+        """Raise CorruptRecordError unless the log has the batch that ends right below a high watermark.
+
+        A high watermark always lies between two batches, and the cleaner keeps the last one. Where it is missing, so
+        are committed records, or the base offset, which no CRC covers, of the last batch is damaged.
+        """
+        base_offset, following = self._floor_segment(log_end_offset - 1)
+        with SegmentReader(self.directory, base_offset) as segment:
+            for run in segment.runs(
+                segment.position_for_offset(log_end_offset - 1),
+                start_offset=log_end_offset - 1,
+                end_offset=log_end_offset,
+                limit_offset=following,
+            ):
+                if int(run.batches["last_offset"][-1]) == log_end_offset - 1:
+                    return
+            raise self._log_too_short(segment, log_end_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int, end_offset: int) -> TimestampAndOffset | None:
         """The first record in offset order in [start_offset, end_offset) whose timestamp is at or after the one given.

@@ -27,7 +27,7 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
-from pyspark_kafkalog.storage.mapped_index import MAX_INDEX_BYTES, MappedIndex
+from pyspark_kafkalog.storage.mapped_index import MAX_INDEX_BYTES, MAX_RELATIVE_OFFSET, MappedIndex
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 from pyspark_kafkalog.storage.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.time_index import TimeIndex
@@ -35,6 +35,7 @@ from pyspark_kafkalog.storage.time_index import TimeIndex
 CHUNK_BYTES: Final = 4 << 20
 #: A batch longer than this is taken for damage, so that no length from disk decides how much memory is used.
 BATCH_BYTES_MAX: Final = 256 << 20
+_NO_LIMIT: Final = 1 << 63
 
 _Index = TypeVar("_Index", bound=MappedIndex)
 
@@ -103,6 +104,8 @@ class SegmentReader:
     def locate(self, offset: int) -> int | None:
         """Position of the first batch whose last offset is at or above `offset`, None when the segment has none.
 
+        Costs an index lookup and, as there is an index entry about every index.interval.bytes, a few header reads.
+
         Raises CorruptRecordError for a damaged header on the way from the index entry to the batch.
         """
         position = self.position_for_offset(offset)
@@ -135,36 +138,71 @@ class SegmentReader:
         return 0
 
     def runs(
-        self,
-        position: int,
-        *,
-        start_offset: int,
-        end_offset: int,
-        chunk_bytes: int = CHUNK_BYTES,
-        check_crcs: bool = True,
+        self, position: int, *, start_offset: int, end_offset: int, limit_offset: int | None = None
     ) -> Iterator[BatchRun]:
         """Runs of batches from byte `position` on that overlap [start_offset, end_offset).
 
+        `limit_offset` is the base offset of the next segment, which no batch of this one may reach; None for the last.
+        Every CRC is checked, also where a header says that nothing in the batch is wanted: the header may be what is
+        damaged. Base offsets lie outside the CRCs, so they are held against each other.
+
         Raises CorruptRecordError at a damaged batch, or where the file ends inside one that is still asked for.
         """
-        buffer = np.empty(min(chunk_bytes, max(self.size_bytes - position, 1)), dtype=np.uint8)
+        limit = min(limit_offset or _NO_LIMIT, self.base_offset + MAX_RELATIVE_OFFSET + 1)
+        buffer = np.empty(min(CHUNK_BYTES, max(self.size_bytes - position, 1)), dtype=np.uint8)
         while position < self.size_bytes:
             length = os.preadv(self._fd, [buffer.data], position)
             scan = scan_batches(buffer[:length], file=self.file, file_position=position)
-            wanted = _overlapping(scan.batches, start_offset, end_offset)
+            batches = scan.batches
+            self._check_offsets(batches, limit)
+            wanted = _overlapping(batches, start_offset, end_offset)
             if len(wanted):
-                if check_crcs:
-                    verify_crcs(buffer[:length], wanted, data_position=position, file=self.file)
+                verify_crcs(buffer[:length], wanted, data_position=position, file=self.file)
                 yield BatchRun(self.file, buffer[:length], position, wanted)
-            if len(scan.batches):
-                self.reached_offset = int(scan.batches["last_offset"][-1]) + 1
+            position += scan.consumed_bytes
+            if len(batches):
+                self.reached_offset = int(batches["last_offset"][-1]) + 1
             if self.reached_offset >= end_offset:
+                if not len(wanted) or wanted["last_offset"][-1] < end_offset - 1:
+                    self._check_jump(scan.fault, position)
                 return
             if scan.fault is not None:
                 raise scan.fault
-            position += scan.consumed_bytes
             if scan.consumed_bytes == 0:
                 buffer = np.empty(self._whole_batch_bytes(position), dtype=np.uint8)
+
+    def _check_offsets(self, batches: NDArray[np.void], limit_offset: int) -> None:
+        """Raise CorruptRecordError for a batch below the ones before it, or outside of its segment."""
+        if not len(batches):
+            return
+        first, last = batches[0], batches[-1]
+        if first["base_offset"] < self.reached_offset:
+            raise self._wrong_offset(first, f"a base offset of {self.reached_offset} or above")
+        if last["last_offset"] >= limit_offset:
+            outside = batches[int(np.searchsorted(batches["last_offset"], limit_offset))]
+            raise self._wrong_offset(outside, f"offsets below {limit_offset}, where the segment ends")
+
+    def _wrong_offset(self, batch: np.void, expected: str) -> CorruptRecordError:
+        return CorruptRecordError(
+            file=self.file,
+            position=int(batch["position"]),
+            expected=expected,
+            found=f"offsets {int(batch['base_offset'])} to {int(batch['last_offset'])}",
+        )
+
+    def _check_jump(self, fault: DiskFormatError | None, position: int) -> None:
+        """After a batch that jumps over the end of the range: the one that follows shows whether its offset is true."""
+        if fault is not None:
+            raise fault
+        if position + RECORD_BATCH_OVERHEAD_BYTES <= self.size_bytes:
+            header = self.header_at(position)
+            if header.base_offset < self.reached_offset:
+                raise CorruptRecordError(
+                    file=self.file,
+                    position=position,
+                    expected=f"a base offset of {self.reached_offset} or above",
+                    found=str(header.base_offset),
+                )
 
     def cut_points(
         self, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
