@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from pyspark_kafkalog.errors import OffsetOutOfRangeError, ReadOnlyLogDirError, UnknownTopicError
+from pyspark_kafkalog.errors import LogDirError, OffsetOutOfRangeError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.own_root import OwnRoot
+from pyspark_kafkalog.metadata.root_lock import LOCK_FILE
 from pyspark_kafkalog.metadata.store import MetadataStore, is_ours, time_ms
 from pyspark_kafkalog.metadata.write_commit import CommitResult
 from pyspark_kafkalog.storage.broker_config import BrokerConfig
@@ -71,7 +72,7 @@ class LogDir:
         clock: Callable[[], int] = time_ms,
         fs: FileSystem = LOCAL,
     ) -> LogDir:
-        """Make an empty log directory of ours at `path` (its parent must be there) and open it.
+        """Make an empty log directory of ours at `path` and open it.
 
         `server_properties` names a file with broker-level settings (see conf/server.properties); they are kept in the
         metadata log. Raises LogDirError when it is one already, ReadOnlyLogDirError when a broker's files are there.
@@ -84,11 +85,20 @@ class LogDir:
 
     @classmethod
     def open_or_create(cls, path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> LogDir:
-        """Open the log directory at `path`; where there is nothing, or an empty directory, make one of ours."""
+        """Open the log directory at `path`; where there is nothing, or an empty directory, make one of ours.
+
+        Also when others do the same at once, and after a crash in the middle of it.
+        """
         root = Path(path)
-        if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+        try:
+            return cls.open(root, clock=clock, fs=fs)
+        except LogDirError:
+            if not (is_ours(root) or _is_vacant(root)):
+                raise
+        try:
             return cls.create(root, clock=clock, fs=fs)
-        return cls.open(root, clock=clock, fs=fs)
+        except LogDirError:
+            return cls.open(root, clock=clock, fs=fs)
 
     @property
     def path(self) -> Path:
@@ -263,3 +273,8 @@ class LogDir:
                 f"{self.path} is a Kafka broker's log directory: it can be read, not written to or reconfigured"
             )
         return self._root
+
+
+def _is_vacant(root: Path) -> bool:
+    """Whether there is nothing at `root`, or a directory with nothing but perhaps the lock of whoever makes it ours."""
+    return not root.exists() or (root.is_dir() and all(entry.name == LOCK_FILE for entry in root.iterdir()))

@@ -1,0 +1,362 @@
+"""A root of ours: topics, writes that commit whole, and what a crash or a careless user leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import (
+    CorruptRecordError,
+    InvalidConfigError,
+    InvalidRecordError,
+    InvalidTopicError,
+    LogDirError,
+    OffsetOutOfRangeError,
+    ReadOnlyLogDirError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX
+
+FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
+
+SMALL_SEGMENTS = {"internal.segment.bytes": "2000", "index.interval.bytes": "100"}
+BAD_NAMES = ["", ".", "..", "a/b", "../up", "/etc", "a" * 250, "tab\t", "ключ", "__cluster_metadata"]
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> LogDir:
+    return LogDir.create(tmp_path / "log")
+
+
+def _table(first: int, count: int) -> pa.Table:
+    numbers = range(first, first + count)
+    return pa.table({"key": [b"k%d" % (i % 10) for i in numbers], "value": [b"v%d" % i for i in numbers]})
+
+
+def _values(log_dir: LogDir, topic: str = "orders") -> list[bytes]:
+    log_dir.refresh()
+    values: list[bytes] = log_dir.read(topic)["value"].to_pylist()
+    return values
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_rows_come_back_other_than_written(log_dir: LogDir, codec: str) -> None:
+    written = pa.table(
+        {
+            "key": pa.array([b"a", None, b"", b"\xff\x00"], pa.binary()),
+            "value": pa.array(["x", "", None, "é"], pa.string()),
+            "headers": pa.array(
+                [[("h", b"1"), ("h", None)], [], None, [("ключ", b"")]],
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+            "timestamp": pa.array([0, 1_700_000_000_123_000, None, 1_700_000_000_000_999], pa.timestamp("us", "UTC")),
+        }
+    )
+    log_dir.create_topic("orders", partitions=1)
+    log_dir.append("orders", written, compression_type=codec)
+    log_dir.refresh()
+    found = log_dir.read("orders")
+    assert found["key"].to_pylist() == [b"a", None, b"", b"\xff\x00"]
+    assert found["value"].to_pylist() == [b"x", b"", None, "é".encode()]
+    assert [[(h["key"], h["value"]) for h in headers] for headers in found["headers"].to_pylist()] == [
+        [("h", b"1"), ("h", None)],
+        [],
+        [],
+        [("ключ", b"")],
+    ]
+    milliseconds = [us // 1000 for us in found["timestamp"].cast("int64").to_pylist()]
+    assert milliseconds[0] == 0
+    assert milliseconds[1] == 1_700_000_000_123
+    assert milliseconds[2] > 1_700_000_000_123
+    assert milliseconds[3] == 1_700_000_000_000
+    assert found["offset"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_keys_go_to_another_partition_than_java_clients_choose(log_dir: LogDir) -> None:
+    """Expected: org.apache.kafka.clients.producer.internals.BuiltInPartitioner.partitionForKey with 4 partitions."""
+    log_dir.create_topic("orders", partitions=4)
+    keys = [b"21", b"foobar", b"a-little-bit-long-string", b"a-little-bit-longer-string"]
+    # Utils.murmur2 of these keys, from Kafka's own test of it.
+    hashes = [-973932308, -790332482, -985981536, -1486304829]
+    log_dir.append("orders", pa.table({"key": keys, "value": keys}))
+    log_dir.refresh()
+    found = log_dir.read("orders")
+    placed = dict(zip(found["key"].to_pylist(), found["partition"].to_pylist(), strict=True))
+    assert placed == {key: (value & 0x7FFFFFFF) % 4 for key, value in zip(keys, hashes, strict=True)}
+
+
+def test_small_segments_lose_or_repeat_records(log_dir: LogDir) -> None:
+    log_dir.create_topic(
+        "orders", partitions=2, configs={"internal.segment.bytes": "2000", "index.interval.bytes": "100"}
+    )
+    for first in range(0, 2000, 100):
+        log_dir.append("orders", _table(first, 100))
+    log_dir.refresh()
+    assert sorted(_values(log_dir)) == sorted(b"v%d" % i for i in range(2000))
+    for partition in log_dir.topic("orders").partitions:
+        table = log_dir.read("orders", partition=partition.partition)
+        assert table["offset"].to_pylist() == list(range(partition.high_watermark))
+        assert len(list(partition.directory.glob("*.log"))) > 5
+        assert not list(partition.directory.glob("*.staged"))
+
+
+def test_reader_sees_a_write_before_its_commit(log_dir: LogDir) -> None:
+    log_dir.append("orders", _table(0, 10))
+    reader = LogDir.open(log_dir.path)
+    before = reader.read("orders")
+    log_dir.append("orders", _table(10, 10))
+    assert reader.read("orders").equals(before)
+    assert len(_values(reader)) == 20
+
+
+def test_bytes_of_a_crashed_writer_are_read_or_kept(log_dir: LogDir) -> None:
+    log_dir.create_topic("orders", partitions=1, configs={"internal.segment.bytes": "3000"})
+    log_dir.append("orders", _table(0, 50))
+    directory = log_dir.topic("orders").partitions[0].directory
+    active = max(directory.glob(f"*{LOG_SUFFIX}"))
+    committed = active.read_bytes()
+    for junk in (b"\0" * 10, committed, b"\xff" * 500):
+        active.write_bytes(committed + junk)
+        for suffix in (LOG_SUFFIX, ".index", ".timeindex", PRODUCER_SNAPSHOT_SUFFIX):
+            (directory / f"{99:020d}{suffix}").write_bytes(junk)
+        assert len(_values(log_dir)) == 50
+    log_dir.append("orders", _table(50, 5))
+    assert sorted(_values(log_dir)) == sorted(b"v%d" % i for i in range(55))
+    assert not list(directory.glob(f"{99:020d}*"))
+
+
+def test_committed_bytes_that_are_gone_go_unnoticed(log_dir: LogDir) -> None:
+    log_dir.create_topic("orders", partitions=1)
+    log_dir.append("orders", _table(0, 50))
+    active = max(log_dir.topic("orders").partitions[0].directory.glob(f"*{LOG_SUFFIX}"))
+    active.write_bytes(active.read_bytes()[:-1])
+    with pytest.raises(CorruptRecordError) as reading:
+        LogDir.open(log_dir.path).read("orders")
+    assert reading.value.file == str(active)
+    with pytest.raises(CorruptRecordError, match="committed"):
+        log_dir.append("orders", _table(50, 1))
+
+
+def test_lost_indexes_stop_writer_or_reader(log_dir: LogDir) -> None:
+    log_dir.create_topic(
+        "orders", partitions=1, configs={"index.interval.bytes": "50", "internal.segment.bytes": "1500"}
+    )
+    for first in range(0, 200, 20):
+        log_dir.append("orders", _table(first, 20))
+    directory = log_dir.topic("orders").partitions[0].directory
+    kept = {path.name: path.read_bytes() for path in directory.glob("*index")}
+    for path in directory.glob("*index"):
+        path.unlink()
+    assert len(_values(log_dir)) == 200
+    log_dir.append("orders", _table(200, 20))
+    assert len(_values(log_dir)) == 220
+    active = max(name for name in kept if name.endswith(".index"))
+    assert (directory / active).read_bytes().startswith(kept[active])
+
+
+def test_topic_made_anew_shows_old_records(log_dir: LogDir) -> None:
+    log_dir.append("orders", _table(0, 10))
+    log_dir.refresh()
+    old_id = log_dir.topic("orders").topic_id
+    log_dir.delete_topic("orders")
+    with pytest.raises(UnknownTopicError, match="orders"):
+        log_dir.topic("orders")
+    assert len(list(log_dir.path.glob("orders-0.*-delete"))) == 1
+    log_dir.append("orders", _table(100, 3))
+    log_dir.refresh()
+    assert log_dir.topic("orders").topic_id != old_id
+    assert len(_values(log_dir)) == 3
+
+
+def test_directory_left_of_a_deleted_topic_becomes_the_new_one(log_dir: LogDir) -> None:
+    log_dir.append("orders", _table(0, 10))
+    log_dir.refresh()
+    directory = log_dir.topic("orders").partitions[0].directory
+    saved = directory.with_name("saved")
+    shutil.copytree(directory, saved)
+    log_dir.delete_topic("orders")
+    saved.rename(directory)
+    log_dir.append("orders", _table(10, 2))
+    assert sorted(_values(log_dir)) == [b"v10", b"v11"]
+
+
+def test_deleted_topics_files_stay_for_ever(tmp_path: Path) -> None:
+    now = [1_000_000]
+    log_dir = LogDir.create(tmp_path / "log", clock=lambda: now[0])
+    for name in ("a", "b"):
+        log_dir.create_topic(name, partitions=1, configs={"file.delete.delay.ms": "60000"})
+    log_dir.delete_topic("a")
+    (aside,) = log_dir.path.glob("a-0.*-delete")
+    os.utime(aside, ns=(now[0] * 1_000_000, now[0] * 1_000_000))
+    now[0] += 60_001
+    log_dir.delete_topic("b")
+    assert not aside.exists()
+    assert len(list(log_dir.path.glob("b-0.*-delete"))) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../up", "/etc", "a" * 250, "tab\t", "ключ", "__cluster_metadata"]
+)
+def test_topic_name_leaves_the_root(log_dir: LogDir, name: str) -> None:
+    before = sorted(log_dir.path.parent.rglob("*"))
+    with pytest.raises(InvalidTopicError):
+        log_dir.create_topic(name, partitions=1)
+    with pytest.raises(InvalidTopicError):
+        log_dir.append(name, _table(0, 1))
+    after = sorted(path for path in log_dir.path.parent.rglob("*") if path.name != ".lock")
+    assert [path for path in before if path.name != ".lock"] == after
+
+
+def test_topic_is_created_twice_or_shrunk(log_dir: LogDir) -> None:
+    log_dir.create_topic("orders", partitions=3)
+    with pytest.raises(TopicExistsError):
+        log_dir.create_topic("orders")
+    with pytest.raises(InvalidTopicError):
+        log_dir.add_partitions("orders", 2)
+    log_dir.add_partitions("orders", 5)
+    assert len(log_dir.topic("orders").partitions) == 5
+    log_dir.append("orders", _table(0, 1), partition=4)
+    log_dir.refresh()
+    assert log_dir.partition("orders", 4).high_watermark == 1
+    with pytest.raises(UnknownTopicError):
+        log_dir.append("orders", _table(0, 1), partition=5)
+
+
+def test_broker_settings_are_forgotten_by_the_next_process(tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text("num.partitions=3\nlog.segment.bytes=2097152\nauto.create.topics.enable=false\nlisteners=X\n")
+    LogDir.create(tmp_path / "log", server_properties=properties).create_topic("orders")
+    log_dir = LogDir.open(tmp_path / "log")
+    assert len(log_dir.topic("orders").partitions) == 3
+    assert log_dir.log_config("orders").segment_bytes == 2097152
+    with pytest.raises(UnknownTopicError):
+        log_dir.append("other", _table(0, 1))
+    log_dir.alter_topic("orders", add={"segment.bytes": "1048576"})
+    assert log_dir.log_config("orders").segment_bytes == 1048576
+    log_dir.alter_topic("orders", delete=["segment.bytes"])
+    assert log_dir.log_config("orders").segment_bytes == 2097152
+    with pytest.raises(InvalidConfigError, match=r"segment\.bytes"):
+        log_dir.alter_topic("orders", add={"segment.bytes": "1"})
+
+
+def test_bad_columns_are_written(log_dir: LogDir) -> None:
+    with pytest.raises(InvalidRecordError, match="value"):
+        log_dir.append("orders", pa.table({"key": [b"a"]}))
+    with pytest.raises(InvalidRecordError, match="colour"):
+        log_dir.append("orders", pa.table({"value": [b"a"], "colour": [1]}))
+    log_dir.create_topic("compacted", partitions=1, configs={"cleanup.policy": "compact"})
+    with pytest.raises(InvalidRecordError, match="key"):
+        log_dir.append("compacted", pa.table({"value": [b"a"]}))
+    assert not list(log_dir.path.rglob("*.staged"))
+
+
+def test_record_over_the_limit_is_written(log_dir: LogDir) -> None:
+    log_dir.create_topic("orders", partitions=1, configs={"max.message.bytes": "1000"})
+    with pytest.raises(InvalidRecordError, match="1000"):
+        log_dir.append("orders", pa.table({"value": [os.urandom(2000)]}))
+    log_dir.append("orders", pa.table({"value": [b"x" * 2000]}), compression_type="zstd")
+    assert _values(log_dir) == [b"x" * 2000]
+
+
+def test_offsets_outside_the_log_give_rows(log_dir: LogDir) -> None:
+    log_dir.create_topic("orders", partitions=1)
+    log_dir.append("orders", _table(0, 10))
+    log_dir.refresh()
+    assert log_dir.read("orders", partition=0, start_offset=4, end_offset=6)["offset"].to_pylist() == [4, 5]
+    assert log_dir.read("orders", partition=0, start_offset=10).num_rows == 0
+    for start in (-1, 11):
+        with pytest.raises(OffsetOutOfRangeError):
+            log_dir.read("orders", partition=0, start_offset=start)
+    with pytest.raises(UnknownTopicError):
+        log_dir.read("orders", partition=1)
+    with pytest.raises(UnknownTopicError, match="orders"):
+        log_dir.read("order")
+
+
+def test_brokers_directory_is_written_to(tmp_path: Path) -> None:
+    root = tmp_path / "cars"
+    shutil.copytree(FIXTURES / "cars", root)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*")}
+    log_dir = LogDir.open_or_create(root)
+    assert log_dir.is_foreign
+    log_dir.read("cars", isolation="read_committed")
+    for change in (
+        lambda: log_dir.append("cars", _table(0, 1)),
+        lambda: log_dir.create_topic("new"),
+        lambda: log_dir.delete_topic("cars"),
+        lambda: LogDir.create(root),
+    ):
+        with pytest.raises(ReadOnlyLogDirError):
+            change()
+    after = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*") if path.name != ".lock"}
+    assert {path: value for path, value in after.items() if path != root} == {
+        path: value for path, value in before.items() if path != root
+    }
+
+
+def test_path_that_is_no_log_directory_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(LogDirError):
+        LogDir.open(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LogDirError, match="not a log directory"):
+        LogDir.open(tmp_path / "empty")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(LogDirError):
+        LogDir.open(tmp_path / "file")
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "letter.txt").write_text("x")
+    with pytest.raises(LogDirError, match="not a log directory"):
+        LogDir.open_or_create(tmp_path / "documents")
+
+
+def test_root_half_made_by_a_crash_cannot_be_opened(tmp_path: Path) -> None:
+    root = tmp_path / "made" / "log"
+    LogDir.open_or_create(root).append("orders", _table(0, 1))
+    shutil.rmtree(root / "__cluster_metadata-0")
+    (root / "__cluster_metadata-0").mkdir()
+    (root / "__cluster_metadata-0" / "kafkalog-format").write_text("version=1\n")
+    assert LogDir.open_or_create(root).topics() == ()
+
+
+_READ_AS_NOBODY = """
+import os, sys
+from pyspark_kafkalog import LogDir
+LogDir.open(sys.argv[2]).read("cars")
+if os.geteuid() == 0:
+    os.setegid(65534)
+    os.seteuid(65534)
+try:
+    LogDir.open(sys.argv[1]).read("cars")
+except OSError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("closed", [".", "cars-0", "cars-0/00000000000000000106.log"])
+def test_directory_without_permission_gives_a_traceback_without_its_name(tmp_path: Path, closed: str) -> None:
+    root = tmp_path / "cars"
+    shutil.copytree(FIXTURES / "cars", root)
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.stat().st_uid == os.getuid() and directory != Path("/"):
+            directory.chmod(directory.stat().st_mode | 0o055)
+    (root / closed).chmod(0)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _READ_AS_NOBODY, str(root), str(FIXTURES / "cars")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        (root / closed).chmod(0o700)
+    assert done.returncode == 0, done.stderr
+    assert "Permission denied" in done.stdout
+    assert str((root / closed).resolve()) in done.stdout
