@@ -1,0 +1,82 @@
+"""One Spark session for all tests of a run; scripts that need another kind of session run in their own process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+SCRIPT_SECONDS_MAX = 240
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session with two cores, UTC, Arrow batches small enough that a test's rows fill several."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("kafkalog-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(params=["false", "true"], ids=["pushdown-off", "pushdown-on"])
+def pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
+    """Runs a test with filter pushdown off and on."""
+    spark.conf.set(PUSHDOWN, request.param)
+    yield request.param == "true"
+    spark.conf.set(PUSHDOWN, "false")
+
+
+@pytest.fixture
+def load(spark: SparkSession) -> Callable[..., DataFrame]:
+    """`load(path, subscribe="a", ...)`: a batch read with these options."""
+
+    def read(path: Path | str, **options: object) -> DataFrame:
+        return spark.read.format("kafkalog").options(**options).load(str(path))
+
+    return read
+
+
+@pytest.fixture
+def run_script(tmp_path: Path) -> Callable[..., str]:
+    """Runs Python source in its own process, in another directory, and gives its output back; fails as it fails."""
+
+    def run(source: str, *arguments: object) -> str:
+        script = tmp_path / "script.py"
+        script.write_text(source)
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        done = subprocess.run(
+            [sys.executable, str(script), *map(str, arguments)],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SCRIPT_SECONDS_MAX,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr[-8000:]
+        return done.stdout
+
+    return run
