@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 from kafka_oracle import ConsumedRecord, dump_log
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 BASE_TIMESTAMP_MS = 1_700_000_000_000
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -44,9 +48,23 @@ def _random_content(rng: random.Random) -> tuple[bytes | None, bytes | None, Hea
     return key, value, headers
 
 
-def assert_dumps_clean(directory: Path, *, batches_min: int = 1) -> None:
-    """Kafka's dump tool finds each batch under `directory` valid, offsets and indexes in agreement, indexes sane."""
-    logs = sorted(directory.rglob("*.log"))
+def to_table(records: Sequence[ConsumedRecord]) -> pa.Table:
+    """The columns that a write takes, `partition` apart."""
+    return pa.table(
+        {
+            "key": pa.array([record.key for record in records], pa.binary()),
+            "value": pa.array([record.value for record in records], pa.binary()),
+            "headers": pa.array(
+                [[{"key": key, "value": value} for key, value in record.headers] for record in records], _HEADERS
+            ),
+            "timestamp": pa.array([record.timestamp_ms * 1000 for record in records], pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def assert_dumps_clean(directories: Sequence[Path], *, batches_min: int) -> None:
+    """Kafka's dump tool finds each batch in `directories` valid, offsets and indexes in agreement, indexes sane."""
+    logs = sorted(log for directory in directories for log in directory.glob("*.log"))
     assert logs
     deep = dump_log(logs, "--deep-iteration")
     assert deep.returncode == 0, deep.stderr
@@ -55,18 +73,18 @@ def assert_dumps_clean(directory: Path, *, batches_min: int = 1) -> None:
     assert len(verdicts) >= batches_min
     assert set(verdicts) == {"true"}
     assert "invalid bytes" not in deep.stdout
-    assert_indexes_sane(directory)
+    indexes = sorted(index for directory in directories for index in directory.glob("*index"))
+    if indexes:
+        assert_indexes_sane(indexes)
 
 
-def assert_indexes_sane(directory: Path) -> None:
+def assert_indexes_sane(indexes: Sequence[Path]) -> None:
     """Each index passes Kafka's sanity check, and each of its entries points at the batch that it names."""
-    indexes = sorted([*directory.rglob("*.index"), *directory.rglob("*.timeindex")])
-    if not indexes:
-        return
     sanity = dump_log(indexes, "--index-sanity-check")
     assert sanity.returncode == 0, sanity.stderr
     for index in indexes:
-        assert f"{index} passed sanity check." in sanity.stdout
+        verdict = "passed sanity check" if index.stat().st_size or index.suffix == ".timeindex" else "is empty"
+        assert f"{index} {verdict}." in sanity.stdout
     verified = dump_log(indexes, "--verify-index-only")
     assert verified.returncode == 0, verified.stderr
     assert verified.stderr == "", verified.stderr

@@ -46,7 +46,7 @@ def broker(written: Path, start_broker: Callable[..., Broker]) -> Broker:
 
 
 def test_kafka_finds_each_plain_batch_valid(written: Path) -> None:
-    assert_dumps_clean(written, batches_min=10 * len(CODECS))
+    assert_dumps_clean(sorted(written.iterdir()), batches_min=10 * len(CODECS))
 
 
 @pytest.mark.parametrize("codec", CODECS)

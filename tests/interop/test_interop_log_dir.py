@@ -1,0 +1,102 @@
+"""What `LogDir` writes is Kafka's: its tools find nothing wrong in it, and a broker serves it record for record."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from interop_samples import CODECS, assert_dumps_clean, sample_records, to_table
+from kafka_oracle import Broker, ConsumedRecord, consume, dump_log, producing
+
+from pyspark_kafkalog import LogDir
+
+PARTITIONS = 3
+APPENDS = 16
+RECORDS_PER_APPEND = 100
+SEGMENT_BYTES = 300_000
+
+
+def expected_records(codec: str) -> list[ConsumedRecord]:
+    count = APPENDS * RECORDS_PER_APPEND
+    return [
+        record
+        for partition in range(PARTITIONS)
+        for record in sample_records(count, seed=CODECS.index(codec) * 10 + partition, partition=partition)
+    ]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One root, a topic a codec, each written in several commits that roll segments."""
+    root = tmp_path_factory.mktemp("written")
+    log_dir = LogDir.create(root)
+    for codec in CODECS:
+        topic = f"logdir-{codec}"
+        configs = {"internal.segment.bytes": str(SEGMENT_BYTES), "index.interval.bytes": "1000"}
+        log_dir.create_topic(topic, partitions=PARTITIONS, configs=configs)
+        records = expected_records(codec)
+        for first in range(0, APPENDS * RECORDS_PER_APPEND, RECORDS_PER_APPEND):
+            for partition in range(PARTITIONS):
+                chunk = [
+                    record
+                    for record in records
+                    if record.partition == partition and first <= record.offset < first + RECORDS_PER_APPEND
+                ]
+                log_dir.append(topic, to_table(chunk), partition=partition, compression_type=codec)
+    return root
+
+
+@pytest.fixture(scope="module")
+def broker(written: Path, start_broker: Callable[..., Broker]) -> Broker:
+    broker = start_broker()
+    broker.mount(written, {f"logdir-{codec}": PARTITIONS for codec in CODECS})
+    return broker
+
+
+def test_kafka_finds_written_segments_and_indexes_sound(written: Path) -> None:
+    directories = [written / f"logdir-{codec}-{partition}" for codec in CODECS for partition in range(PARTITIONS)]
+    assert len(list(directories[0].glob("*.log"))) > 1, "the segments were meant to roll"
+    assert any(index.stat().st_size for index in directories[0].glob("*.index"))
+    assert_dumps_clean(directories, batches_min=APPENDS * len(directories))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_kafka_serves_written_topics_record_for_record(broker: Broker, codec: str) -> None:
+    assert consume(broker.bootstrap, f"logdir-{codec}", isolation="read_committed") == expected_records(codec)
+
+
+def test_kafka_goes_on_where_a_written_log_ends(broker: Broker) -> None:
+    with producing(broker.bootstrap) as producer:
+        producer.produce("logdir-zstd", value=b"after", partition=0)
+    last = [record for record in consume(broker.bootstrap, "logdir-zstd") if record.partition == 0][-1]
+    assert (last.offset, last.value) == (APPENDS * RECORDS_PER_APPEND, b"after")
+
+
+def test_keys_go_where_kafkas_partitioner_puts_them(broker: Broker, tmp_path: Path) -> None:
+    keys = [b"", b"a", b"ab", b"abc", b"abcd", bytes(range(256)), *(b"key-%d" % i for i in range(500))]
+    partitions = 7
+    broker.create_topic("placed", partitions)
+    with producing(broker.bootstrap, partitioner="murmur2") as producer:
+        for key in keys:
+            producer.produce("placed", key=key)
+    theirs = {record.key: record.partition for record in consume(broker.bootstrap, "placed")}
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.create_topic("placed", partitions=partitions)
+    log_dir.append("placed", pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(keys, pa.binary())}))
+    rows = log_dir.read("placed", columns=["key", "partition"]).to_pylist()
+    assert {row["key"]: row["partition"] for row in rows} == theirs
+
+
+def test_kafka_decodes_the_commit_log(written: Path) -> None:
+    files = sorted((written / "__cluster_metadata-0").glob("*.log"))
+    assert files
+    decoded = dump_log(files, "--cluster-metadata-decoder")
+    assert decoded.returncode == 0, decoded.stderr
+    assert set(re.findall(r"isvalid: (\w+)", decoded.stdout)) == {"true"}
+    payloads = re.findall(r"payload: (\{.*\})$", decoded.stdout, re.MULTILINE)
+    topics = {json.loads(text)["data"]["name"] for text in payloads if '"TOPIC_RECORD"' in text}
+    assert topics == {f"logdir-{codec}" for codec in CODECS}
