@@ -31,7 +31,10 @@ class AppendInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLog:
-    """A log as loading or resuming has found it; offsets from `recovery_point` on may not be on disk yet."""
+    """A log as loading or resuming has found it.
+
+    Offsets from `recovery_point` on may not be on disk yet, nor, with `names_changed`, the names of files.
+    """
 
     segments: SegmentList
     producers: ProducerStateManager | ResumedProducers
@@ -39,3 +42,4 @@ class LoadedLog:
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
+    names_changed: bool

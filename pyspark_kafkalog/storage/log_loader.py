@@ -130,6 +130,8 @@ class _Loader:
             )
             log_end_offset = self.log_start_offset
         self.segments.active.make_room()
+        # A broker's clean stop has left a closing time index entry, the end of a commit here has not.
+        self.segments.active.read_max_timestamp()
         self.epochs.truncate_from_end(log_end_offset)
         log_start_offset = max(self.log_start_offset, self.segments.first.base_offset)
         self.epochs.truncate_from_start(self.log_start_offset)
@@ -141,6 +143,7 @@ class _Loader:
             log_start_offset=log_start_offset,
             log_end_offset=log_end_offset,
             recovery_point=recovery_point,
+            names_changed=True,
         )
 
     # Leftovers

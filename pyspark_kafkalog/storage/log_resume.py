@@ -58,6 +58,7 @@ def resume(
         counters=_counters(state),
     )
     segments.add(active)
+    is_new = not active.log_path.exists()
     _cut_to_state(active, state)
     _check_indexes(active, state)
     epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=fs)
@@ -74,6 +75,7 @@ def resume(
         log_start_offset=state.log_start_offset,
         log_end_offset=state.log_end_offset,
         recovery_point=state.log_end_offset,
+        names_changed=is_new,
     )
 
 
@@ -127,8 +129,10 @@ def _check_indexes(active: LogSegment, state: LogState) -> None:
     offset_index, time_index = active.offset_index, active.time_index
     if offset_index.entries and offset_index.last_offset >= state.log_end_offset:
         offset_index.truncate_to(state.log_end_offset)
-    if time_index.entries and time_index.last_entry.offset >= state.log_end_offset:
-        time_index.truncate_to(state.log_end_offset)
+    # Time index entries come with offset index entries; one after the last of those closed a segment in a roll that was
+    # not committed.
+    last_indexed_offset = offset_index.last_offset if offset_index.entries else active.base_offset - 1
+    time_index.truncate_to(last_indexed_offset + 1)
     active.txn_index.truncate_to(state.log_end_offset)
     position = offset_index.entry(offset_index.entries - 1).position if offset_index.entries else 0
     is_whole = position + state.bytes_since_last_index_entry == state.active_size_bytes

@@ -242,7 +242,7 @@ class LogSegment(SegmentFiles):
             self.cut(found.position)
         self.bytes_since_last_index_entry = 0
         self._first_timestamp_ms = None
-        self._max_timestamp = self._read_max_timestamp()
+        self.read_max_timestamp()
         return dropped
 
     def cut(self, size_bytes: int) -> None:
@@ -286,8 +286,8 @@ class LogSegment(SegmentFiles):
         timestamp = self.max_timestamp()
         self.time_index.maybe_append(timestamp.timestamp_ms, timestamp.offset, skip_full_check=True)
 
-    def _read_max_timestamp(self) -> TimestampOffset:
-        """The last time index entry, or a larger timestamp after it."""
+    def read_max_timestamp(self) -> None:
+        """Find the largest timestamp: that of the last time index entry, or a larger one in the batches after it."""
         best = self.time_index.last_entry
         for chunk in self.chunks(self.position_at_or_before(best.offset)):
             at = int(np.argmax(chunk.batches["max_timestamp_ms"]))
@@ -295,7 +295,7 @@ class LogSegment(SegmentFiles):
                 best = TimestampOffset(
                     int(chunk.batches["max_timestamp_ms"][at]), int(chunk.batches["last_offset"][at])
                 )
-        return best
+        self._max_timestamp = best
 
     def close(self) -> None:
         """Kafka's clean close: the closing time index entry, indexes trimmed, files let go."""

@@ -97,6 +97,7 @@ def _adopt(log: UnifiedLog, path: Path, batches: NDArray[np.void]) -> bool:
     if segment.plan(batches, now_ms=log.clock()).count < len(batches):
         return False
     segment.adopt(path, batches, now_ms=log.clock())
+    log.names_changed = True
     log.run_stored(batches)
     log.count_producers(batches)
     return True

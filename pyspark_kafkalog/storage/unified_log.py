@@ -68,7 +68,7 @@ class UnifiedLog:
         self._producers = loaded.producers
         self._rng = rng
         self._high_watermark = high_watermark
-        self._names_changed = True
+        self.names_changed = loaded.names_changed
         self.high_watermark_moved()
 
     @classmethod
@@ -369,7 +369,7 @@ class UnifiedLog:
             self.directory, base_offset, self.config, now_ms=self.clock(), fs=self.fs, rng=self._rng
         )
         self.segments.add(segment)
-        self._names_changed = True
+        self.names_changed = True
         return segment
 
     def drop_segment(self, segment: LogSegment) -> None:
@@ -377,7 +377,7 @@ class UnifiedLog:
         self.segments.remove(segment.base_offset)
         segment.delete()
         self.producers.remove_snapshot(segment.base_offset)
-        self._names_changed = True
+        self.names_changed = True
 
     # Ending
 
@@ -385,9 +385,9 @@ class UnifiedLog:
         """Wait until all data, and the names of files made or removed, are on disk."""
         for segment in self.segments.from_offset(self.recovery_point):
             segment.flush()
-        if self._names_changed:
+        if self.names_changed:
             self.fs.fsync_dir(self.directory)
-            self._names_changed = False
+            self.names_changed = False
         self.recovery_point = self.log_end_offset
 
     def close(self) -> None:
