@@ -168,7 +168,7 @@ def _from_validity(validity: pa.Buffer | None, array: pa.Array) -> NDArray[np.ui
 
 
 def _from_headers(array: pa.Array) -> HeaderColumn | None:
-    if pa.types.is_null(array.type):
+    if pa.types.is_null(array.type) or not len(array):
         return None
     if pa.types.is_large_list(array.type):
         array = array.cast(pa.list_(array.type.value_field))

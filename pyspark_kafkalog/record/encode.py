@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record import kernels_encode as kernels
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns, address_of
-from pyspark_kafkalog.record.compression import compress
+from pyspark_kafkalog.record.compression import compress, decompressed_limit_bytes
 from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -98,13 +98,17 @@ def encode_batches(
     `rows`: which records, in which order (all, as they come, when None). `columns.timestamps_ms` must be there (-1: no
     timestamp), offsets and timestamp types are not used. A batch closes when the next record would take it over
     `batch_size_bytes` before compression. None is longer than `max_batch_bytes` (after compression; one that is gets
-    split): a record that cannot be so raises InvalidRecordError. With LOG_APPEND_TIME every record's time is
-    `log_append_time_ms`. Sequence numbers count on from `base_sequence` unless it is -1.
+    split). With LOG_APPEND_TIME every record's time is `log_append_time_ms`. Sequence numbers count on from
+    `base_sequence` unless it is -1.
+
+    Raises InvalidRecordError for a record that alone is too large, or that shrinks so far that decompression would take
+    it for a bomb, and for a timestamp below -1.
     """
     if rows is None:
         rows = np.arange(columns.count, dtype=np.int64)
     elif len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < columns.count:
         raise IndexError(f"rows {rows.min()} to {rows.max()} are not all within 0 to {columns.count - 1}")
+    rows = np.ascontiguousarray(rows, dtype=np.int64)
     source = _to_source(columns)
     if compression is CompressionType.NONE:
         limit = min(max_batch_bytes, _MAX_BATCH_BYTES)
@@ -146,9 +150,14 @@ def _to_source(columns: RecordColumns) -> _Source:
 def _column_addresses(column: BinaryColumn | None) -> tuple[int, int, int, int]:
     if column is None:
         return _ALL_NULL
+    offsets = column.offsets
+    if offsets.dtype != np.int32 or not offsets.flags.c_contiguous:
+        raise ValueError(f"offsets of a column must be contiguous int32, not {offsets.dtype}")
+    if not 0 <= int(offsets[0]) <= int(offsets[-1]) <= len(column.data):
+        raise ValueError(f"offsets {offsets[0]} to {offsets[-1]} of a column with {len(column.data)} bytes")
     data = address_of(column.data)
     validity = 0 if column.validity is None else address_of(column.validity)
-    return address_of(column.offsets), data, data + len(column.data), validity
+    return address_of(offsets), data, data + len(column.data), validity
 
 
 def _write_compressed(
@@ -179,18 +188,25 @@ def _compressed_parts(
     max_batch_bytes: int,
 ) -> Iterator[tuple[np.void, bytes]]:
     """Each batch's row of the table, its size that of the compressed batch, and its compressed records."""
-    data, table = source.write(rows, batch_limit_bytes=batch_size_bytes, record_limit_bytes=_MAX_BATCH_BYTES)
+    limit = min(batch_size_bytes, _MAX_BATCH_BYTES)
+    data, table = source.write(rows, batch_limit_bytes=limit, record_limit_bytes=_MAX_BATCH_BYTES)
     first = 0
     for entry in table:
         count, position = int(entry["records_count"]), int(entry["position"])
         records = data[position + RECORD_BATCH_OVERHEAD_BYTES : position + int(entry["size_bytes"])]
         payload = compress(compression, records, level)
         size_bytes = RECORD_BATCH_OVERHEAD_BYTES + len(payload)
-        if size_bytes <= max_batch_bytes:
+        is_too_large = size_bytes > max_batch_bytes
+        if not is_too_large and len(records) <= decompressed_limit_bytes(len(payload)):
             entry["size_bytes"] = size_bytes
             yield entry, payload
-        elif count == 1:
+        elif count == 1 and is_too_large:
             raise _too_large(int(rows[first]), size_bytes, max_batch_bytes, compression)
+        elif count == 1:
+            raise InvalidRecordError(
+                f"row {rows[first]} of {len(records)} bytes would shrink to {len(payload)}, which no reader here would "
+                "unfold again; write it without compression"
+            )
         else:
             middle = first + count // 2
             for half in (rows[first:middle], rows[middle : first + count]):

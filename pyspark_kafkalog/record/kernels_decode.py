@@ -25,6 +25,7 @@ from pyspark_kafkalog.record.header import TIMESTAMP_TYPE_MASK
 from pyspark_kafkalog.record.kernels_memory import (
     BAD_VARINT,
     copy_with_slack,
+    kernel,
     load_byte,
     read_varint,
     read_varlong,
@@ -122,17 +123,14 @@ def _append(length, source, source_end, row, written, column):
     return written
 
 
-@njit(
+@kernel(
     types.int64(
         _INT64_IN, _INT64_IN, BATCH_TABLE, _INT64_IN, types.int64,
         _INT64, _INT64, _INT32,
         _COLUMN, _COLUMN,
         _INT64, _INT64, _INT32,
         _INT64,
-    ),
-    cache=True,
-    nogil=True,
-)  # fmt: skip
+    ))  # fmt: skip
 def decode_sections(
     addresses, sizes, batches, bounds, wanted,
     offsets, timestamps, timestamp_types,
@@ -249,7 +247,7 @@ def decode_sections(
     return NO_FAULT
 
 
-@njit(types.int64(_INT64_IN, _INT64_IN, types.int64, _COLUMN, _COLUMN), cache=True, nogil=True)
+@kernel(types.int64(_INT64_IN, _INT64_IN, types.int64, _COLUMN, _COLUMN))
 def decode_headers(addresses, ends, rows, keys, values):
     """Copy the headers of `rows` records, which `decode_sections` has checked; returns how many values are null."""
     header, key_bytes, value_bytes, null_values = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
@@ -266,7 +264,7 @@ def decode_headers(addresses, ends, rows, keys, values):
     return null_values
 
 
-@njit(types.void(_INT64_IN, _INT64_IN, BATCH_TABLE, types.int64, types.int64, _BYTES), cache=True, nogil=True)
+@kernel(types.void(_INT64_IN, _INT64_IN, BATCH_TABLE, types.int64, types.int64, _BYTES))
 def sections_in_time(addresses, sizes, batches, min_timestamp, until_timestamp, selected):
     """Set selected[i] to 0 where no record of section i has min_timestamp <= timestamp <= until_timestamp.
 

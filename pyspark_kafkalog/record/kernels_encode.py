@@ -38,6 +38,7 @@ from pyspark_kafkalog.record.header import (
 )
 from pyspark_kafkalog.record.kernels_memory import (
     copy_with_slack,
+    kernel,
     load_byte,
     load_int32,
     store_byte,
@@ -98,12 +99,10 @@ def _headers_size(headers, row):
     return size
 
 
-@njit(
+@kernel(
     types.UniTuple(types.int64, 3)(
         _INT64_IN, _INT64_IN, _COLUMN, _COLUMN, _HEADERS, types.int64, types.int64, _INT64, _INT64
-    ),
-    cache=True,
-    nogil=True,
+    )
 )
 def plan_batches(rows, timestamps, keys, values, headers, batch_limit, record_limit, body_sizes, firsts):
     """Find each record's size and which record each batch begins with.
@@ -150,10 +149,8 @@ def _write_field(at, column, row):
     return at
 
 
-@njit(
-    types.int64(_INT64_IN, _INT64_IN, _COLUMN, _COLUMN, _HEADERS, _INT64_IN, _INT64_IN, _BYTES_OUT, BATCH_TABLE_OUT),
-    cache=True,
-    nogil=True,
+@kernel(
+    types.int64(_INT64_IN, _INT64_IN, _COLUMN, _COLUMN, _HEADERS, _INT64_IN, _INT64_IN, _BYTES_OUT, BATCH_TABLE_OUT)
 )
 def write_records(rows, timestamps, keys, values, headers, body_sizes, firsts, out, table):
     """Write the planned batches' records one batch after the other, each with room for its header before it.
@@ -202,7 +199,7 @@ def _put(out, at, size, value):
         raw >>= np.uint64(8)
 
 
-@njit(types.void(_BYTES_OUT, BATCH_TABLE), cache=True, nogil=True)
+@kernel(types.void(_BYTES_OUT, BATCH_TABLE))
 def write_headers(out, table):
     """Write the header of every batch of `table` at its position in `out`, CRC and all."""
     for batch in range(len(table)):

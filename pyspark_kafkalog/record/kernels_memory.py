@@ -10,6 +10,7 @@ kernels_*.py files or delete __pycache__.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,21 @@ COPY_SLACK_BYTES = 32
 BAD_VARINT = -1
 
 _BYTE_PTR = ir.IntType(8).as_pointer()
+
+
+def kernel(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile for one signature, when the module is loaded, and keep the machine code for the next process.
+
+    Where numba finds no directory to keep it in (the package is read-only and there is no home) it compiles each time.
+    """
+
+    def compile_function(function: Callable[..., Any]) -> Any:
+        try:
+            return njit(signature, cache=True, nogil=True)(function)
+        except RuntimeError:
+            return njit(signature, nogil=True)(function)
+
+    return compile_function
 
 
 @intrinsic

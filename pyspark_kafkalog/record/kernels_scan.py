@@ -25,6 +25,7 @@ from pyspark_kafkalog.record.header import (
     RECORD_BATCH_OVERHEAD_BYTES,
     RECORDS_COUNT_AT,
 )
+from pyspark_kafkalog.record.kernels_memory import kernel
 
 #: Why a scan stopped.
 END_OF_DATA = 0
@@ -47,11 +48,7 @@ def _big_endian(data, at, size):
     return result
 
 
-@njit(
-    types.UniTuple(types.int64, 4)(BYTES, types.int64, types.int64, types.int64, BATCH_TABLE_OUT),
-    cache=True,
-    nogil=True,
-)
+@kernel(types.UniTuple(types.int64, 4)(BYTES, types.int64, types.int64, types.int64, BATCH_TABLE_OUT))
 def scan_headers(data, at, file_position, previous_offset, table):
     """Fill `table` with the batches from data[at:] on; `file_position` is that of data[0].
 

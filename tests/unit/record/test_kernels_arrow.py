@@ -157,6 +157,13 @@ def test_headers_of_a_slice_belong_to_other_records(skipped: int, list_type: obj
     assert [record.headers for record in records] == expected
 
 
+def test_empty_arrays_are_refused() -> None:
+    """An empty Arrow array may come without an offsets buffer."""
+    empty = pa.Array.from_buffers(pa.binary(), 0, [None, pa.py_buffer(b""), pa.py_buffer(b"")])
+    lists = pa.array([], KAFKA_SCHEMA.field("headers").type)
+    assert from_arrow(empty, empty, lists, np.empty(0, np.int64)).count == 0
+
+
 @pytest.mark.parametrize("pairs", [[[None]], [[{"key": None, "value": b"v"}]]])
 def test_header_without_a_key_is_written(pairs: list[object]) -> None:
     array = pa.array(pairs, KAFKA_SCHEMA.field("headers").type)

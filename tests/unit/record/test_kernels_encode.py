@@ -79,6 +79,24 @@ def test_limit_is_held_against_the_size_before_compression() -> None:
         encode(columns_of([b"v", noise]), compression=CompressionType.LZ4, max_batch_bytes=2000)
 
 
+def test_batch_is_written_that_decoding_takes_for_a_bomb() -> None:
+    """Decompression is bounded by a thousand times the compressed size or 32 MiB, whichever is more."""
+    mib = 1024 * 1024
+    encoded = encode(columns_of([bytes(mib)] * 40), compression=CompressionType.ZSTD, batch_size_bytes=64 * mib)
+    assert len(encoded.batches) == 2
+    assert [len(record.value or b"") for record in read_back(encoded)] == [mib] * 40
+    with pytest.raises(InvalidRecordError, match=r"row 0 of .* bytes would shrink to"):
+        encode(columns_of([bytes(33 * mib)]), compression=CompressionType.ZSTD)
+
+
+def test_offsets_past_the_data_of_a_column_are_read() -> None:
+    past = BinaryColumn(np.array([0, 9], np.int32), np.zeros(8, np.uint8))
+    wide = BinaryColumn(np.array([0, 8], np.int64), np.zeros(8, np.uint8))
+    for values in (past, wide):
+        with pytest.raises(ValueError, match="offsets"):
+            encode(RecordColumns(count=1, timestamps_ms=np.zeros(1, np.int64), values=values))
+
+
 @pytest.mark.parametrize("codec", [codec for codec in CompressionType if codec])
 def test_batch_that_does_not_shrink_is_written_above_the_limit(codec: CompressionType) -> None:
     noise = np.random.default_rng(2)
