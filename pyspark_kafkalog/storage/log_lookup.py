@@ -81,9 +81,12 @@ def read(log: UnifiedLog, start_offset: int, *, isolation: Isolation, max_bytes:
 
 def offset_for_timestamp(log: UnifiedLog, timestamp_ms: int) -> TimestampAndOffset | None:
     """The first record at or after the log start with a timestamp of at least `timestamp_ms`."""
-    for segment in log.segments:
+    for segment in log.segments.from_offset(log.log_start_offset):
         if segment.max_timestamp().timestamp_ms >= timestamp_ms:
-            return _find_by_timestamp(segment, timestamp_ms, log.log_start_offset)
+            # A segment's largest timestamp may lie below the log start; then a later segment has to be asked.
+            found = _find_by_timestamp(segment, timestamp_ms, log.log_start_offset)
+            if found is not None:
+                return found
     return None
 
 

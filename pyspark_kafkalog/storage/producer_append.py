@@ -265,7 +265,9 @@ class ProducerAppend:
             last = self._current.last_sequence
         else:
             last = NO_SEQUENCE
-        if self._current.producer_epoch != NO_PRODUCER_EPOCH and first != _sequence_after(last):
+        # A producer that the log knows nothing of, perhaps no longer, may begin with any sequence.
+        is_known = bool(self.updated.batches) or self._current.producer_epoch != NO_PRODUCER_EPOCH
+        if is_known and first != _sequence_after(last):
             raise OutOfOrderSequenceError(
                 f"producer {batch.producer_id} sent sequence {first}, expected {_sequence_after(last)}"
             )

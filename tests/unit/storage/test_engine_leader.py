@@ -1,0 +1,365 @@
+"""Appending as a leader: what is refused, what is changed on the way, what producers may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyspark_kafkalog.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    UnsupportedFormatError,
+)
+from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
+from pyspark_kafkalog.record.header import CompressionType, TimestampType
+from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, encode_batch
+from pyspark_kafkalog.storage.isolation import AbortedTransactions, Isolation
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.producer_append import AppendOrigin, ProducerState
+from pyspark_kafkalog.storage.producer_state import ProducerStateManager, java_hash_order
+from pyspark_kafkalog.storage.unified_log import UnifiedLog
+
+T0 = 1_700_000_000_000
+MAX_SEQUENCE = 2**31 - 1
+
+
+class OpenLogs:
+    """Opens logs in one directory, and lets go of them at the end of a test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.now_ms = T0
+        self.opened: list[UnifiedLog] = []
+
+    def __call__(self, *, clean: bool = True, expiration_ms: int = 86_400_000, **overrides: str) -> UnifiedLog:
+        names = {name.replace("_", "."): value for name, value in overrides.items()}
+        log = UnifiedLog.open(
+            self.directory,
+            LogConfig.from_properties(names),
+            clean_shutdown=clean,
+            producer_id_expiration_ms=expiration_ms,
+            clock=lambda: self.now_ms,
+        )
+        self.opened.append(log)
+        return log
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[OpenLogs]:
+    directory = tmp_path / "orders-0"
+    directory.mkdir()
+    opener = OpenLogs(directory)
+    yield opener
+    for log in opener.opened:
+        log.suspend()
+
+
+def batch(
+    count: int = 3,
+    *,
+    key: bytes | None = b"k",
+    at_ms: int = T0,
+    codec: CompressionType = CompressionType.NONE,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+    transactional: bool = False,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+) -> bytes:
+    return encode_batch(
+        [Record(offset=at, timestamp_ms=at_ms + at, key=key, value=b"v%d" % at) for at in range(count)],
+        compression=codec,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        is_transactional=transactional,
+        timestamp_type=timestamp_type,
+        max_timestamp_ms=at_ms if timestamp_type is TimestampType.LOG_APPEND_TIME else None,
+    )
+
+
+def marker(
+    producer_id: int, epoch: int, kind: ControlRecordType = ControlRecordType.ABORT, coordinator_epoch: int = 0
+) -> bytes:
+    key, value = build_control_record(EndTransactionMarker(control_type=kind, coordinator_epoch=coordinator_epoch))
+    return encode_batch(
+        [Record(offset=0, timestamp_ms=T0, key=key, value=value)],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+
+
+def stored(log: UnifiedLog, offset: int = 0) -> RecordBatch:
+    fetched = log.read(offset, max_bytes=1)
+    return decode_batch(fetched.data, 0, file="log", file_position=0)
+
+
+def end_transaction(log: UnifiedLog, data: bytes) -> None:
+    log.append_as_leader(data, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+
+
+def test_offsets_and_epoch_are_assigned_and_the_crc_holds(logs: OpenLogs) -> None:
+    log = logs()
+    log.append_as_leader(batch(3), leader_epoch=5)
+    info = log.append_as_leader(batch(2) + batch(4), leader_epoch=5)
+    assert (info.first_offset, info.last_offset, log.log_end_offset) == (3, 8, 9)
+    assert [record.offset for record in stored(log, 5).records] == [5, 6, 7, 8]
+    assert stored(log, 3).header.leader_epoch == 5
+    assert log.epochs.entries == ((5, 0),)
+
+
+def test_log_append_time_replaces_the_timestamps_and_keeps_the_deltas(logs: OpenLogs) -> None:
+    logs.now_ms = T0 + 77_000
+    log = logs(message_timestamp_type="LogAppendTime")
+    info = log.append_as_leader(batch(3), leader_epoch=0)
+    found = stored(log)
+    assert info.log_append_time_ms == found.header.max_timestamp_ms == T0 + 77_000
+    assert found.header.base_timestamp_ms == T0
+    assert {record.timestamp_ms for record in found.records} == {T0 + 77_000}
+
+
+def test_a_producer_that_sets_log_append_time_itself_is_refused(logs: OpenLogs) -> None:
+    log = logs(message_timestamp_type="LogAppendTime")
+    with pytest.raises(InvalidRecordError, match="LogAppendTime"):
+        log.append_as_leader(batch(timestamp_type=TimestampType.LOG_APPEND_TIME), leader_epoch=0)
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.GZIP, CompressionType.LZ4])
+def test_the_topics_codec_is_used_where_it_differs(codec: CompressionType, logs: OpenLogs) -> None:
+    log = logs(compression_type="zstd")
+    log.append_as_leader(batch(5, codec=codec, producer_id=9, epoch=1, sequence=0), leader_epoch=2)
+    found = stored(log)
+    assert found.header.compression_bits == CompressionType.ZSTD
+    assert (found.header.producer_id, found.header.base_sequence, found.header.leader_epoch) == (9, 0, 2)
+    assert [record.value for record in found.records] == [b"v%d" % at for at in range(5)]
+
+
+def test_the_producers_codec_is_kept_by_default(logs: OpenLogs) -> None:
+    log = logs()
+    data = batch(5, codec=CompressionType.SNAPPY)
+    log.append_as_leader(data, leader_epoch=-1)
+    assert log.read(0).data.tobytes() == data
+
+
+@pytest.mark.parametrize(
+    ("data", "overrides", "match"),
+    [
+        (batch(50), {"max_message_bytes": "200"}, r"max\.message\.bytes=200"),
+        (batch(50), {"internal_segment_bytes": "200"}, r"segment\.bytes=200"),
+        (batch(key=None), {"cleanup_policy": "compact"}, "without a key"),
+        (batch(at_ms=T0 - 5000), {"message_timestamp_before_max_ms": "1000"}, "timestamp"),
+        (batch(at_ms=T0 + 5000), {"message_timestamp_after_max_ms": "1000"}, "timestamp"),
+        (marker(1, 0), {}, "control"),
+    ],
+)
+def test_what_a_leader_refuses_leaves_no_trace(
+    data: bytes, overrides: dict[str, str], match: str, logs: OpenLogs
+) -> None:
+    log = logs(**overrides)
+    with pytest.raises(InvalidRecordError, match=match):
+        log.append_as_leader(data, leader_epoch=0)
+    assert (log.log_end_offset, log.active_segment.size_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("at", [0, 8, 12, 17, 25, 60, 70])
+def test_a_damaged_batch_is_refused(at: int, logs: OpenLogs) -> None:
+    log = logs()
+    data = bytearray(batch())
+    data[at] ^= 0x80
+    whole = at not in (0, 12)  # base offset and leader epoch are assigned, whatever comes in
+    if whole:
+        with pytest.raises((CorruptRecordError, UnsupportedFormatError)):
+            log.append_as_leader(bytes(data), leader_epoch=0)
+        assert log.log_end_offset == 0
+    with pytest.raises((CorruptRecordError, InvalidRecordError)):
+        log.append_as_follower(bytes(data) if whole else bytes(data)[:-1])
+
+
+def test_a_record_count_that_lies_is_refused(logs: OpenLogs) -> None:
+    data = encode_batch([Record(offset=0, timestamp_ms=T0, key=b"k", value=b"v")], last_offset=2)
+    with pytest.raises(InvalidRecordError, match="1 records spans 3 offsets"):
+        logs().append_as_leader(data, leader_epoch=0)
+
+
+def test_a_follower_takes_no_offset_below_the_log_end(logs: OpenLogs) -> None:
+    log = logs()
+    log.append_as_follower(batch(3))
+    with pytest.raises(InvalidRecordError, match="below the log end 3"):
+        log.append_as_follower(batch(3))
+
+
+def test_reading_and_deleting_outside_of_the_log_is_an_error(logs: OpenLogs) -> None:
+    log = logs()
+    log.append_as_leader(batch(10), leader_epoch=0)
+    log.delete_records(4)
+    for offset in (3, 11):
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read(offset)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.delete_records(11)
+    # The batch is handed out whole: its reader leaves out what lies below the log start.
+    assert log.read(4).batches["base_offset"].tolist() == [0]
+
+
+def test_the_high_watermark_bounds_what_is_read(logs: OpenLogs) -> None:
+    log = logs()
+    for _ in range(3):
+        log.append_as_leader(batch(2), leader_epoch=0)
+    assert log.update_high_watermark(4) == 4
+    assert log.read(0, isolation=Isolation.HIGH_WATERMARK).next_offset == 4
+    assert log.read(0, isolation=Isolation.LOG_END).next_offset == 6
+
+
+def test_segment_ms_without_timestamps_goes_by_the_clock(logs: OpenLogs) -> None:
+    log = logs(segment_ms="1000")
+    data = encode_batch([Record(offset=0, timestamp_ms=-1, key=None, value=b"v")])
+    log.append_as_leader(data, leader_epoch=0)
+    logs.now_ms += 1000
+    log.append_as_leader(data, leader_epoch=0)
+    assert len(log.segments) == 1
+    logs.now_ms += 1
+    log.append_as_leader(data, leader_epoch=0)
+    assert log.segments.base_offsets == (0, 2)
+
+
+# Producers
+
+
+def test_one_of_the_last_five_batches_sent_again_is_not_stored_again(logs: OpenLogs) -> None:
+    log = logs()
+    for number in range(6):
+        log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=number * 2), leader_epoch=0)
+    for number in range(1, 6):
+        info = log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=number * 2), leader_epoch=0)
+        assert (info.is_duplicate, info.first_offset, info.last_offset) == (True, number * 2, number * 2 + 1)
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
+    assert log.log_end_offset == 12
+
+
+def test_a_gap_in_the_sequence_is_refused(logs: OpenLogs) -> None:
+    log = logs()
+    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
+    with pytest.raises(OutOfOrderSequenceError, match="sent sequence 3, expected 2"):
+        log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=3), leader_epoch=0)
+
+
+def test_sequences_wrap_around(logs: OpenLogs) -> None:
+    log = logs()
+    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=MAX_SEQUENCE - 1), leader_epoch=0)
+    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
+    assert log.append_as_leader(
+        batch(2, producer_id=1, epoch=0, sequence=MAX_SEQUENCE - 1), leader_epoch=0
+    ).is_duplicate
+    log.append_as_leader(batch(3, producer_id=2, epoch=0, sequence=MAX_SEQUENCE - 1), leader_epoch=0)
+    log.append_as_leader(batch(1, producer_id=2, epoch=0, sequence=1), leader_epoch=0)
+    assert log.producers.producers[2].last_sequence == 1
+
+
+def test_a_new_epoch_begins_at_sequence_0_and_fences_the_old_one(logs: OpenLogs) -> None:
+    log = logs()
+    log.append_as_leader(batch(2, producer_id=1, epoch=3, sequence=0), leader_epoch=0)
+    with pytest.raises(OutOfOrderSequenceError, match="begins its epoch 4"):
+        log.append_as_leader(batch(2, producer_id=1, epoch=4, sequence=2), leader_epoch=0)
+    log.append_as_leader(batch(2, producer_id=1, epoch=4, sequence=0), leader_epoch=0)
+    with pytest.raises(ProducerFencedError, match="epoch 4 has written"):
+        log.append_as_leader(batch(2, producer_id=1, epoch=3, sequence=2), leader_epoch=0)
+
+
+def test_one_bad_batch_of_several_keeps_all_out(logs: OpenLogs) -> None:
+    log = logs()
+    good, bad = batch(2, producer_id=1, epoch=0, sequence=0), batch(2, producer_id=1, epoch=0, sequence=7)
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append_as_leader(good + bad, leader_epoch=0)
+    assert log.log_end_offset == 0
+    assert not log.producers.producers
+
+
+def test_an_open_transaction_holds_the_last_stable_offset(logs: OpenLogs) -> None:
+    log = logs()
+    log.append_as_leader(batch(2), leader_epoch=0)
+    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
+    log.append_as_leader(batch(2, producer_id=2, epoch=0, sequence=0, transactional=True), leader_epoch=0)
+    assert log.last_stable_offset == 2
+    end_transaction(log, marker(1, 0))
+    assert log.last_stable_offset == 4
+    with pytest.raises(InvalidRecordError, match="not transactional"):
+        log.append_as_leader(batch(2, producer_id=2, epoch=0, sequence=2), leader_epoch=0)
+    end_transaction(log, marker(2, 0, ControlRecordType.COMMIT))
+    assert log.last_stable_offset == log.log_end_offset == 8
+    aborted = AbortedTransactions.overlapping(logs.directory, 0, 8).transactions
+    assert [(each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset) for each in aborted] == [
+        (1, 2, 6, 4)
+    ]
+    assert log.read(0, isolation=Isolation.COMMITTED).batches["base_offset"].tolist() == [0, 4, 6, 7]
+
+
+def test_a_marker_above_the_high_watermark_keeps_its_transaction_unstable(logs: OpenLogs) -> None:
+    log = logs()
+    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
+    log.update_high_watermark(2)
+    end_transaction(log, marker(1, 0))
+    assert log.last_stable_offset == 0
+    log.update_high_watermark(3)
+    assert log.last_stable_offset == 3
+
+
+def test_a_marker_of_an_older_coordinator_is_fenced(logs: OpenLogs) -> None:
+    log = logs()
+    end_transaction(log, marker(1, 0, coordinator_epoch=5))
+    with pytest.raises(ProducerFencedError, match="coordinator epoch"):
+        end_transaction(log, marker(1, 0, coordinator_epoch=4))
+
+
+def test_a_marker_of_a_higher_epoch_forgets_the_batches(logs: OpenLogs) -> None:
+    log = logs()
+    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
+    end_transaction(log, marker(1, 1))
+    state = log.producers.producers[1]
+    assert (state.producer_epoch, state.last_sequence, state.entry().last_offset) == (1, -1, -1)
+
+
+def test_producers_expire_by_their_records_time_unless_a_transaction_is_open(logs: OpenLogs) -> None:
+    log = logs()
+    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
+    log.append_as_leader(batch(2, producer_id=2, epoch=0, sequence=0, transactional=True), leader_epoch=0)
+    log.append_as_leader(batch(2, producer_id=3, epoch=0, sequence=0, at_ms=T0 + 900), leader_epoch=0)
+    log.close()
+    logs.now_ms = T0 + 1500
+    assert set(logs(expiration_ms=1000).producers.producers) == {2, 3}
+    log = logs()
+    log.producers.remove_expired(T0 + 86_400_000 + 500)
+    assert set(log.producers.producers) == {2, 3}
+
+
+def test_truncation_reopens_the_transaction_whose_marker_it_drops(logs: OpenLogs) -> None:
+    log = logs()
+    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
+    log.roll()
+    end_transaction(log, marker(1, 0))
+    assert log.last_stable_offset == 3
+    log.truncate_to(2)
+    assert (log.log_end_offset, log.last_stable_offset) == (2, 0)
+    assert not AbortedTransactions.overlapping(logs.directory, 0, 3).transactions
+
+
+def test_snapshots_are_in_the_order_of_a_java_hash_map(tmp_path: Path) -> None:
+    manager = ProducerStateManager(tmp_path, expiration_ms=1)
+    for producer_id in (33, 1, 16, 4000, 1 << 33, 2):
+        manager.producers[producer_id] = ProducerState(producer_id)
+    # Buckets of 16: 33 and 1 share 1, in the order they came in; 1 << 33 folds to 2.
+    assert [state.producer_id for state in java_hash_order(manager.producers)] == [16, 4000, 33, 1, 1 << 33, 2]
+
+
+def test_batches_of_open_and_aborted_transactions_are_told_apart() -> None:
+    empty = AbortedTransactions(())
+    table = np.zeros(3, dtype=[("attributes", "i2"), ("producer_id", "i8"), ("base_offset", "i8")])
+    assert empty.keep(table) is table
