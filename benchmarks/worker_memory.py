@@ -42,8 +42,12 @@ def read(root: str, topic: str, _size_bytes: int) -> None:
 
 
 def write(_root: str, topic: str, size_bytes: int) -> None:
+    from pyspark import TaskContext
     from pyspark.sql.types import BinaryType, StructField, StructType
 
+    context = TaskContext._getOrCreate()  # as Spark's worker makes it
+    context._partitionId = 0
+    context._taskAttemptId = 0
     schema = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
     with tempfile.TemporaryDirectory(dir=Path(_root).parent) as root:
         writer = KafkalogDataSource({"path": root, "topic": topic}).writer(schema, False)
