@@ -44,7 +44,7 @@ _MASK: Final = 0xFFFFFFFF
 
 def compress(data: NDArray[np.uint8], level: int) -> bytes:
     """One frame of 64 KiB blocks as Java writes it, no content size and no checksums but the header's."""
-    parts: list[bytes] = [MAGIC, _DESCRIPTOR, bytes([_descriptor_checksum(_DESCRIPTOR)])]
+    parts: list[bytes] = [_PLAIN_FRAME_HEADER]
     out = np.empty(BLOCK_BYTES + _COMPRESSION_SLACK_BYTES, dtype=np.uint8)
     for at in range(0, data.size, BLOCK_BYTES):
         block = data[at : at + BLOCK_BYTES]
@@ -76,6 +76,11 @@ def _compress_block_high(block: Buffer, level: int) -> bytes:
 
 def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
     """The frame's content. The blocks' sizes are looked through before anything is allocated."""
+    block_bytes = _only_block_bytes(data)
+    if block_bytes:
+        out = np.empty(min(BLOCK_BYTES, _MAX_RATIO * block_bytes, limit_bytes), dtype=np.uint8)
+        at = _FRAME_HEADER_BYTES + 4
+        return out[: _decompress_block(data[at : at + block_bytes], False, out, at)]
     frame = _read_descriptor(data)
     blocks = _split(data, frame)
     most_bytes = sum(
@@ -91,6 +96,19 @@ def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
     if frame.content_bytes is not None and frame.content_bytes != filled:
         raise BadCompressedDataError(at=6, expected=f"a content size of {filled}", found=str(frame.content_bytes))
     return out[:filled]
+
+
+def _only_block_bytes(data: NDArray[np.uint8]) -> int:
+    """Size of the one compressed block of a frame without options, 0 for any other frame.
+
+    So are most batches of up to 64 KiB, and reading such a frame piece by piece takes longer than to decompress it.
+    """
+    size = int(data.size) - _FRAME_HEADER_BYTES - 4 - len(_END_MARK)
+    if not 0 < size <= BLOCK_BYTES or data[:_FRAME_HEADER_BYTES].tobytes() != _PLAIN_FRAME_HEADER:
+        return 0
+    word = data[_FRAME_HEADER_BYTES : _FRAME_HEADER_BYTES + 4].tobytes()
+    is_only = word == size.to_bytes(4, "little") and data[-len(_END_MARK) :].tobytes() == _END_MARK
+    return size if is_only else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +211,6 @@ def _descriptor_checksum(descriptor: bytes) -> int:
 
 def _rotate(word: int, bits: int) -> int:
     return (word << bits | word >> 32 - bits) & _MASK
+
+
+_PLAIN_FRAME_HEADER: Final = MAGIC + _DESCRIPTOR + bytes([_descriptor_checksum(_DESCRIPTOR)])
