@@ -83,9 +83,10 @@ def offset_for_timestamp(log: UnifiedLog, timestamp_ms: int) -> TimestampAndOffs
     """The first record at or after the log start with a timestamp of at least `timestamp_ms`."""
     for segment in log.segments.from_offset(log.log_start_offset):
         if segment.max_timestamp().timestamp_ms >= timestamp_ms:
-            # A segment's largest timestamp may lie below the log start; then a later segment has to be asked.
             found = _find_by_timestamp(segment, timestamp_ms, log.log_start_offset)
-            if found is not None:
+            # Where the segment's largest timestamp is of a batch that the cleaner has emptied, Kafka looks no further.
+            # One that lies below the log start is another matter: a later segment has the answer.
+            if found is not None or segment.base_offset >= log.log_start_offset:
                 return found
     return None
 
