@@ -42,12 +42,14 @@ $(VENV)/.made: scripts/bootstrap.sh
 	@sh scripts/bootstrap.sh venv $(VENV) "$(PYTHON)"
 	@touch $@
 
+# compat: a plain path entry. The import hook of setuptools' default mode hides the package from Spark, which looks for
+# data sources among the modules that pkgutil lists.
 $(VENV)/.installed: $(VENV)/.made setup.cfg pyproject.toml
-	$(PY) -m pip install --quiet --editable .
+	$(PY) -m pip install --quiet --config-settings editable_mode=compat --editable .
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PY) -m pip install --quiet --editable ".[test]"
+	$(PY) -m pip install --quiet --config-settings editable_mode=compat --editable ".[test]"
 	@touch $@
 
 clean:
