@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import TextIO
 
+from pyspark_kafkalog.metadata.message_json import json_text
 from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.tools.dump_control import describe_control_record
 from pyspark_kafkalog.tools.dump_printer import AbortedTxnEntry, RecordDecoder
@@ -142,4 +143,6 @@ def _content(content: object | None) -> object | None:
             return content.decode("utf-8")
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(content).decode("ascii")}
-    return dict(content) if isinstance(content, Mapping) else content
+    if isinstance(content, Mapping):
+        return json.loads(json_text(content))  # type: ignore[no-any-return]  # as Kafka writes it: NaN is a string
+    return content

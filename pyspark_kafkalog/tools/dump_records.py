@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pyspark_kafkalog.record.header import NO_SEQUENCE, BatchHeader, TimestampType
 from pyspark_kafkalog.record.varint import read_varint, read_varlong
-from pyspark_kafkalog.tools.java_text import INT32_MAX, wrap_int32, wrap_int64
+from pyspark_kafkalog.tools.java_text import INT32_MAX, INT64_MAX, wrap_int32, wrap_int64
 
 Headers = tuple[tuple[bytes, bytes | None], ...]
 
@@ -47,15 +47,19 @@ def decrement_sequence(sequence: int, by: int) -> int:
 def walk_records(data: bytes, header: BatchHeader) -> Iterator[DumpRecord]:
     """Records of the uncompressed bytes `data` behind `header`. Raises ValueError or IndexError at the first damage."""
     append_time = header.max_timestamp_ms if header.timestamp_type == TimestampType.LOG_APPEND_TIME else None
+    base_offset, base_timestamp_ms, base_sequence = header.base_offset, header.base_timestamp_ms, header.base_sequence
     end = len(data)
     at = 0
     for left in range(header.records_count - 1, -1, -1):
         size, at = read_varint(data, at, end)
-        if end - at < size:
-            raise ValueError(f"expected {size} bytes in record payload, but only {end - at} remain")
         stop = at + size
-        timestamp_delta, at = read_varlong(data, at + 1, end)
-        offset_delta, at = read_varint(data, at, end)
+        if end < stop:
+            raise ValueError(f"expected {size} bytes in record payload, but only {end - at} remain")
+        delta, at = read_varlong(data, at + 1, end)
+        timestamp_ms = base_timestamp_ms + delta if append_time is None else append_time
+        delta, at = read_varint(data, at, end)
+        offset = base_offset + delta
+        sequence = NO_SEQUENCE if base_sequence < 0 else increment_sequence(base_sequence, delta)
         key, at = _bytes(data, at, end)
         value, at = _bytes(data, at, end)
         headers: Headers = ()
@@ -67,19 +71,14 @@ def walk_records(data: bytes, header: BatchHeader) -> Iterator[DumpRecord]:
             raise ValueError(f"expected to read {size} bytes in record payload, but instead read {size + at - stop}")
         if not left and at != end:
             raise ValueError("Incorrect declared batch size, records still remaining in file")
-        yield DumpRecord(
-            wrap_int64(header.base_offset + offset_delta),
-            wrap_int64(header.base_timestamp_ms + timestamp_delta) if append_time is None else append_time,
-            increment_sequence(header.base_sequence, offset_delta) if header.base_sequence >= 0 else NO_SEQUENCE,
-            key,
-            value,
-            headers,
-        )
+        if not (-INT64_MAX <= offset <= INT64_MAX and -INT64_MAX <= timestamp_ms <= INT64_MAX):
+            offset, timestamp_ms = wrap_int64(offset), wrap_int64(timestamp_ms)
+        yield DumpRecord(offset, timestamp_ms, sequence, key, value, headers)
 
 
 def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    size = data[at]  # most lengths take one byte
-    if size < 0x80:
+    size = data[at]
+    if size < 0x80:  # most lengths take one byte
         size = (size >> 1) ^ -(size & 1)
         at += 1
     else:

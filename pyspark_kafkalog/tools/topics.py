@@ -223,7 +223,7 @@ def _node_id(root: Path) -> int | None:
 
 
 def _print_description(described: TopicDescription, node: str) -> None:
-    configs = ",".join(f"{name}={value}" for name, value in described.configs.items())
+    configs = ",".join(f"{name}={value}" for name, value in sorted(described.configs.items()))
     topic_id = f"\tTopicId: {described.topic_id}" if described.topic_id is not None else ""
     sys.stdout.write(
         f"Topic: {described.name}{topic_id}\tPartitionCount: {len(described.partitions)}"
@@ -241,7 +241,7 @@ def _tree(described: TopicDescription, node_id: int | None) -> dict[str, Any]:
         "topic": described.name,
         "topicId": described.topic_id,
         "partitionCount": len(described.partitions),
-        "configs": dict(described.configs),
+        "configs": dict(sorted(described.configs.items())),
         "partitions": [
             {
                 "partition": partition.partition,

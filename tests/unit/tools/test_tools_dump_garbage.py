@@ -1,0 +1,168 @@
+"""Garbage in any file ends a dump with a line on stderr, never with a Python traceback; and the command line itself."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from dump_odd_inputs import NAME
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyspark_kafkalog.tools.main import main
+
+FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
+SAMPLES = {
+    ".log": "codecs-lz4/codecs-lz4-0",
+    ".index": "cars/cars-0",
+    ".timeindex": "cars/cars-0",
+    ".snapshot": "idempotent/idempotent-0",
+    ".txnindex": "transactions",
+    ".checkpoint": "cluster-metadata",
+}
+OPTIONS = (
+    [],
+    ["--deep-iteration"],
+    ["--print-data-log"],
+    ["--print-data-log", "--skip-record-metadata"],
+    ["--offsets-decoder"],
+    ["--transaction-log-decoder"],
+    ["--cluster-metadata-decoder"],
+    ["--share-group-state-decoder"],
+    ["--index-sanity-check"],
+    ["--verify-index-only"],
+    ["--max-bytes", "300"],
+)
+
+
+def _smallest(suffix: str) -> bytes:
+    found = [path for path in (FIXTURES / SAMPLES[suffix]).rglob(f"*{suffix}") if path.stat().st_size > 20]
+    return min(found, key=lambda path: path.stat().st_size).read_bytes()
+
+
+SOUND = {suffix: _smallest(suffix) for suffix in SAMPLES}
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> tuple[str, bytes]:
+    suffix = draw(st.sampled_from(sorted(SOUND)))
+    if draw(st.booleans()):
+        return suffix, draw(st.binary(max_size=300))
+    data = bytearray(SOUND[suffix])
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data) - 1))
+        patch = draw(
+            st.one_of(st.binary(min_size=1, max_size=8), st.sampled_from([b"\xff" * 4, bytes(8), b"\x7f\xff"]))
+        )
+        data[at : at + len(patch)] = patch
+    return suffix, bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
+
+
+def _dump(directory: Path, arguments: list[str]) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        exit_code = main(["dump-log", *arguments])
+    return exit_code, out.getvalue(), err.getvalue()
+
+
+@settings(max_examples=400, deadline=None)
+@given(damaged(), st.sampled_from(OPTIONS), st.sampled_from(["text", "json"]))
+def test_garbage_gives_a_traceback_or_no_word(sample: tuple[str, bytes], options: list[str], output: str) -> None:
+    suffix, data = sample
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        for sibling in (".log", ".index"):
+            (directory / (NAME + sibling)).write_bytes(SOUND[sibling])
+        stem = f"{NAME}-0000000001" if suffix == ".checkpoint" else NAME
+        path = directory / (stem + suffix)
+        path.write_bytes(data)
+        exit_code, out, err = _dump(directory, ["--files", str(path), "--output", output, *options])
+    assert exit_code in (0, 1)
+    if exit_code:
+        assert err.splitlines()[-1].startswith("kafkalog dump-log: ")
+    if output == "json":
+        assert [json.loads(line)["type"] for line in out.split("\n")[:-1]].index("file") == 0
+
+
+def test_records_of_magic_0_and_1_are_not_refused_by_name(tmp_path: Path) -> None:
+    for magic in (0, 1):
+        path = tmp_path / f"{NAME}.log"
+        path.write_bytes(bytes(8) + (30).to_bytes(4, "big") + bytes(4) + bytes([magic]) + bytes(30))
+        exit_code, out, err = _dump(tmp_path, ["--files", str(path)])
+        assert exit_code == 1
+        assert out.splitlines()[1:] == ["Log starting offset: 0"]
+        assert f"{path} at byte 16: expected record format v2 (magic 2), found magic {magic}" in err
+
+
+def test_fifo_in_place_of_a_log_hangs(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"{NAME}.log")
+    exit_code, out, _ = _dump(tmp_path, ["--files", str(tmp_path / f"{NAME}.log")])
+    assert (exit_code, out.count("\n")) == (0, 2)
+
+
+def test_staged_file_is_not_dumped(tmp_path: Path) -> None:
+    staged = tmp_path / "write-0.staged"
+    staged.write_bytes(SOUND[".log"])
+    exit_code, out, err = _dump(tmp_path, ["--files", str(staged)])
+    assert (exit_code, err) == (0, "")
+    assert out.splitlines()[1] == "Staged batches, offsets counted from 0"
+    assert out.splitlines()[2].startswith("baseOffset: 0 ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["dump-log"], "the following arguments are required: --files"),
+        (["dump-log", "--files", "a.log", "--files", "b.log"], "given more than once"),
+        (["dump-log", "--files", "a.log", "--max-bytes", "many"], "'many' is no 32-bit number"),
+        (["dump-log", "--files", "a.log", "--max-bytes", str(2**31)], "is no 32-bit number"),
+        (["dump-log", "--files", "a.log", "--value-decoder-class", "com.example.Mine"], "com.example.Mine"),
+        (["dump-log", "--files", "a.log", "--deep"], "--deep"),
+        (["dump"], "dump"),
+        ([], "usage: kafkalog"),
+    ],
+)
+def test_bad_command_line_is_not_named_in_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        exit_code = main(arguments)
+    except SystemExit as exited:
+        exit_code = int(str(exited.code))
+    captured = capsys.readouterr()
+    assert (exit_code, captured.out) == (1, "")
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_reader_that_goes_away_makes_a_traceback() -> None:
+    log = FIXTURES / "cars" / "cars-0" / f"{NAME}.log"
+    files = ",".join([str(log)] * 200)
+    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "dump-log", "--print-data-log", "--files", files]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"Dumping ")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 1
+
+
+def test_help_loads_more_than_it_needs() -> None:
+    command = (
+        "import sys\n"
+        "from pyspark_kafkalog.tools.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'numpy', 'pyarrow', 'numba'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert "dump-log" in done.stdout
+    assert done.stdout.endswith("[]\n")

@@ -1,0 +1,190 @@
+"""kafkalog topics: what each command prints and does to the log directory, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.tools.main import main
+
+FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
+
+
+class Tool:
+    """Runs `kafkalog topics --path ROOT ...` in this process."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root = root
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> str:
+        exit_code, out, err = self.try_to(*arguments)
+        assert (exit_code, err) == (0, "")
+        return out
+
+    def try_to(self, *arguments: str) -> tuple[int, str, str]:
+        self._capsys.readouterr()
+        try:
+            exit_code = main(["topics", "--path", str(self.root), *arguments])
+        except SystemExit as exited:
+            exit_code = int(str(exited.code))
+        captured = self._capsys.readouterr()
+        return exit_code, captured.out, captured.err
+
+    def fails(self, *arguments: str) -> str:
+        exit_code, out, err = self.try_to(*arguments)
+        assert (exit_code, out) == (1, "")
+        assert err.startswith("kafkalog topics: ")
+        assert err.count("\n") == 1
+        return err
+
+
+@pytest.fixture
+def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tool:
+    return Tool(tmp_path / "root", capsys)
+
+
+def foreign(fixture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tool:
+    shutil.copytree(FIXTURES / fixture, tmp_path / fixture)
+    return Tool(tmp_path / fixture, capsys)
+
+
+def test_created_topic_lacks_partitions_or_configs(tool: Tool) -> None:
+    assert tool("--create", "--topic", "orders", "--partitions", "3", "--config", "segment.ms=5") == (
+        "Created topic orders.\n"
+    )
+    topic = LogDir.open(tool.root).topic("orders")
+    assert len(topic.partitions) == 3
+    assert dict(topic.configs) == {"segment.ms": "5"}
+
+
+def test_no_warning_of_colliding_metric_names(tool: Tool) -> None:
+    warning, created = tool("--create", "--topic", "orders.eu").splitlines()
+    assert warning.startswith("WARNING: Due to limitations in metric names")
+    assert created == "Created topic orders.eu."
+
+
+def test_description_is_not_laid_out_as_kafka_topics_does(tool: Tool) -> None:
+    tool("--create", "--topic", "a", "--partitions", "2", "--config", "retention.ms=-1", "--config", "flush.ms=7")
+    topic_id = LogDir.open(tool.root).topic("a").topic_id
+    assert tool("--describe").split("\n") == [
+        f"Topic: a\tTopicId: {topic_id}\tPartitionCount: 2\tReplicationFactor: 1\tConfigs: flush.ms=7,retention.ms=-1",
+        "\tTopic: a\tPartition: 0\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: ",
+        "\tTopic: a\tPartition: 1\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: ",
+        "",
+    ]
+
+
+def test_description_of_a_brokers_directory_is_not_kafkas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = foreign("cars", tmp_path, capsys)
+    topic_id = json.loads((FIXTURES / "cars/expected/manifest.json").read_text("utf-8"))["topics"]["cars"]["topicId"]
+    assert tool("--describe", "--topic", "cars") == (
+        f"Topic: cars\tTopicId: {topic_id}\tPartitionCount: 1\tReplicationFactor: 1\tConfigs: \n"
+        "\tTopic: cars\tPartition: 0\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: \n"
+    )
+    assert tool("--list") == "cars\n"
+    described = json.loads(tool("--describe", "--output", "json"))
+    assert described["topicId"] == topic_id
+    assert described["partitions"][0]["highWatermark"] > 0
+
+
+def test_a_brokers_directory_is_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = foreign("cars", tmp_path, capsys)
+    before = sorted(tool.root.rglob("*"))
+    assert "broker's log directory" in tool.fails("--create", "--topic", "x")
+    assert "broker's log directory" in tool.fails("--alter", "--topic", "cars", "--partitions", "4")
+    assert "broker's log directory" in tool.fails("--delete", "--topic", "cars")
+    assert sorted(tool.root.rglob("*")) == before
+
+
+def test_alter_and_delete_leave_the_topic_as_it_was(tool: Tool) -> None:
+    tool("--create", "--topic", "a", "--config", "segment.ms=7", "--config", "retention.ms=8")
+    assert tool("--alter", "--topic", "a", "--partitions", "2", "--config", "flush.ms=9") == ""
+    assert tool("--alter", "--topic", "a", "--delete-config", "segment.ms") == ""
+    topic = LogDir.open(tool.root).topic("a")
+    assert len(topic.partitions) == 2
+    assert dict(topic.configs) == {"retention.ms": "8", "flush.ms": "9"}
+    assert tool("--delete", "--topic", "a") == ""
+    assert tool("--list") == ""
+
+
+def test_pattern_matches_the_wrong_topics(tool: Tool) -> None:
+    for name in ("a.b", "axb", "c"):
+        tool("--create", "--topic", name)
+    assert tool("--list", "--topic", "a.b") == "a.b\n"  # the topic of that very name, not the pattern
+    assert tool("--list", "--topic", "a?xb,c") == "axb\nc\n"
+    assert tool("--list", "--topic", "'a.*'") == "a.b\naxb\n"
+    assert tool("--list", "--topic", "b") == ""
+    assert "invalid regex" in tool.fails("--list", "--topic", "a(")
+
+
+def test_internal_topics_are_listed_though_excluded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = foreign("consumer-offsets", tmp_path, capsys)
+    assert "__consumer_offsets" in tool("--list").split()
+    assert "__consumer_offsets" not in tool("--list", "--exclude-internal").split()
+
+
+def test_missing_or_present_topics_are_not_told_apart(tool: Tool) -> None:
+    tool("--create", "--topic", "a")
+    assert "'a' is there already" in tool.fails("--create", "--topic", "a")
+    assert tool("--create", "--topic", "a", "--if-not-exists") == ""
+    for action in (["--describe"], ["--delete"], ["--alter", "--partitions", "3"]):
+        assert "Topic 'b' does not exist as expected" in tool.fails(*action, "--topic", "b")
+        assert tool(*action, "--topic", "b", "--if-exists") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--create", "--topic", "../x"], "topic name '../x' is invalid"),
+        (["--create", "--topic", "x", "--partitions", "0"], "The partitions must be greater than 0"),
+        (["--create", "--topic", "x", "--config", "segment.ms"], "must be in the format name=value"),
+        (["--create", "--topic", "x", "--config", "no.such=1"], "no.such"),
+        (["--create", "--topic", "x", "--config", "segment.ms=soon"], "segment.ms"),
+        (["--create"], "--create needs --topic"),
+        (["--delete"], "--delete needs --topic"),
+        (["--list", "--partitions", "3"], "--partitions can't be used with --list"),
+        (["--describe", "--config", "a=b"], "--config can't be used with --describe"),
+        (["--alter", "--topic", "a"], "--alter needs --partitions, --config or --delete-config"),
+        (["--create", "--list", "--topic", "x"], "not allowed with argument"),
+        (["--create", "--topic", "x", "--partitions", "many"], "invalid int value"),
+        ([], "one of the arguments --create --list --describe --alter --delete is required"),
+    ],
+)
+def test_bad_options_are_accepted_or_not_named(tool: Tool, arguments: list[str], said: str) -> None:
+    assert said in tool.fails(*arguments)
+
+
+def test_refused_topic_name_leaves_a_new_log_directory(tool: Tool) -> None:
+    tool.fails("--create", "--topic", "a/b")
+    assert not tool.root.exists()
+
+
+def test_missing_path_is_not_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["topics", "--list"])
+    assert exited.value.code == 1
+    assert "--path" in capsys.readouterr().err
+
+
+def test_absent_log_directory_is_made_by_looking(tool: Tool) -> None:
+    assert str(tool.root) in tool.fails("--list")
+    assert not tool.root.exists()
+
+
+def test_json_lines_are_not_one_object_a_topic(tool: Tool) -> None:
+    created = json.loads(tool("--create", "--topic", "a", "--partitions", "2", "--output", "json"))
+    assert (created["topic"], created["partitionCount"]) == ("a", 2)
+    tool("--create", "--topic", "b")
+    assert [json.loads(line) for line in tool("--list", "--output", "json").splitlines()] == [
+        {"topic": "a"},
+        {"topic": "b"},
+    ]
+    described = [json.loads(line) for line in tool("--describe", "--output", "json").splitlines()]
+    assert [topic["topic"] for topic in described] == ["a", "b"]
+    assert described[0] == created
+    assert json.loads(tool("--delete", "--topic", "a", "--output", "json")) == {"topic": "a", "deleted": True}
