@@ -179,7 +179,7 @@ def _decompress_block(block: Buffer, stored: bool, out: Buffer, at: int) -> int:
         out[: block.size] = block
         return int(block.size)
     try:
-        return cramjam.lz4.decompress_block_into(block, out, output_len=out.size)
+        return int(cramjam.lz4.decompress_block_into(block, out, output_len=out.size))
     except cramjam.DecompressionError as error:
         raise BadCompressedDataError(at=at, expected=expected, found=str(error)) from error
 
@@ -188,7 +188,7 @@ def _decompress_checked(data: Buffer, out: Buffer) -> int:
     """A frame with checksums over its blocks or content goes through liblz4's own frame decoder, which checks them."""
     expected = f"an LZ4 frame of at most {out.size} bytes of content"
     try:
-        return cramjam.lz4.decompress_into(data, out)
+        return int(cramjam.lz4.decompress_into(data, out))
     except cramjam.DecompressionError as error:
         raise BadCompressedDataError(at=0, expected=expected, found=str(error)) from error
 

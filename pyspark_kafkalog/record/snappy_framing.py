@@ -60,7 +60,7 @@ def decompress(data: Buffer, limit_bytes: int) -> NDArray[np.uint8]:
 
 
 def _decompress_block(block: Buffer, out: Buffer) -> int:
-    return cramjam.snappy.decompress_raw_into(block, out)
+    return int(cramjam.snappy.decompress_raw_into(block, out))
 
 
 def _split(data: Buffer) -> list[tuple[int, int]]:
@@ -98,6 +98,6 @@ def _is_framed(data: Buffer, at: int) -> bool:
 
 def _content_bytes(data: Buffer, at: int, end: int) -> int:
     try:
-        return cramjam.snappy.decompress_raw_len(data[at:end])
+        return int(cramjam.snappy.decompress_raw_len(data[at:end]))
     except cramjam.DecompressionError as error:
         raise BadCompressedDataError(at=at, expected="a Snappy block", found=str(error)) from error
