@@ -27,6 +27,7 @@ from pyspark_kafkalog.record.kernels_memory import (
     copy_with_slack,
     kernel,
     load_byte,
+    prefetch,
     read_varint,
     read_varlong,
     store_byte,
@@ -84,6 +85,10 @@ _INT32 = types.Array(types.int32, 1, "C")
 _BYTES = types.Array(types.uint8, 1, "C")
 _COLUMN = types.UniTuple(types.int64, 3)
 _INT32_BYTES = 4
+
+#: How far ahead of a walk memory is fetched. The next record's place hangs on the length of this one, so the processor
+#: does not run ahead by itself: with 2 KiB a walk over the timestamps took half the time or less.
+_PREFETCH_BYTES = 2048
 
 
 @njit(nogil=True)
@@ -280,6 +285,7 @@ def sections_in_time(addresses, sizes, batches, min_timestamp, until_timestamp, 
             continue
         found = np.uint8(0)
         for _ in range(header.records_count):
+            prefetch(at + _PREFETCH_BYTES)
             length, body = read_varint(at, end)
             if body == BAD_VARINT or length < 1 or length > end - body:
                 found = np.uint8(1)

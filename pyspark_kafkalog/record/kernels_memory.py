@@ -88,6 +88,21 @@ def store_byte(typing_context: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
+def prefetch(typing_context: Any, address: Any) -> Any:
+    """Have the memory at `address` fetched into the cache; any address will do, it is never read here."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [_BYTE_PTR, word, word, word])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [_BYTE_PTR], function_type)
+        for_reading, keep_in_all_caches, data = word(0), word(3), word(1)
+        builder.call(function, [builder.inttoptr(arguments[0], _BYTE_PTR), for_reading, keep_in_all_caches, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
 def _move_32_bytes(typing_context: Any, to: Any, source: Any) -> Any:
     """Copy 32 bytes as one vector."""
 
