@@ -2,7 +2,8 @@
 
 Coordinator topics (`__consumer_offsets`, `__transaction_state`, `__share_group_state`): the key begins with an int16
 record type, the value with an int16 version; a null value is a tombstone. `__cluster_metadata`: no key, the value is
-framed as in metadata/records.py. A record that cannot be decoded shows a line that says so, and the dump goes on.
+framed as in metadata/records.py. A record that cannot be decoded shows a line that says so, and the dump goes on;
+the line is Kafka's, but where that ends with the words of a Java exception about the bytes, it ends with ours.
 Source of the rules: kafka.tools.DumpLogSegments, CoordinatorRecordSerde, AbstractApiMessageSerde.
 """
 

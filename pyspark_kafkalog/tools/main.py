@@ -39,8 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         exit_code = int(module.run(parser.parse_args(arguments[1:])))
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader (head, less) went away: nothing is left to say, also not at interpreter shutdown.
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # that one is a reader (head, less) gone away: nothing to say
+            sys.stderr.write(f"kafkalog {command}: {error}\n")
+        # What is still buffered for stdout must not fail once more at interpreter shutdown.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:

@@ -155,6 +155,14 @@ def test_reader_that_goes_away_makes_a_traceback() -> None:
         assert process.wait(timeout=60) == 1
 
 
+def test_full_disk_makes_a_traceback() -> None:
+    log = FIXTURES / "cars" / "cars-0" / f"{NAME}.log"
+    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "dump-log", "--files", str(log)]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "kafkalog dump-log: [Errno 28] No space left on device\n")
+
+
 def test_help_loads_more_than_it_needs() -> None:
     command = (
         "import sys\n"
