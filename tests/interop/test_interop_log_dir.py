@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from pyspark_kafkalog import LogDir
 PARTITIONS = 3
 APPENDS = 16
 RECORDS_PER_APPEND = 100
-SEGMENT_BYTES = 300_000
+CONFIGS = {"internal.segment.bytes": "300000", "index.interval.bytes": "1000"}
 
 
 def expected_records(codec: str) -> list[ConsumedRecord]:
@@ -36,8 +37,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log_dir = LogDir.create(root)
     for codec in CODECS:
         topic = f"logdir-{codec}"
-        configs = {"internal.segment.bytes": str(SEGMENT_BYTES), "index.interval.bytes": "1000"}
-        log_dir.create_topic(topic, partitions=PARTITIONS, configs=configs)
+        log_dir.create_topic(topic, partitions=PARTITIONS, configs=CONFIGS)
         records = expected_records(codec)
         for first in range(0, APPENDS * RECORDS_PER_APPEND, RECORDS_PER_APPEND):
             for partition in range(PARTITIONS):
@@ -62,6 +62,39 @@ def test_kafka_finds_written_segments_and_indexes_sound(written: Path) -> None:
     assert len(list(directories[0].glob("*.log"))) > 1, "the segments were meant to roll"
     assert any(index.stat().st_size for index in directories[0].glob("*.index"))
     assert_dumps_clean(directories, batches_min=APPENDS * len(directories))
+
+
+def test_kafka_rebuilds_the_same_indexes(
+    written: Path, start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    logs_alone = tmp_path_factory.mktemp("logs-alone")
+    for log in written.glob("logdir-*/*.log"):
+        (logs_alone / log.parent.name).mkdir(exist_ok=True)
+        shutil.copyfile(log, logs_alone / log.parent.name / log.name)
+    broker = start_broker()
+    broker.mount(logs_alone, {f"logdir-{codec}": PARTITIONS for codec in CODECS}, CONFIGS)
+    broker.stop()
+    compared = 0
+    for directory in written.glob("logdir-*"):
+        *closed, _ = sorted(directory.glob("*.log"))  # the active segment gets a closing entry when a broker stops
+        for index in (log.with_suffix(suffix) for log in closed for suffix in (".index", ".timeindex")):
+            assert index.read_bytes() == (broker.data / directory.name / index.name).read_bytes(), index
+            compared += index.stat().st_size > 0
+    assert compared > PARTITIONS
+
+
+def test_kafka_knows_the_time_of_an_append(start_broker: Callable[..., Broker], tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.create_topic("stamped", partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
+    log_dir.append("stamped", to_table(sample_records(50, seed=3)), compression_type="lz4")
+    broker = start_broker()
+    broker.mount(tmp_path / "root", {"stamped": 1}, {"message.timestamp.type": "LogAppendTime"})
+    served = consume(broker.bootstrap, "stamped")
+    assert {record.timestamp_type for record in served} == {1}
+    rows = log_dir.read("stamped", columns=["offset", "timestamp"]).to_pylist()
+    assert [(row["offset"], round(row["timestamp"].timestamp() * 1000)) for row in rows] == [
+        (record.offset, record.timestamp_ms) for record in served
+    ]
 
 
 @pytest.mark.parametrize("codec", CODECS)
