@@ -54,6 +54,13 @@ def test_batch_is_longer_than_the_batch_size() -> None:
     assert [record.offset for record in read_back(encoded)] == list(range(5000))
 
 
+def test_record_that_fills_its_batch_to_the_last_byte_starts_a_new_one() -> None:
+    size = len(encode(columns_of([b"v" * 100] * 3)).data)
+    values = columns_of([b"v" * 100] * 4)
+    assert encode(values, batch_size_bytes=size).batches["records_count"].tolist() == [3, 1]
+    assert encode(values, batch_size_bytes=size - 1).batches["records_count"].tolist() == [2, 2]
+
+
 def test_record_larger_than_the_batch_size_shares_its_batch() -> None:
     encoded = encode(columns_of([b"a", b"b" * 20_000, b"c"]))
     assert encoded.batches["records_count"].tolist() == [1, 1, 1]
