@@ -1,0 +1,49 @@
+"""The same source and sink in other kinds of sessions: a standalone cluster of two executors, and Spark Connect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+#: No registration call anywhere: Spark finds the package by its name.
+WRITE_AND_READ = """
+import sys
+from pyspark.sql import SparkSession
+
+kind, root, fixture = sys.argv[1:]
+builder = SparkSession.builder
+if kind == "connect":
+    builder = builder.remote("local[2]")
+else:
+    builder = builder.master("local-cluster[2,1,1024]").config("spark.executor.memory", "1g")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+spark = builder.getOrCreate()
+rows = spark.range(0, 20000, 1, 4).selectExpr("cast(id % 50 as string) key", "concat('value ', id) value")
+rows.write.format("kafkalog").mode("append").option("topic", "t").option("compression.type", "lz4").save(root)
+found = spark.read.format("kafkalog").option("minPartitions", "4").load(root)
+print("rows", found.count(), found.select("partition", "offset").distinct().count())
+print("values", found.selectExpr("cast(value as string) value").exceptAll(rows.select("value")).count())
+spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+print("filtered", found.where("partition = 0 and offset < 10").count())
+print("cars", spark.read.format("kafkalog").option("subscribe", "cars").load(fixture).count())
+try:
+    spark.read.format("kafkalog").option("subscribe", "vans").load(fixture).count()
+except Exception as error:
+    print("error", "no topic 'vans' in this log directory; topics there: cars" in str(error))
+spark.stop()
+"""
+
+
+@pytest.mark.parametrize("kind", ["cluster", "connect"])
+def test_write_and_read(run_script: Callable[..., str], tmp_path: Path, kafka_fixtures: Path, kind: str) -> None:
+    output = run_script(WRITE_AND_READ, kind, tmp_path / "log", kafka_fixtures / "cars")
+    facts = dict(line.split(" ", 1) for line in output.splitlines() if " " in line)
+    assert facts["rows"] == "20000 20000"
+    assert facts["values"] == "0"
+    assert facts["filtered"] == "10"
+    assert facts["cars"] == "400"
+    assert facts["error"] == "True"
