@@ -128,11 +128,25 @@ class LogSegment(SegmentFiles):
         return entry.position if header.last_offset == entry.offset else 0
 
     def read_next_offset(self) -> int:
-        """The offset after the last batch, by reading from the last index entry on; the base offset when empty."""
-        next_offset = self.base_offset
+        """The offset after the last batch, by reading from the last index entry on; the base offset when empty.
+
+        Raises CorruptRecordError when batches do not fill the `.log`: it was not closed cleanly.
+        """
+        next_offset, end_position = self.base_offset, 0
         for chunk in self.chunks(self.position_at_or_before(self.offset_index.last_offset)):
-            next_offset = int(chunk.batches["last_offset"][-1]) + 1
+            next_offset, end_position = int(chunk.batches["last_offset"][-1]) + 1, chunk.end_position
+        self._check_filled(end_position)
         return next_offset
+
+    def _check_filled(self, end_position: int) -> None:
+        if end_position != self.size_bytes:
+            raise CorruptRecordError(
+                file=str(self.log_path),
+                position=end_position,
+                expected=f"batches up to byte {self.size_bytes}",
+                found="a torn batch",
+                advice="open the log as after an unclean shutdown, which cuts it there",
+            )
 
     def _read_first_timestamp(self) -> int:
         if self.size_bytes < RECORD_BATCH_OVERHEAD_BYTES:
@@ -152,7 +166,7 @@ class LogSegment(SegmentFiles):
         whole = batches[-1:].copy()
         whole["size_bytes"] = batches["size_bytes"].sum()
         whole["max_timestamp_ms"] = batches["max_timestamp_ms"].max()
-        if counters.size_bytes and plan_run(whole, counters, limits).count == 0:
+        if plan_run(whole, counters, limits).count == 0:
             return None
         sizes = batches["size_bytes"].astype(np.int64)
         positions = counters.size_bytes + np.cumsum(sizes) - sizes
@@ -260,13 +274,7 @@ class LogSegment(SegmentFiles):
         counters = SegmentCounters(max_timestamp_offset=self.base_offset)
         for chunk in self.chunks():
             counters = self.index_batches(chunk.batches, counters)
-        if counters.size_bytes != self.size_bytes:
-            raise CorruptRecordError(
-                file=str(self.log_path),
-                position=counters.size_bytes,
-                expected=f"batches up to byte {self.size_bytes}",
-                found="a torn batch",
-            )
+        self._check_filled(counters.size_bytes)
         self.set_counters(counters)
 
     def set_counters(self, counters: SegmentCounters) -> None:

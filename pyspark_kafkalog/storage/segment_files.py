@@ -107,9 +107,17 @@ class SegmentFiles:
         self.time_index.reset()
         self.txn_index.reset()
 
-    def flush(self) -> None:
-        """Wait until the `.log` is on disk. Indexes are hints and reach it in their own time."""
+    def flush(self, *, indexes: bool) -> None:
+        """Wait until the `.log` is on disk, with `indexes` those too.
+
+        A broker believes the indexes of closed segments; those of the active one are hints that reach the disk in their
+        own time.
+        """
         self.fs.fsync(self.fd)
+        if indexes:
+            self.offset_index.flush()
+            self.time_index.flush()
+            self.txn_index.flush()
 
     def take_log(self, path: Path, fd: int) -> None:
         """Make the file at `path`, open as `fd`, the segment's `.log` in place of the one it has."""

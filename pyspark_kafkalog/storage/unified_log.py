@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.header import Buffer, TimestampType
+from pyspark_kafkalog.record.scan import as_bytes_array
 from pyspark_kafkalog.storage import log_loader, log_lookup, log_resume, log_truncation, staged_append
 from pyspark_kafkalog.storage.append_info import AppendInfo, LoadedLog
 from pyspark_kafkalog.storage.append_plan import RunPlan
@@ -29,6 +31,7 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.isolation import Isolation
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_file import BatchChunk
+from pyspark_kafkalog.storage.log_reader import TimestampAndOffset
 from pyspark_kafkalog.storage.log_segment import LogSegment
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.log_validator import follower_batches, validate_and_assign_offsets
@@ -237,7 +240,6 @@ class UnifiedLog:
         batches = follower_batches(data, next_offset=self.log_end_offset, config=self.config)
         if not len(batches):
             return AppendInfo.nothing(self.log_end_offset)
-        view = np.frombuffer(data, dtype=np.uint8)
         first_offset = int(batches["base_offset"][0])
         for epoch, base_offset in zip(batches["leader_epoch"].tolist(), batches["base_offset"].tolist(), strict=True):
             self.assign_epoch(epoch, base_offset)
@@ -245,8 +247,9 @@ class UnifiedLog:
         if plan is None:
             self.roll(first_offset)
             plan = self.active_segment.plan_whole(batches, now_ms=self.clock())
-        assert plan is not None
-        self._store(view, batches, plan)
+        if plan is None:
+            raise InvalidRecordError(f"one append spans more offsets than a segment: {first_offset} and 2^31 above")
+        self._store(as_bytes_array(data), batches, plan)
         return self.appended(first_offset, None)
 
     def append_staged(self, staged: StagedFile, *, leader_epoch: int, durable: bool = True) -> AppendInfo:
@@ -338,11 +341,11 @@ class UnifiedLog:
         """
         return log_lookup.read(self, start_offset, isolation=isolation, max_bytes=max_bytes)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> log_lookup.TimestampAndOffset | None:
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampAndOffset | None:
         """The first record, in offset order, with that timestamp or a later one; control records count."""
         return log_lookup.offset_for_timestamp(self, timestamp_ms)
 
-    def offset_of_max_timestamp(self) -> log_lookup.TimestampAndOffset | None:
+    def offset_of_max_timestamp(self) -> TimestampAndOffset | None:
         """The first record with the largest timestamp of the log."""
         return log_lookup.offset_of_max_timestamp(self)
 
@@ -384,7 +387,7 @@ class UnifiedLog:
     def flush(self) -> None:
         """Wait until all data, and the names of files made or removed, are on disk."""
         for segment in self.segments.from_offset(self.recovery_point):
-            segment.flush()
+            segment.flush(indexes=segment is not self.active_segment)
         if self.names_changed:
             self.fs.fsync_dir(self.directory)
             self.names_changed = False

@@ -196,6 +196,14 @@ def test_a_follower_takes_no_offset_below_the_log_end(logs: OpenLogs) -> None:
         log.append_as_follower(batch(3))
 
 
+def test_an_offset_out_of_reach_of_the_segment_rolls(logs: OpenLogs) -> None:
+    log = logs()
+    far = 2**31 + 5
+    log.append_as_follower(encode_batch([Record(offset=far, timestamp_ms=T0, key=b"k", value=b"v")]))
+    assert log.segments.base_offsets == (0, far)
+    assert log.read(0).batches["base_offset"].tolist() == [far]
+
+
 def test_reading_and_deleting_outside_of_the_log_is_an_error(logs: OpenLogs) -> None:
     log = logs()
     log.append_as_leader(batch(10), leader_epoch=0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from engine_fixtures import LATE_MS, FixturePartition, checkpoint, files_of
 
-from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError
 from pyspark_kafkalog.storage.index_rebuild import rebuild_indexes
 from pyspark_kafkalog.storage.unified_log import UnifiedLog
 
@@ -86,6 +86,15 @@ def test_recovery_cuts_a_torn_batch_and_the_log_takes_more(cut: int, tmp_path: P
     log.close()
     with last.open("rb") as file:
         assert data.startswith(file.read())
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 100, b"\0" * 9])
+def test_a_torn_tail_after_a_clean_shutdown_is_an_error(tail: bytes, tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    with (directory / "00000000000000000333.log").open("ab") as file:
+        file.write(tail)
+    with pytest.raises(CorruptRecordError, match=r"torn batch|batch length|magic"):
+        opened(CARS, directory, clean=True)
 
 
 def test_recovery_drops_the_segments_after_a_bad_batch(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from engine_fixtures import files_of
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, ProducerFencedError
+from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.plain import Record, decode_batch, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.storage import staged_append
@@ -261,6 +264,70 @@ def test_the_snapshot_of_a_roll_holds_every_producer_that_has_written(directory:
     log = UnifiedLog.open(directory, config(), clean_shutdown=True, clock=lambda: NOW)
     assert log.state() == replace(state, bytes_since_last_index_entry=0)
     log.suspend()
+
+
+class KilledAt(FileSystem):
+    """The process dies at change number `last` to the file system."""
+
+    def __init__(self, last: int) -> None:
+        self.left = last
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise InterruptedError
+
+    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
+        if flags & os.O_CREAT:
+            self._count()
+        return super().open(path, flags, mode)
+
+    def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
+        self._count()
+        super().pwrite_all(fd, data, position)
+
+    def copy_range(self, source_fd: int, source_position: int, fd: int, position: int, length: int) -> None:
+        if self.left == 0:
+            super().copy_range(source_fd, source_position, fd, position, length // 2)
+        self._count()
+        super().copy_range(source_fd, source_position, fd, position, length)
+
+    def truncate(self, fd: int, length: int) -> None:
+        self._count()
+        super().truncate(fd, length)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._count()
+        super().unlink(path)
+
+
+@pytest.mark.parametrize("batches", [40, 20], ids=["copied", "adopted"])
+def test_a_kill_at_any_change_loses_and_doubles_nothing(directory: Path, batches: int, tmp_path: Path) -> None:
+    committed_once = committed(directory, LogState(), staged(directory, 3), config())
+    kept = tmp_path / "kept"
+    shutil.copytree(directory, kept)
+    for last in itertools.count():
+        fs = KilledAt(last)
+        file = staged(directory, batches)
+        try:
+            with resumed(directory, committed_once, config(), fs) as log:
+                log.append_staged(file, leader_epoch=0)
+        except InterruptedError:
+            pass
+        finished = fs.left >= 0
+        (directory / file.name).unlink(missing_ok=True)
+        state = committed(directory, committed_once, staged(directory, 7, task=1), config())
+        assert state.log_end_offset == 50
+        assert check_whole(directory, config(), 50) == [0]
+        shutil.rmtree(directory)
+        shutil.copytree(kept, directory)
+        if finished:
+            assert last > 20
+            return
 
 
 def test_flushing_syncs_data_and_new_names_once(directory: Path) -> None:
