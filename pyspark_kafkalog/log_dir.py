@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark_kafkalog.errors import LogDirError, OffsetOutOfRangeError, ReadOnlyLogDirError, UnknownTopicError
+from pyspark_kafkalog.metadata.commit_result import CommitResult
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE
 from pyspark_kafkalog.metadata.store import MetadataStore, is_ours, time_ms
-from pyspark_kafkalog.metadata.write_commit import CommitResult
 from pyspark_kafkalog.storage.broker_config import BrokerConfig
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem

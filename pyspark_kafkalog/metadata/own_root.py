@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.metadata import topics as topic_records
+from pyspark_kafkalog.metadata.commit_result import CommitResult
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.partition_directories import (
     ensure_partition_directories,
@@ -16,7 +17,6 @@ from pyspark_kafkalog.metadata.partition_directories import (
 from pyspark_kafkalog.metadata.records import MetadataRecord, record
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.metadata.write_commit import CommitResult, commit_staged
 from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.filesystem import FileSystem
@@ -149,6 +149,8 @@ class OwnRoot:
             remove_deleted(self.path, now_ms=self._clock(), delay_ms=delay_ms)
 
     def commit_staged(self, staged: Sequence[StagedFile]) -> CommitResult:
+        from pyspark_kafkalog.metadata.write_commit import commit_staged  # the engine: not for those who just look
+
         return commit_staged(self._store, staged, broker_config=_broker_config, clock=self._clock, fs=self._fs)
 
     def _commit_topic(self, name: str, build: Callable[[MetadataImage], list[MetadataRecord]], operation: str) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitConflictError, UnknownTopicError
+from pyspark_kafkalog.metadata.commit_result import CommitResult, CommittedPartition
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.records import (
     MetadataRecord,
@@ -33,25 +34,6 @@ from pyspark_kafkalog.storage.staging import StagedFile
 from pyspark_kafkalog.storage.unified_log import UnifiedLog
 
 _PARALLEL_PARTITIONS: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedPartition:
-    """What a commit appended to one partition: offsets [first_offset, next_offset)."""
-
-    topic_partition: TopicPartition
-    first_offset: int
-    next_offset: int
-    records: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommitResult:
-    """A published commit: its offset in the metadata log (None when there was nothing to commit), what it wrote."""
-
-    commit_offset: int | None
-    partitions: tuple[CommittedPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from pyspark_kafkalog.record.plain import Record, decode_batch
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.storage.isolation import AbortedTransactions, Isolation
 from pyspark_kafkalog.storage.log_file import BatchChunk, read_range
+from pyspark_kafkalog.storage.log_reader import TimestampAndOffset
 from pyspark_kafkalog.storage.log_segment import LogSegment
 
 if TYPE_CHECKING:
@@ -37,15 +38,6 @@ class FetchedBatches:
     batches: NDArray[np.void]
     file: str
     next_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimestampAndOffset:
-    """A record's timestamp in ms, its offset, and the leader epoch of its batch (-1: none)."""
-
-    timestamp_ms: int
-    offset: int
-    leader_epoch: int
 
 
 def read(log: UnifiedLog, start_offset: int, *, isolation: Isolation, max_bytes: int) -> FetchedBatches:

@@ -8,21 +8,21 @@ makes it list the directory anew and go on from the offset that it has reached.
 from __future__ import annotations
 
 import bisect
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
-from pyspark_kafkalog.record.arrow import to_record_batch
-from pyspark_kafkalog.record.decode import decode_slices
 from pyspark_kafkalog.record.plain import decode_batch
 from pyspark_kafkalog.storage.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment_reader import BatchRun, SegmentReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _REPLACED_SEGMENT_TRIES: Final = 10
 _NO_TARGET_BYTES: Final = 1 << 62
@@ -39,10 +39,11 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class TimestampAndOffset:
-    """A record's timestamp in ms and its offset."""
+    """A record's timestamp in ms, its offset, and the leader epoch of its batch (-1: none)."""
 
     timestamp_ms: int
     offset: int
+    leader_epoch: int
 
 
 class LogReader:
@@ -51,6 +52,7 @@ class LogReader:
     def __init__(self, directory: Path, topic_partition: TopicPartition) -> None:
         self.directory = directory
         self.topic_partition = topic_partition
+        self._bases: list[int] = []  # base offsets of the segments, as they were last listed
 
     def read(
         self,
@@ -70,6 +72,9 @@ class LogReader:
         Raises CorruptRecordError for damage in the range, or when the log ends before `end_offset`, and
         OffsetOutOfRangeError when `start_offset` lies below the first segment: retention has taken it.
         """
+        from pyspark_kafkalog.record.arrow import to_record_batch  # compiled code behind: not for those who just plan
+        from pyspark_kafkalog.record.decode import decode_slices
+
         columns = frozenset(schema.names) - {"topic", "partition"}
         aborted = AbortedTransactions.overlapping(self.directory, start_offset, end_offset) if committed else None
         for run in self.runs(start_offset, end_offset, min_timestamp_ms=min_timestamp_ms):
@@ -95,19 +100,11 @@ class LogReader:
         With `min_timestamp_ms` batches that the time indexes show to be older may be left out.
         """
         next_offset = start_offset
-        tries_left = _REPLACED_SEGMENT_TRIES
         while next_offset < end_offset:
-            base_offset, following = self._floor_segment(next_offset)
-            if base_offset >= end_offset:
-                return
-            try:
-                segment = SegmentReader(self.directory, base_offset)
-            except FileNotFoundError:
-                tries_left -= 1
-                if not tries_left:
-                    raise
-                continue
-            with segment:
+            with self._open_floor(next_offset) as segment:
+                if segment.base_offset >= end_offset:
+                    return
+                following = self._next_base(segment.base_offset)
                 position = segment.position_for_offset(next_offset)
                 if min_timestamp_ms is not None:
                     position = max(position, segment.position_for_timestamp(min_timestamp_ms))
@@ -124,30 +121,41 @@ class LogReader:
         A high watermark always lies between two batches, and the cleaner keeps the last one. Where it is missing, so
         are committed records, or the base offset, which no CRC covers, of the last batch is damaged.
         """
-        base_offset, following = self._floor_segment(log_end_offset - 1)
-        with SegmentReader(self.directory, base_offset) as segment:
-            for run in segment.runs(
-                segment.position_for_offset(log_end_offset - 1),
-                start_offset=log_end_offset - 1,
-                end_offset=log_end_offset,
-                limit_offset=following,
-            ):
-                if int(run.batches["last_offset"][-1]) == log_end_offset - 1:
-                    return
-            raise self._log_too_short(segment, log_end_offset)
+        with self._open_floor(log_end_offset - 1) as segment:
+            found = segment.locate(log_end_offset - 1)
+            if found is None or found[1].last_offset != log_end_offset - 1 or found[1].base_offset >= log_end_offset:
+                raise self._log_too_short(segment, log_end_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int, end_offset: int) -> TimestampAndOffset | None:
         """The first record in offset order in [start_offset, end_offset) whose timestamp is at or after the one given.
 
         Control records count, as in Kafka's ListOffsets. None when there is none.
         """
-        for run in self.runs(start_offset, end_offset, min_timestamp_ms=timestamp_ms):
-            for batch in run.batches[run.batches["max_timestamp_ms"] >= timestamp_ms]:
-                at = int(batch["position"]) - run.position
-                decoded = decode_batch(run.data, at, file=run.file, file_position=int(batch["position"]))
-                for record in decoded.records:
-                    if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset < end_offset:
-                        return TimestampAndOffset(record.timestamp_ms, record.offset)
+        next_offset = start_offset
+        while next_offset < end_offset:
+            with self._open_floor(next_offset) as segment:
+                found = self._first_since(segment, timestamp_ms, next_offset, end_offset)
+                if found is not None:
+                    return found
+                following = self._next_base(segment.base_offset)
+            if following is None:
+                return None
+            next_offset = following
+        return None
+
+    def _first_since(
+        self, segment: SegmentReader, timestamp_ms: int, start_offset: int, end_offset: int
+    ) -> TimestampAndOffset | None:
+        first = max(segment.position_for_offset(start_offset), segment.position_for_timestamp(timestamp_ms))
+        for position, header in segment.headers(first):
+            if header.base_offset >= end_offset:
+                return None
+            if header.max_timestamp_ms < timestamp_ms or header.last_offset < start_offset:
+                continue
+            batch = decode_batch(segment.batch_at(position, header), 0, file=segment.file, file_position=position)
+            for record in batch.records:
+                if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset < end_offset:
+                    return TimestampAndOffset(record.timestamp_ms, record.offset, header.leader_epoch)
         return None
 
     def split(self, start_offset: int, end_offset: int, target_bytes: int) -> list[Split]:
@@ -189,9 +197,16 @@ class LogReader:
         except FileNotFoundError:
             return []
 
-    def _floor_segment(self, offset: int) -> tuple[int, int | None]:
-        """Base offset of the segment that holds `offset`, and of the one that follows."""
-        bases = list_base_offsets(self.directory)
+    def _open_floor(self, offset: int) -> SegmentReader:
+        """The segment that holds `offset`; the directory is listed anew when it has gone."""
+        for _ in range(_REPLACED_SEGMENT_TRIES):
+            with contextlib.suppress(FileNotFoundError):
+                return SegmentReader(self.directory, self._floor_base(offset))
+            self._bases = list_base_offsets(self.directory)
+        return SegmentReader(self.directory, self._floor_base(offset))
+
+    def _floor_base(self, offset: int) -> int:
+        bases = self._bases = self._bases or list_base_offsets(self.directory)
         if not bases:
             raise CorruptRecordError(
                 file=str(self.directory),
@@ -205,7 +220,14 @@ class LogReader:
             raise OffsetOutOfRangeError(
                 f"offset {offset} of {self.topic_partition} is below {bases[0]}, its first segment"
             )
-        return bases[at], bases[at + 1] if at + 1 < len(bases) else None
+        return bases[at]
+
+    def _next_base(self, base_offset: int) -> int | None:
+        """Base offset of the segment after, None for the last, which a live log may have rolled since it was listed."""
+        if base_offset >= self._bases[-1]:
+            self._bases = list_base_offsets(self.directory)
+        at = bisect.bisect_right(self._bases, base_offset)
+        return self._bases[at] if at < len(self._bases) else None
 
     def _log_too_short(self, segment: SegmentReader, end_offset: int) -> DiskFormatError:
         return CorruptRecordError(

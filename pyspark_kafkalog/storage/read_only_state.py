@@ -7,23 +7,19 @@ a batch that a live broker is just writing, is not part of the log yet.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
-from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
-from pyspark_kafkalog.record.scan import first_bad_crc
+from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.record.crc32c import crc32c
+from pyspark_kafkalog.record.header import ATTRIBUTES_AT
 from pyspark_kafkalog.storage.listing import list_base_offsets
-from pyspark_kafkalog.storage.log_file import read_chunks
-from pyspark_kafkalog.storage.mapped_index import MAX_INDEX_BYTES
-from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, segment_file
-from pyspark_kafkalog.storage.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.producer_rebuild import producer_state_at
+from pyspark_kafkalog.storage.segment_reader import SegmentReader
 
 _LISTING_TRIES: Final = 10
 _PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
+_MAX_OFFSET: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +58,8 @@ def last_stable_offset(
     Reads the latest usable snapshot and the batches between it and `high_watermark`. Raises DiskFormatError for damage
     in those.
     """
+    from pyspark_kafkalog.storage.producer_rebuild import producer_state_at  # compiled code behind it
+
     producers = producer_state_at(
         directory,
         high_watermark,
@@ -85,45 +83,26 @@ def _look(directory: Path, base_offsets: list[int], log_start_offset: int) -> Re
 
 def _end_offset(directory: Path, base_offset: int) -> int:
     """The offset after the last valid batch of the segment; its base offset when there is none."""
-    path = segment_file(directory, base_offset, LOG_SUFFIX)
-    file = str(path)
-    end_offset = base_offset
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    with SegmentReader(directory, base_offset) as reader:
+        # From the last index entry back to one that points at a valid batch: the indexed one may be the torn one.
+        below = _MAX_OFFSET
+        while True:
+            position = reader.position_for_offset(below)
+            end_offset = _end_offset_from(reader, position)
+            if end_offset is not None or position == 0:
+                return base_offset if end_offset is None else end_offset
+            below = reader.header_at(position).last_offset - 1
+
+
+def _end_offset_from(reader: SegmentReader, position: int) -> int | None:
+    """The offset after the last of the valid batches that begin at `position`; None when there is not one."""
+    end_offset = None
     try:
-        size_bytes = os.fstat(fd).st_size
-        start = _last_indexed_position(directory, base_offset, fd, size_bytes)
-        for chunk in read_chunks(fd, file=file, start=start, end=size_bytes, min_base_offset=base_offset):
-            bad = first_bad_crc(chunk.data, chunk.batches, chunk.position)
-            valid = chunk.batches if bad < 0 else chunk.batches[:bad]
-            if len(valid):
-                end_offset = int(valid["last_offset"][-1]) + 1
-            if bad >= 0:
+        for at, header in reader.headers(position):
+            is_rising = header.base_offset >= (reader.base_offset if end_offset is None else end_offset)
+            if not is_rising or crc32c(memoryview(reader.batch_at(at, header))[ATTRIBUTES_AT:]) != header.crc:
                 break
+            end_offset = header.next_offset
     except CorruptRecordError:
         pass  # No batch begins there: the log ends before it.
-    finally:
-        os.close(fd)
     return end_offset
-
-
-def _last_indexed_position(directory: Path, base_offset: int, fd: int, size_bytes: int) -> int:
-    """Where the batch of the last index entry that its batch confirms starts; 0 when there is none to trust."""
-    try:
-        index = OffsetIndex.open(
-            segment_file(directory, base_offset, INDEX_SUFFIX), base_offset, max_index_bytes=MAX_INDEX_BYTES
-        )
-    except (OSError, DiskFormatError):
-        return 0
-    try:
-        if not index.entries:
-            return 0
-        entry = index.entry(index.entries - 1)
-        if not 0 < entry.position < size_bytes:
-            return 0
-        head = os.pread(fd, RECORD_BATCH_OVERHEAD_BYTES, entry.position)
-        header = parse_header(head, 0, file="", file_position=entry.position)
-        return entry.position if header.last_offset == entry.offset else 0
-    except DiskFormatError:
-        return 0
-    finally:
-        index.close_handler()

@@ -26,7 +26,6 @@ from pyspark_kafkalog.record.header import (
     BatchHeader,
     parse_header,
 )
-from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.storage.mapped_index import MAX_INDEX_BYTES, MAX_RELATIVE_OFFSET, MappedIndex
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 from pyspark_kafkalog.storage.offset_index import OffsetIndex
@@ -101,19 +100,47 @@ class SegmentReader:
             confirmed = False
         return position if confirmed else 0
 
-    def locate(self, offset: int) -> int | None:
-        """Position of the first batch whose last offset is at or above `offset`, None when the segment has none.
+    def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch from byte `position` on, read one by one: for a few of them.
 
-        Costs an index lookup and, as there is an index entry about every index.interval.bytes, a few header reads.
-
-        Raises CorruptRecordError for a damaged header on the way from the index entry to the batch.
+        Raises CorruptRecordError at a damaged header; a batch that the file does not hold whole is none.
         """
-        position = self.position_for_offset(offset)
         while position < self.size_bytes:
             header = self.header_at(position)
-            if header.last_offset >= offset:
-                return position
+            if position + header.size_bytes > self.size_bytes:
+                return
+            yield position, header
             position += header.size_bytes
+
+    def batch_at(self, position: int, header: BatchHeader) -> bytes:
+        """All bytes of the batch whose header has been read at `position`. CorruptRecordError for a lying size."""
+        if header.size_bytes > BATCH_BYTES_MAX:
+            raise CorruptRecordError(
+                file=self.file,
+                position=position,
+                expected=f"a batch of at most {BATCH_BYTES_MAX} bytes",
+                found=f"{header.size_bytes} bytes",
+            )
+        return os.pread(self._fd, header.size_bytes, position)
+
+    def indexed_positions_backwards(self) -> Iterator[int]:
+        """Positions that the offset index has and their batches confirm, the last one first; then 0."""
+        if self._offset_index is not None:
+            for slot in reversed(range(self._offset_index.entries)):
+                position = self.position_for_offset(self._offset_index.entry(slot).offset)
+                if position:
+                    yield position
+        yield 0
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Position and header of the first batch whose last offset is at or above `offset`, None when there is none.
+
+        Costs an index lookup and, as there is an index entry about every index.interval.bytes, a few header reads.
+        Raises CorruptRecordError for a damaged header on the way from the index entry to the batch.
+        """
+        for position, header in self.headers(self.position_for_offset(offset)):
+            if header.last_offset >= offset:
+                return position, header
         return None
 
     def position_for_timestamp(self, timestamp_ms: int) -> int:
@@ -128,14 +155,14 @@ class SegmentReader:
     def _confirm_timestamp(self, indexed_ms: int, indexed_offset: int) -> int:
         """Where the batch lies whose last offset and largest timestamp the time index names, else 0."""
         try:
-            position = self.locate(indexed_offset)
-            if position is not None:
-                header = self.header_at(position)
-                if header.last_offset == indexed_offset and header.max_timestamp_ms == indexed_ms:
-                    return position
+            found = self.locate(indexed_offset)
         except DiskFormatError:
-            pass
-        return 0
+            return 0
+        if found is None:
+            return 0
+        position, header = found
+        is_same = header.last_offset == indexed_offset and header.max_timestamp_ms == indexed_ms
+        return position if is_same else 0
 
     def runs(
         self, position: int, *, start_offset: int, end_offset: int, limit_offset: int | None = None
@@ -148,6 +175,8 @@ class SegmentReader:
 
         Raises CorruptRecordError at a damaged batch, or where the file ends inside one that is still asked for.
         """
+        from pyspark_kafkalog.record.scan import scan_batches, verify_crcs  # compiled: not for those who just plan
+
         limit = min(limit_offset or _NO_LIMIT, self.base_offset + MAX_RELATIVE_OFFSET + 1)
         buffer = np.empty(min(CHUNK_BYTES, max(self.size_bytes - position, 1)), dtype=np.uint8)
         while position < self.size_bytes:

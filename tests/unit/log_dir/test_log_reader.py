@@ -200,5 +200,7 @@ def test_locate_finds_another_batch_than_a_scan(cars: Path) -> None:
             for batch in run.batches
         ]
         for offset in range(base_offset, 214):
-            assert segment.locate(offset) == next(position for last, position in table if last >= offset)
+            found = segment.locate(offset)
+            assert found is not None
+            assert found[0] == next(position for last, position in table if last >= offset)
         assert segment.locate(214) is None
