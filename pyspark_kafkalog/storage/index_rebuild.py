@@ -79,7 +79,7 @@ class _IndexBuilder:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size_bytes = os.fstat(fd).st_size
-            for chunk in read_chunks(fd, file=str(path), start=0, end=size_bytes, min_base_offset=self._base_offset):
+            for chunk in read_chunks(fd, file=str(path), start=0, end=size_bytes, base_offset=self._base_offset):
                 bad = first_bad_crc(chunk.data, chunk.batches, chunk.position)
                 valid = chunk.batches if bad < 0 else chunk.batches[:bad]
                 self._add(valid)

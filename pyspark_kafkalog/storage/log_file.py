@@ -30,6 +30,8 @@ from pyspark_kafkalog.storage.filesystem import FileSystem
 CHUNK_BYTES: Final = 4 << 20
 #: A batch longer than this is taken for damage, so that no length from disk decides how much memory is used.
 BATCH_BYTES_MAX: Final = 256 << 20
+_RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
+_OFFSET_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +63,30 @@ def read_range(fd: int, position: int, length: int) -> NDArray[np.uint8]:
 
 
 def read_chunks(
-    fd: int, *, file: str, start: int, end: int, min_base_offset: int = 0, chunk_bytes: int = CHUNK_BYTES
+    fd: int, *, file: str, start: int, end: int, base_offset: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[BatchChunk]:
     """Batches that lie whole in bytes [start, end), at most about `chunk_bytes` of them at a time.
 
-    Ends before an incomplete last batch. The first batch must start at `min_base_offset` or above, each other after
-    the one before it. Raises CorruptRecordError or UnsupportedFormatError at the first bad header, once the batches
-    before it have been yielded.
+    Ends before an incomplete last batch. Offsets must rise, and lie within 2^31 from the segment's `base_offset` on.
+    Raises CorruptRecordError or UnsupportedFormatError at the first bad header, once the batches before it have been
+    yielded.
     """
     position = start
+    min_offset = base_offset
+    max_offset = min(base_offset + _RELATIVE_OFFSET_MAX, _OFFSET_MAX)
     length = chunk_bytes
     while position < end:
         data = read_range(fd, position, min(length, end - position))
         scan = scan_batches(data, file=file, file_position=position)
         length = chunk_bytes
         if len(scan.batches):
-            _check_first_offset(scan.batches, min_base_offset, file=file)
-            min_base_offset = int(scan.batches["last_offset"][-1]) + 1
-            yield BatchChunk(data, position, scan.batches)
+            _check_first_offset(scan.batches, min_offset, file=file)
+            min_offset = int(scan.batches["last_offset"][-1]) + 1
+            within = int(np.searchsorted(scan.batches["last_offset"], max_offset, side="right"))
+            if within:
+                yield BatchChunk(data, position, scan.batches[:within])
+            if within < len(scan.batches):
+                raise _out_of_reach(scan.batches[within], max_offset, file=file)
             position += scan.consumed_bytes
         if scan.fault is not None:
             raise scan.fault
@@ -107,13 +115,22 @@ def patch_headers(fs: FileSystem, fd: int, batches: NDArray[np.void], position: 
         fs.pwrite_all(fd, flat[row * MAGIC_AT : (row + 1) * MAGIC_AT], at)
 
 
-def _check_first_offset(batches: NDArray[np.void], min_base_offset: int, *, file: str) -> None:
+def _out_of_reach(batch: np.void, max_offset: int, *, file: str) -> CorruptRecordError:
+    return CorruptRecordError(
+        file=file,
+        position=int(batch["position"]),
+        expected=f"offsets of at most {max_offset}, which an index of the segment can tell",
+        found=str(int(batch["last_offset"])),
+    )
+
+
+def _check_first_offset(batches: NDArray[np.void], min_offset: int, *, file: str) -> None:
     found = int(batches["base_offset"][0])
-    if found < min_base_offset:
+    if found < min_offset:
         raise CorruptRecordError(
             file=file,
             position=int(batches["position"][0]),
-            expected=f"a base offset of at least {min_base_offset}",
+            expected=f"a base offset of at least {min_offset}",
             found=str(found),
         )
 

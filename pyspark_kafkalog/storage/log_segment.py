@@ -81,7 +81,7 @@ class LogSegment(SegmentFiles):
     def chunks(self, position: int = 0, end: int | None = None) -> Iterator[BatchChunk]:
         """Batches from byte `position` on, which starts one; see `read_chunks`. CRCs are not checked."""
         end = self.size_bytes if end is None else end
-        return read_chunks(self.fd, file=str(self.log_path), start=position, end=end, min_base_offset=self.base_offset)
+        return read_chunks(self.fd, file=str(self.log_path), start=position, end=end, base_offset=self.base_offset)
 
     def first_timestamp_ms(self) -> int:
         """Largest timestamp of the first batch, from which time-based rolling counts; -1 when empty or without one."""

@@ -105,7 +105,7 @@ def stored_batches(directory: Path, start_offset: int, end_offset: int) -> Itera
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size_bytes = os.fstat(fd).st_size
-            for chunk in read_chunks(fd, file=file, start=0, end=size_bytes, min_base_offset=base_offset):
+            for chunk in read_chunks(fd, file=file, start=0, end=size_bytes, base_offset=base_offset):
                 yield chunk, file
                 if int(chunk.batches["last_offset"][-1]) >= end_offset - 1:
                     return

@@ -21,9 +21,6 @@ class SegmentList:
     def __iter__(self) -> Iterator[LogSegment]:
         return iter(tuple(self._segments))
 
-    def __contains__(self, base_offset: object) -> bool:
-        return base_offset in self._bases
-
     @property
     def base_offsets(self) -> tuple[int, ...]:
         return tuple(self._bases)
@@ -64,8 +61,3 @@ class SegmentList:
     def above(self, offset: int) -> tuple[LogSegment, ...]:
         """The segments whose base offset is above `offset`."""
         return tuple(self._segments[bisect.bisect_right(self._bases, offset) :])
-
-    def end_of(self, segment: LogSegment, log_end_offset: int) -> int:
-        """The base offset of the segment after `segment`, or the log end."""
-        at = bisect.bisect_right(self._bases, segment.base_offset)
-        return self._bases[at] if at < len(self._bases) else log_end_offset

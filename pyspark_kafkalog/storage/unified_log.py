@@ -162,10 +162,6 @@ class UnifiedLog:
             self.high_watermark_moved()
         return self._producers
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self.segments)
-
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark, kept within log start and log end; returns it."""
         self._high_watermark = min(max(offset, self.log_start_offset), self.log_end_offset)
