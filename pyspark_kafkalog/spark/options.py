@@ -134,11 +134,9 @@ def _path(given: Mapping[str, Any], raw: Mapping[str, str]) -> str:
     hint = (
         ""
         if raw
-        else (
-            " (Spark hands the options of a SQL table to a Python data source only for reading, and only where "
-            "CREATE TABLE lists no columns; to write into such a table use "
-            "df.write.format('kafkalog').option('path', ...))"
-        )
+        else " (Spark hands the options of a SQL table to a Python data source only for reading, and only where "
+        "CREATE TABLE lists no columns; to write into such a table use INSERT INTO ... WITH (path = ..., topic = ...) "
+        "or df.write.format('kafkalog').option('path', ...))"
     )
     raise InvalidOptionError(f"option path is missing: the log directory{hint}")
 

@@ -156,7 +156,7 @@ class TopicStager:
         if self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
             return
         assert columns.timestamps_ms is not None
-        timestamps_ms = columns.timestamps_ms[rows]
+        timestamps_ms = columns.timestamps_ms if len(rows) == columns.count else columns.timestamps_ms[rows]
         timestamps_ms = timestamps_ms[timestamps_ms != NO_TIMESTAMP]
         if not len(timestamps_ms):
             return

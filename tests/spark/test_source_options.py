@@ -168,6 +168,20 @@ def test_a_sql_table_keeps_its_options(spark: SparkSession, table: str) -> None:
         spark.sql(f"INSERT INTO {table} SELECT * FROM {table}")
 
 
+def test_a_sql_insert_says_where_to(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    LogDir.create(path).create_topic("t", partitions=1)
+    spark.sql(f"CREATE TABLE inserted USING kafkalog OPTIONS (path '{path}', subscribe 't')")
+    try:
+        spark.sql(
+            f"INSERT INTO inserted WITH (path = '{path}', topic = 't') (key, value) "
+            "SELECT cast(id AS STRING)::BINARY, cast('v' AS BINARY) FROM range(3)"
+        )
+        assert spark.sql("SELECT count(*), count(timestamp) FROM inserted").first() == (3, 3)
+    finally:
+        spark.sql("DROP TABLE inserted")
+
+
 def test_a_temporary_view(spark: SparkSession, root: Path) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING kafkalog OPTIONS (path '{root}', subscribe 't')")
     assert spark.sql("SELECT count(*) FROM v").first() == (2000,)

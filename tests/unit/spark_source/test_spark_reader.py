@@ -1,0 +1,138 @@
+"""What a task of the source reads, apart from Spark: ranges, data loss after planning, headers, the pushdown switch."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
+from pyspark_kafkalog.spark.batch_reader import (
+    KafkalogBatchReader,
+    KafkalogPushdownReader,
+    OffsetRangePartition,
+    read_offset_range,
+)
+from pyspark_kafkalog.spark.data_source import KafkalogDataSource
+from pyspark_kafkalog.spark.schema import read_schema
+
+COUNT = 400
+PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A topic of one partition with several segments; every third record has a header."""
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("t", partitions=1, configs={"internal.segment.bytes": "4096"})
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    for first in range(0, COUNT, 20):
+        numbers = range(first, first + 20)
+        headers = [[{"key": "h", "value": b"x"}] if number % 3 == 0 else [] for number in numbers]
+        values = [str(number).zfill(50) for number in numbers]
+        log_dir.append("t", pa.table({"value": values, "headers": pa.array(headers, pa.list_(pair))}))
+    return tmp_path / "log"
+
+
+def reader(root: Path, **options: str) -> KafkalogBatchReader:
+    source = KafkalogDataSource({"path": str(root), **options})
+    made = source.reader(source.schema())
+    assert isinstance(made, KafkalogBatchReader)
+    return made
+
+
+def offsets(made: KafkalogBatchReader) -> list[int]:
+    """Offsets of all planned partitions, read as a task reads them: reader and partition have travelled."""
+    made, planned = pickle.loads(pickle.dumps((made, made.partitions())))
+    return [offset for each in planned for batch in made.read(each) for offset in batch.column("offset").to_pylist()]
+
+
+def lose_first_segment(root: Path) -> int:
+    """Remove it as retention does; returns where the log begins then."""
+    first, second, *_ = sorted((root / "t-0").glob("*.log"))
+    for path in first.parent.glob(f"{first.stem}.*"):
+        path.unlink()
+    return int(second.stem)
+
+
+def test_all_offsets_once_however_a_read_is_cut(root: Path) -> None:
+    assert offsets(reader(root)) == list(range(COUNT))
+    cut = reader(root, maxBytesPerPartition="3000", minPartitions="3")
+    assert len(cut.partitions()) > 5
+    assert offsets(cut) == list(range(COUNT))
+
+
+def test_batches_have_exactly_the_schema_that_spark_expects(root: Path) -> None:
+    schema = read_schema(include_headers=True)
+    (each,) = reader(root, includeHeaders="true").partitions()
+    for batch in KafkalogBatchReader(reader(root)._options, schema).read(each):
+        assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+        batch.validate(full=True)
+
+
+def test_a_record_without_headers_has_null_for_them(root: Path) -> None:
+    made = reader(root, includeHeaders="true")
+    headers = [
+        row for each in made.partitions() for batch in made.read(each) for row in batch.column("headers").to_pylist()
+    ]
+    assert headers[:4] == [[{"key": "h", "value": b"x"}], None, None, [{"key": "h", "value": b"x"}]]
+    assert sum(row is None for row in headers) == COUNT - (COUNT + 2) // 3
+
+
+def test_nothing_to_read_is_one_placeholder_that_reads_nothing(root: Path) -> None:
+    made = reader(root, subscribePattern="none")
+    assert made.partitions() == []
+    assert list(made.read(InputPartition(None))) == []
+
+
+def test_records_that_retention_takes_after_planning_are_data_loss(root: Path) -> None:
+    (each,) = reader(root).partitions()
+    assert isinstance(each, OffsetRangePartition)
+    batches = read_offset_range(each, to_arrow_schema(read_schema(include_headers=False), timezone="UTC"))
+    lose_first_segment(root)
+    with pytest.raises(DataLossError, match=r"t-0: records of offsets 0 to 400 are gone: .*failOnDataLoss to false"):
+        next(batches)
+
+
+def test_with_fail_on_data_loss_false_reading_goes_on_where_the_log_begins(root: Path) -> None:
+    made = reader(root, failOnDataLoss="false")
+    planned = made.partitions()
+    start = lose_first_segment(root)
+    found = [o for each in planned for batch in made.read(each) for o in batch.column("offset").to_pylist()]
+    assert found == list(range(start, COUNT))
+
+
+def test_a_path_to_a_partition_directory_leaves_no_choice_of_topics(root: Path) -> None:
+    assert offsets(reader(root / "t-0")) == list(range(COUNT))
+    with pytest.raises(
+        InvalidOptionError, match="names the partition directory of t-0, which is then all that is read"
+    ):
+        reader(root / "t-0", subscribe="t").partitions()
+
+
+def test_filters_are_only_taken_where_spark_pushes_them(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(reader(root)) is KafkalogBatchReader
+    monkeypatch.setitem(sys.modules, PUSHDOWN_WORKER, ModuleType(PUSHDOWN_WORKER))
+    made = reader(root)
+    assert isinstance(made, KafkalogPushdownReader)
+    kept, left = GreaterThanOrEqual(("offset",), 390), EqualTo(("value",), b"x")
+    assert list(made.pushFilters([kept, left])) == [left]
+    assert offsets(made) == list(range(390, COUNT))
+
+
+def test_finding_the_data_source_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from pyspark_kafkalog import DefaultSource; assert DefaultSource.name() == 'kafkalog'; "
+        "print(sorted({'numba', 'pyarrow', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "numba" not in done.stdout
+    assert "pyarrow" not in done.stdout
