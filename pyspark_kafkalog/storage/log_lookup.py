@@ -20,6 +20,7 @@ from pyspark_kafkalog.storage.isolation import AbortedTransactions, Isolation
 from pyspark_kafkalog.storage.log_file import BatchChunk, read_range
 from pyspark_kafkalog.storage.log_reader import TimestampAndOffset
 from pyspark_kafkalog.storage.log_segment import LogSegment
+from pyspark_kafkalog.storage.time_index import TimestampOffset
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.unified_log import UnifiedLog
@@ -104,8 +105,8 @@ def offset_of_max_timestamp(log: UnifiedLog) -> TimestampAndOffset | None:
 
 
 def _find_by_timestamp(segment: LogSegment, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
-    entry = segment.time_index.lookup(timestamp_ms)
-    position = segment.position_at_or_before(max(entry.offset, start_offset))
+    indexed_offset = _confirmed_offset(segment, segment.time_index.lookup(timestamp_ms))
+    position = segment.position_at_or_before(max(indexed_offset, start_offset))
     for chunk in segment.chunks(position):
         late = (chunk.batches["max_timestamp_ms"] >= timestamp_ms) & (chunk.batches["last_offset"] >= start_offset)
         for row in np.flatnonzero(late).tolist():
@@ -114,6 +115,17 @@ def _find_by_timestamp(segment: LogSegment, timestamp_ms: int, start_offset: int
                     epoch = int(chunk.batches["leader_epoch"][row])
                     return TimestampAndOffset(record.timestamp_ms, record.offset, epoch)
     return None
+
+
+def _confirmed_offset(segment: LogSegment, entry: TimestampOffset) -> int:
+    """The time index entry's offset if the batch that it names is as it says, else the segment's base offset."""
+    for chunk in segment.chunks(segment.position_at_or_before(entry.offset)):
+        row = int(np.searchsorted(chunk.batches["last_offset"], entry.offset, side="left"))
+        if row < len(chunk.batches):
+            batch = chunk.batches[row]
+            named = int(batch["max_timestamp_ms"]), int(batch["last_offset"])
+            return entry.offset if named == entry else segment.base_offset
+    return segment.base_offset
 
 
 def _records(segment: LogSegment, chunk: BatchChunk, row: int) -> tuple[Record, ...]:

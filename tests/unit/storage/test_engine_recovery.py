@@ -196,6 +196,28 @@ def test_a_time_index_missing_alone_is_begun_empty(tmp_path: Path) -> None:
     assert (directory / "00000000000000000106.timeindex").read_bytes() == b""
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_wrong_index_makes_no_wrong_answer(suffix: str, tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    for path in directory.glob(f"*{suffix}"):
+        data = path.read_bytes()
+        width = 8 if suffix == ".index" else 12
+        entries = [data[at : at + width] for at in range(0, len(data), width)]
+        # Every key with what belongs to a later one: to believe it would be to read past what is looked for.
+        keys = 4 if suffix == ".index" else 8
+        later = [*entries[3:], *entries[:3]]
+        path.write_bytes(b"".join(key[:keys] + value[keys:] for key, value in zip(entries, later, strict=True)))
+    log = opened(CARS, directory, clean=True)
+    for question in CARS.offsets["by_time"]:
+        found = log.offset_for_timestamp(question["target"])
+        wanted = question["read_uncommitted"]
+        assert (None if found is None else found.offset) == (None if wanted["offset"] < 0 else wanted["offset"])
+    for offset in range(400):
+        batch = log.read(offset, max_bytes=1).batches[0]
+        assert batch["base_offset"] <= offset <= batch["last_offset"]
+    log.suspend()
+
+
 def test_a_missing_offset_index_brings_all_indexes_of_its_segment_back(tmp_path: Path) -> None:
     directory = copied(TRANSACTIONS, tmp_path)
     for suffix in (".index", ".timeindex", ".txnindex"):

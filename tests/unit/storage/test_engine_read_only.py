@@ -1,0 +1,113 @@
+"""Looking at a partition that somebody else writes, or has left in any state."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from engine_fixtures import LATE_MS, FixturePartition
+
+from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
+from pyspark_kafkalog.storage import read_only_state
+from pyspark_kafkalog.storage.read_only_state import last_stable_offset, load_read_only
+
+CARS = FixturePartition("cars", "cars", 0)
+TRANSACTIONS = FixturePartition("transactions", "transactions", 0)
+LAST_LOG = "00000000000000000333.log"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    result = tmp_path / "cars-0"
+    shutil.copytree(CARS.directory, result)
+    return result
+
+
+def test_every_length_of_a_growing_log_ends_at_a_batch(directory: Path) -> None:
+    path = directory / LAST_LOG
+    size = path.stat().st_size
+    ends = []
+    for length in range(size, -1, -23):
+        os.truncate(path, length)
+        ends.append(load_read_only(directory).log_end_offset)
+    assert (ends[0], ends[-1]) == (400, 333)
+    assert ends == sorted(ends, reverse=True)
+    assert len(set(ends)) > 10
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 100, b"\xff" * 100, b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\0" * 4 + b"\2"])
+def test_what_is_no_batch_ends_the_log(directory: Path, tail: bytes) -> None:
+    with (directory / LAST_LOG).open("ab") as file:
+        file.write(tail)
+    assert load_read_only(directory).log_end_offset == 400
+
+
+def test_a_damaged_batch_after_the_last_index_entry_ends_the_log(directory: Path) -> None:
+    path = directory / LAST_LOG
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert 333 < load_read_only(directory).log_end_offset < 400
+
+
+@pytest.mark.parametrize("index", [None, b"", b"\0" * 800, b"\x01" * 77, b"\x00\x00\x00\x05\x00\x00\x00\x07"])
+def test_no_index_is_needed_or_believed(directory: Path, index: bytes | None) -> None:
+    path = directory / "00000000000000000333.index"
+    path.unlink()
+    if index is not None:
+        path.write_bytes(index)
+    assert load_read_only(directory).log_end_offset == 400
+
+
+def test_records_of_an_older_format_are_named(directory: Path) -> None:
+    path = directory / LAST_LOG
+    data = bytearray(path.read_bytes())
+    data[16] = 1
+    path.write_bytes(data)
+    (directory / "00000000000000000333.index").unlink()
+    with pytest.raises(UnsupportedFormatError, match=LAST_LOG):
+        load_read_only(directory)
+
+
+def test_a_partition_without_segments_is_empty(tmp_path: Path) -> None:
+    state = load_read_only(tmp_path, log_start_offset=7)
+    assert (state.base_offsets, state.log_start_offset, state.log_end_offset) == ((), 7, 7)
+
+
+def test_a_segment_that_goes_while_it_is_looked_at_is_looked_for_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listings = iter([[0, 106, 999], [106, 214, 333]])
+    monkeypatch.setattr(read_only_state, "list_base_offsets", lambda _: next(listings))
+    state = load_read_only(directory)
+    assert (state.log_start_offset, state.log_end_offset) == (106, 400)
+
+
+def test_the_last_stable_offset_follows_the_high_watermark(tmp_path: Path) -> None:
+    directory = tmp_path / "transactions-0"
+    shutil.copytree(TRANSACTIONS.directory, directory)
+
+    def stable(high_watermark: int) -> int:
+        return last_stable_offset(directory, log_start_offset=0, high_watermark=high_watermark, now_ms=LATE_MS)
+
+    with_snapshots = [stable(end) for end in range(0, 166, 5)]
+    for path in directory.glob("*.snapshot"):
+        path.write_bytes(b"\0")
+    assert [stable(end) for end in range(0, 166, 5)] == with_snapshots
+    assert with_snapshots == sorted(with_snapshots)
+    assert stable(165) == TRANSACTIONS.offsets["last_stable"]
+
+
+def test_damage_that_hides_open_transactions_is_an_error(tmp_path: Path) -> None:
+    directory = tmp_path / "transactions-0"
+    shutil.copytree(TRANSACTIONS.directory, directory)
+    for path in directory.glob("*.snapshot"):
+        path.unlink()
+    path = directory / "00000000000000000085.log"
+    data = bytearray(path.read_bytes())
+    data[8:12] = b"\xff" * 4
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match=path.name):
+        last_stable_offset(directory, log_start_offset=0, high_watermark=165, now_ms=LATE_MS)
