@@ -50,7 +50,7 @@ def read(log: UnifiedLog, start_offset: int, *, isolation: Isolation, max_bytes:
         raise OffsetOutOfRangeError(
             f"offset {start_offset} is out of range [{log.log_start_offset}, {log.log_end_offset}] of {log.directory}"
         )
-    end_offset = log.isolation_end(isolation)
+    end_offset = _end_offset(log, isolation)
     for segment in log.segments.from_offset(start_offset):
         found = segment.find_batch(start_offset)
         if found is None:
@@ -102,6 +102,13 @@ def offset_of_max_timestamp(log: UnifiedLog) -> TimestampAndOffset | None:
                     epoch = int(chunk.batches["leader_epoch"][row])
                     return TimestampAndOffset(record.timestamp_ms, record.offset, epoch)
     return None
+
+
+def _end_offset(log: UnifiedLog, isolation: Isolation) -> int:
+    """The offset at which a reader of that isolation ends."""
+    if isolation is Isolation.LOG_END:
+        return log.log_end_offset
+    return log.high_watermark if isolation is Isolation.HIGH_WATERMARK else log.last_stable_offset
 
 
 def _find_by_timestamp(segment: LogSegment, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:

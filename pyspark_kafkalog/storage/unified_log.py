@@ -168,12 +168,6 @@ class UnifiedLog:
         self.high_watermark_moved()
         return self._high_watermark
 
-    def isolation_end(self, isolation: Isolation) -> int:
-        """The offset at which a reader of that isolation ends."""
-        if isolation is Isolation.LOG_END:
-            return self.log_end_offset
-        return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
-
     def state(self) -> LogState:
         """What a commit has to carry so that `resume` can go on from here."""
         counters = self.active_segment.counters()
@@ -315,11 +309,8 @@ class UnifiedLog:
         self.high_watermark_moved()
         if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
             self.flush()
-        return AppendInfo(
-            first_offset=first_offset,
-            last_offset=self.log_end_offset - 1,
-            log_append_time_ms=log_append_time_ms,
-        )
+        last_offset = self.log_end_offset - 1
+        return AppendInfo(first_offset=first_offset, last_offset=last_offset, log_append_time_ms=log_append_time_ms)
 
     def high_watermark_moved(self) -> None:
         """Tell the producer state what is replicated now."""
