@@ -62,16 +62,22 @@ def _compress_block(block: Buffer, out: Buffer) -> tuple[bytes, bytes]:
 
 
 def _compress_block_high(block: Buffer, level: int) -> bytes:
-    """A block's size word and bytes by the high compressor.
+    """Size word and bytes of a block, or of its pieces, by the high compressor.
 
     cramjam's block functions take a level and leave it aside, its frame compressor does not. So each block becomes a
-    frame of its own, of which only the one block is kept.
+    frame of its own, of which only the blocks are kept: one, or several where an older cramjam hands the data to liblz4
+    by pieces.
     """
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     compressor.compress(block.tobytes())
     frame = bytes(compressor.finish())
-    size = int.from_bytes(frame[_FRAME_HEADER_BYTES : _FRAME_HEADER_BYTES + 4], "little") & ~_STORED
-    return frame[_FRAME_HEADER_BYTES : _FRAME_HEADER_BYTES + 4 + size]  # what follows is a checksum of the block
+    checksum_bytes = 4 if frame[4] & _BLOCK_CHECKSUM else 0
+    parts = []
+    at = _FRAME_HEADER_BYTES
+    while size := int.from_bytes(frame[at : at + 4], "little") & ~_STORED:
+        parts.append(frame[at : at + 4 + size])
+        at += 4 + size + checksum_bytes
+    return b"".join(parts)
 
 
 def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
