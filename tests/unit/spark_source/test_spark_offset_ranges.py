@@ -62,7 +62,7 @@ class FakeReader:
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int, end_offset: int) -> TimestampAndOffset | None:
         found = max(start_offset, -(-timestamp_ms // 100))
-        return TimestampAndOffset(found * 100, found) if found < end_offset else None
+        return TimestampAndOffset(found * 100, found, leader_epoch=0) if found < end_offset else None
 
     def split(self, start_offset: int, end_offset: int, target_bytes: int) -> list[Split]:
         step = max(target_bytes // 10, 1)
