@@ -49,6 +49,7 @@ class Bench:
     broker: Broker | None
     records: int
     rounds: int
+    quick: bool
     slice_appends: int
     segment_bytes: int
     missed: list[str] = field(default_factory=list)
@@ -205,7 +206,8 @@ def _run_alone(script: str, *arguments: str) -> str:
 
 def bench_codec(bench: Bench) -> None:
     print("\nDecode and encode without Spark (benchmarks/record_codec.py)", flush=True)
-    subprocess.run([sys.executable, HERE / "record_codec.py"], check=True)
+    sizes = ["--records", "50000", "--seconds", "0.1"] if bench.quick else []
+    subprocess.run([sys.executable, HERE / "record_codec.py", *sizes], check=True)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -240,6 +242,7 @@ def run(arguments: argparse.Namespace, scratch: Path) -> None:
         broker=make_broker(scratch) if standin else None,
         records=arguments.records or (100_000 if quick else 4_000_000),
         rounds=arguments.rounds or (1 if quick else 5),
+        quick=quick,
         slice_appends=2 if quick else 10,
         segment_bytes=20_000_000 if quick else 1_000_000_000,
     )
