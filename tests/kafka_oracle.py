@@ -33,6 +33,7 @@ _QUICK_START: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:a
 _START_SECONDS_MAX: Final = 90
 _STOP_SECONDS_MAX: Final = 60
 _TOOL_SECONDS_MAX: Final = 120
+_RESOLVE_SECONDS_MAX: Final = 900
 _CHECKPOINTS: Final = (
     "replication-offset-checkpoint",
     "recovery-point-offset-checkpoint",
@@ -99,7 +100,7 @@ def _resolve(home: Path, into: Path) -> None:
     ivy_file.write_text(_IVY_FILE)
     command = [java(), "-jar", str(ivy_jar), "-ivy", str(ivy_file), "-cache", str(home / "ivy-cache")]
     command += ["-types", "jar", "bundle", "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_RESOLVE_SECONDS_MAX)
     wanted = (f"kafka_2.13-{KAFKA_VERSION}.jar", f"kafka-tools-{KAFKA_VERSION}.jar")
     missing = [name for name in wanted if not (into / name).is_file()]
     if done.returncode or missing:
