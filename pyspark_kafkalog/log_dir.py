@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark_kafkalog.errors import LogDirError, OffsetOutOfRangeError, ReadOnlyLogDirError, UnknownTopicError
+from pyspark_kafkalog.metadata.broker_topic_configs import read_topic_configs
 from pyspark_kafkalog.metadata.commit_result import CommitResult
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE
@@ -61,7 +62,7 @@ class LogDir:
         root = Path(path)
         if is_ours(root):
             return cls(OwnRoot(MetadataStore.open(root, clock=clock, fs=fs), clock=clock, fs=fs), clock=clock, fs=fs)
-        return cls(ForeignRoot(root, clock=clock), clock=clock, fs=fs)
+        return cls(ForeignRoot(root, topic_configs=read_topic_configs, clock=clock), clock=clock, fs=fs)
 
     @classmethod
     def create(

@@ -2,16 +2,16 @@
 
 What a broker would know from its metadata log is read off the files: topics from the partition directories, ids from
 `partition.metadata`, high watermarks from `replication-offset-checkpoint` (the end of the last valid batch where that
-has no line), log starts from `log-start-offset-checkpoint`. The broker may be running: its checkpoint then lags by some
-seconds, and what is above it is not seen yet. After a crash a log ends before the first damaged batch of its tail, as
-after the broker's recovery; after a clean shutdown such a batch is damage, and an error to read.
+has no line), log starts from `log-start-offset-checkpoint`, configurations from the metadata log if it is here too. The
+broker may be running: its checkpoint then lags by some seconds, and what is above it is not seen yet. After a crash a
+log ends before the first damaged batch of its tail, as after the broker's recovery; after a clean shutdown such a batch
+is damage, and an error to read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.storage.clean_shutdown import was_clean_shutdown
@@ -35,12 +35,22 @@ from pyspark_kafkalog.storage.read_only_state import last_stable_offset, load_re
 
 
 class ForeignRoot:
-    """One root, seen as of `refresh`: partitions are looked at when first asked for, and remembered."""
+    """One root, seen as of `refresh`: partitions are looked at when first asked for, and remembered.
+
+    `topic_configs` reads the topics' configuration overrides, by topic, off the root.
+    """
 
     is_foreign = True
 
-    def __init__(self, path: Path, *, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        topic_configs: Callable[[Path], Mapping[str, Mapping[str, str]]],
+        clock: Callable[[], int],
+    ) -> None:
         self.path = path
+        self._read_topic_configs = topic_configs
         self._clock = clock
         self._described: dict[TopicPartition, PartitionDescription] = {}
         self.refresh()
@@ -57,6 +67,7 @@ class ForeignRoot:
         self._log_starts = read_offset_checkpoint(self.path / LOG_START_OFFSET_CHECKPOINT)
         self._is_clean = was_clean_shutdown(self.path)
         self._described.clear()
+        self._topic_configs: Mapping[str, Mapping[str, str]] | None = None
 
     def topics(self) -> tuple[str, ...]:
         """All topics but the metadata log, which Kafka's clients do not see either."""
@@ -65,7 +76,9 @@ class ForeignRoot:
     def topic(self, name: str) -> TopicDescription:
         partitions = tuple(self._describe(each) for each in self._partitions_of(name))
         topic_id = self._topic_id(each.directory for each in partitions)
-        return TopicDescription(name, topic_id, MappingProxyType({}), partitions)
+        if self._topic_configs is None:
+            self._topic_configs = self._read_topic_configs(self.path)
+        return TopicDescription(name, topic_id, self._topic_configs.get(name, {}), partitions)
 
     def partition(self, topic_partition: TopicPartition) -> PartitionDescription:
         there = self._partitions_of(topic_partition.topic)

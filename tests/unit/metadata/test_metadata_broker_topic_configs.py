@@ -1,0 +1,59 @@
+"""Topic configurations are told as the broker told them, and a damaged metadata log stops nobody from reading data."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+from pyspark_kafkalog.metadata.broker_topic_configs import read_topic_configs
+
+FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
+BROKER = FIXTURES / "cluster-metadata"
+
+
+DUMPS = BROKER / "expected" / "dump" / "__cluster_metadata-0"
+SNAPSHOT = "00000000000000000286-0000000003.checkpoint"
+SNAPSHOT_END_OFFSET = 286
+
+
+def _expected() -> dict[str, dict[str, str]]:
+    """From what Kafka's own tool prints of the newest snapshot and of the log after it."""
+    names: dict[str, str] = {}
+    configs: dict[str, dict[str, str]] = {}
+    for dump, start_offset in ((SNAPSHOT, 0), ("00000000000000000240.log", SNAPSHOT_END_OFFSET)):
+        for line in (DUMPS / f"{dump}.decoded.txt").read_text().splitlines():
+            found = re.match(r"\| offset: (\d+) .* payload: (\{.*\})$", line)
+            if found is None or int(found[1]) < start_offset:
+                continue
+            metadata_record = json.loads(found[2])
+            data = metadata_record["data"]
+            if metadata_record["type"] == "TOPIC_RECORD":
+                names[data["topicId"]] = data["name"]
+            elif metadata_record["type"] == "REMOVE_TOPIC_RECORD":
+                configs.pop(names[data["topicId"]], None)
+            elif metadata_record["type"] == "CONFIG_RECORD" and data["resourceType"] == 2:
+                configs.setdefault(data["resourceName"], {})[data["name"]] = data["value"]
+    return configs
+
+
+def test_configs_differ_from_what_kafkas_tool_prints() -> None:
+    expected = _expected()
+    assert len(expected) > 10
+    assert {name: dict(found) for name, found in read_topic_configs(BROKER).items() if found} == expected
+
+
+def test_directory_without_metadata_log_is_an_error() -> None:
+    assert read_topic_configs(FIXTURES / "cars") == {}
+
+
+def test_torn_metadata_log_is_an_error(tmp_path: Path) -> None:
+    shutil.copytree(BROKER, tmp_path / "root")
+    last = max((tmp_path / "root" / "__cluster_metadata-0").glob("*.log"))
+    data = last.read_bytes()
+    for kept in (0, 5, 61, len(data) // 2, len(data) - 1):
+        last.write_bytes(data[:kept])
+        read_topic_configs(tmp_path / "root")
+    (last.parent / SNAPSHOT).write_bytes(b"\xff" * 99)
+    read_topic_configs(tmp_path / "root")
