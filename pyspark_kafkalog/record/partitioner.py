@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
+from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns, address_of
+from pyspark_kafkalog.record.kernels_memory import kernel, load_byte, load_int32
 
 #: In an array of partitions: the record does not say where it goes.
 NO_PARTITION: Final = -1
@@ -36,51 +37,46 @@ _INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
 _BYTES_IN = types.Array(types.uint8, 1, "C", readonly=True)
 
 
-@njit(types.uint32(_BYTES_IN, types.int64, types.int64), cache=True, nogil=True)
-def murmur2(data, start, length):
-    """murmur2 of `data[start:start+length]`, as Java's int read as unsigned."""
+@kernel(types.uint32(types.int64, types.int64))
+def murmur2(address, length):
+    """murmur2 of the `length` bytes at `address`, as Java's int read as unsigned."""
     # 64-bit words that are masked after each product: numba would widen 32-bit ones anyhow.
     mask, multiplier = np.uint64(_LOW_32_BITS), np.uint64(_MULTIPLIER)
     result = (np.uint64(_SEED) ^ np.uint64(length)) & mask
-    at = start
+    at = address
     for _ in range(length >> 2):
-        word = (
-            np.uint64(data[at])
-            | (np.uint64(data[at + 1]) << np.uint64(8))
-            | (np.uint64(data[at + 2]) << np.uint64(16))
-            | (np.uint64(data[at + 3]) << np.uint64(24))
-        )
-        word = (word * multiplier) & mask
+        word = ((np.uint64(load_int32(at)) & mask) * multiplier) & mask
         word ^= word >> np.uint64(24)
         word = (word * multiplier) & mask
         result = ((result * multiplier) & mask) ^ word
         at += 4
     left = length & 3
     if left >= 3:
-        result ^= np.uint64(data[at + 2]) << np.uint64(16)
+        result ^= np.uint64(load_byte(at + 2)) << np.uint64(16)
     if left >= 2:
-        result ^= np.uint64(data[at + 1]) << np.uint64(8)
+        result ^= np.uint64(load_byte(at + 1)) << np.uint64(8)
     if left >= 1:
-        result = ((result ^ np.uint64(data[at])) * multiplier) & mask
+        result = ((result ^ np.uint64(load_byte(at))) * multiplier) & mask
     result ^= result >> np.uint64(13)
     result = (result * multiplier) & mask
     result ^= result >> np.uint64(15)
     return np.uint32(result)
 
 
-@njit(types.void(_INT64_IN, _INT32_IN, _BYTES_IN, _BYTES_IN, types.int64, _INT32), cache=True, nogil=True)
-def _hash_keys(rows, offsets, data, validity, partitions_count, out):
+@kernel(types.void(_INT64_IN, _INT32_IN, types.int64, _BYTES_IN, types.int64, _INT32))
+def _hash_keys(rows, offsets, data_address, validity, partitions_count, out):
     """Fill in where `out` has no partition and the row's key is not null. `validity` of length 0: no nulls."""
+    count = np.uint32(partitions_count)
     for i in range(len(rows)):
         row = rows[i]
         if out[i] != NO_PARTITION or (len(validity) and not (validity[row >> 3] >> (row & 7)) & 1):
             continue
         start = np.int64(offsets[row])
-        hashed = np.int64(murmur2(data, start, np.int64(offsets[row + 1]) - start)) & _POSITIVE
-        out[i] = hashed % partitions_count
+        hashed = murmur2(data_address + start, np.int64(offsets[row + 1]) - start) & np.uint32(_POSITIVE)
+        out[i] = np.uint32(hashed) % count
 
 
-@njit(types.UniTuple(types.int64, 2)(_INT64_IN, types.int64, *[types.int64] * 3, _INT32), cache=True, nogil=True)
+@kernel(types.UniTuple(types.int64, 2)(_INT64_IN, types.int64, *[types.int64] * 3, _INT32))
 def _spread(sizes, partitions_count, partition, filled_bytes, turn_bytes, out):
     """Fill in where `out` has no partition, `turn_bytes` of records to each partition in turn."""
     for i in range(len(out)):
@@ -94,7 +90,7 @@ def _spread(sizes, partitions_count, partition, filled_bytes, turn_bytes, out):
     return partition, filled_bytes
 
 
-@njit(types.void(_INT32_IN, _INT64, _INT64), cache=True, nogil=True)
+@kernel(types.void(_INT32_IN, _INT64, _INT64))
 def _group(groups, bounds, order):
     """Stable counting sort: `bounds` starts as zeros, one more than there are groups."""
     for group in groups:
@@ -147,7 +143,7 @@ class Partitioner:
         keys = columns.keys
         if self._hash_keys and keys is not None:
             validity = np.empty(0, np.uint8) if keys.validity is None else keys.validity
-            _hash_keys(rows, keys.offsets, keys.data, validity, self._partitions_count, partitions)
+            _hash_keys(rows, keys.offsets, address_of(keys.data), validity, self._partitions_count, partitions)
         if (partitions == NO_PARTITION).any():
             self._partition, self._filled_bytes = _spread(
                 _sizes_bytes(columns)[rows],

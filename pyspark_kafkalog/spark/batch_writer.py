@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.spark.row_buffer import Rows
     from pyspark_kafkalog.storage.topic_stager import StagingTask, TopicStager
 
-_BUFFER_MIN_BYTES: Final = 16 << 20
+_BUFFER_MIN_BYTES: Final = 4 << 20
 _BUFFER_MAX_BYTES: Final = 64 << 20
-_BUFFERED_BATCHES_A_PARTITION: Final = 8
+_BUFFERED_BATCHES_A_PARTITION: Final = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,9 @@ from pyspark_kafkalog.storage.staging import StagedFile
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.unified_log import UnifiedLog
 
-#: From this size on a staged file becomes a segment by itself instead of being copied.
-ADOPT_BYTES: Final = 64 << 20
+#: From this size on a staged file becomes a segment by itself instead of being copied: copying and syncing again what
+#: is on disk already cost a quarter of a write, and copying less than this costs some milliseconds.
+ADOPT_BYTES: Final = 16 << 20
 
 
 def append_staged(log: UnifiedLog, staged: StagedFile, *, leader_epoch: int, durable: bool) -> AppendInfo:

@@ -80,7 +80,9 @@ class StagedFileWriter:
         table = np.array(batches, dtype=BATCH_DTYPE)
         table["position"] += self._size_bytes
         self._tables.append(table)
-        self._size_bytes += len(memoryview(data).cast("B"))
+        written_bytes = len(memoryview(data).cast("B"))
+        self._fs.start_writeback(self._fd, self._size_bytes, written_bytes)
+        self._size_bytes += written_bytes
         self._next_offset = int(batches["last_offset"][-1]) + 1
 
     def finish(self, *, durable: bool = True) -> StagedFile:
