@@ -18,6 +18,7 @@ from pyspark_kafkalog.spark.offset_ranges import (
     OffsetRange,
     OffsetResolver,
     apply_filters,
+    check_ends,
     cut_by_bytes,
     cut_by_records,
 )
@@ -95,6 +96,7 @@ class KafkalogBatchReader(DataSourceReader):
             fail_on_data_loss=options.fail_on_data_loss,
         )
         ranges = apply_filters(resolver.resolve(options.starting, options.ending), self._filters, log_dir)
+        check_ends(ranges, log_dir)
         ranges = cut_by_records(
             ranges,
             min_partitions=options.min_partitions,

@@ -27,7 +27,7 @@ from pyspark_kafkalog.storage.staging import StagedFile
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.spark.row_buffer import Rows
+    from pyspark_kafkalog.storage.row_buffer import Rows
     from pyspark_kafkalog.storage.topic_stager import StagingTask, TopicStager
 
 _BUFFER_MIN_BYTES: Final = 4 << 20
@@ -119,7 +119,7 @@ class TaskWriter:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
         """Stage all rows; on any error nothing stays."""
-        from pyspark_kafkalog.spark.row_buffer import RowBuffer, Rows
+        from pyspark_kafkalog.storage.row_buffer import RowBuffer, Rows
 
         buffer = RowBuffer(self._buffer_bytes())
         finished: list[StagedFile] = []

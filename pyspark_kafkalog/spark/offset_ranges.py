@@ -225,6 +225,14 @@ def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, log_dir
     return narrowed
 
 
+def check_ends(ranges: Iterable[OffsetRange], log_dir: LogDir) -> None:
+    """Raise CorruptRecordError where a range ends at a high watermark that the log on disk does not reach."""
+    for each in ranges:
+        topic, partition = each.topic_partition.topic, each.topic_partition.partition
+        if each.end_offset == log_dir.partition(topic, partition).high_watermark:
+            log_dir.reader(topic, partition).check_end(each.end_offset)
+
+
 def cut_by_records(
     ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_records_per_partition: int | None
 ) -> list[OffsetRange]:

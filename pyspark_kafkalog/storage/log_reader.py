@@ -115,16 +115,18 @@ class LogReader:
                     raise self._log_too_short(segment, end_offset)
                 next_offset = max(next_offset, segment.reached_offset, following or 0)
 
-    def check_end(self, log_end_offset: int) -> None:
-        """Raise CorruptRecordError unless the log has the batch that ends right below a high watermark.
+    def check_end(self, high_watermark: int) -> None:
+        """Raise CorruptRecordError unless the active segment has the batch that ends right below `high_watermark`.
 
-        A high watermark always lies between two batches, and the cleaner keeps the last one. Where it is missing, so
-        are committed records, or the base offset, which no CRC covers, of the last batch is damaged.
+        A high watermark lies between two batches. Where that batch is missing, so are committed records, or its base
+        offset, which no CRC covers, is damaged. A closed segment tells nothing: the cleaner may have emptied its end.
         """
-        with self._open_floor(log_end_offset - 1) as segment:
-            found = segment.locate(log_end_offset - 1)
-            if found is None or found[1].last_offset != log_end_offset - 1 or found[1].base_offset >= log_end_offset:
-                raise self._log_too_short(segment, log_end_offset)
+        with self._open_floor(high_watermark - 1) as segment:
+            if self._next_base(segment.base_offset) is not None:
+                return
+            found = segment.locate(high_watermark - 1)
+            if found is None or found[1].last_offset != high_watermark - 1 or found[1].base_offset >= high_watermark:
+                raise self._log_too_short(segment, high_watermark)
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int, end_offset: int) -> TimestampAndOffset | None:
         """The first record in offset order in [start_offset, end_offset) whose timestamp is at or after the one given.

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.partitioner import Partitioner
-from pyspark_kafkalog.spark.row_buffer import RowBuffer, Rows
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.row_buffer import RowBuffer, Rows
 from pyspark_kafkalog.storage.staging import StagedFile
 from pyspark_kafkalog.storage.topic_stager import StagingTask, TopicStager
 

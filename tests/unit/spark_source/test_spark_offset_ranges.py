@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, InvalidOptionError, UnknownTopicError
 from pyspark_kafkalog.spark.filters import Interval, PushedFilters
 from pyspark_kafkalog.spark.offset_ranges import (
     OffsetRange,
     OffsetResolver,
     apply_filters,
+    check_ends,
     cut_by_bytes,
     cut_by_records,
 )
@@ -294,3 +297,22 @@ def test_a_timestamp_filter_moves_the_start_and_drops_ranges_of_older_records() 
 def test_a_filter_on_topic() -> None:
     filters = PushedFilters(on_topic=(GreaterThanOrEqual(("topic",), "u"),))
     assert apply_filters(ranges(50), filters, LOG_DIR) == []
+
+
+def test_plan_ends_where_the_log_on_disk_does_not(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("orders", partitions=1)
+    log_dir.append("orders", pa.table({"value": [b"a", b"b"]}))
+    log_dir.append("orders", pa.table({"value": [b"c"]}))
+    log_dir.refresh()
+    where = TopicPartition("orders", 0)
+    ranges = [OffsetRange(topic_partition=where, start_offset=0, end_offset=3)]
+    check_ends(ranges, log_dir)
+    log = next((tmp_path / "log" / "orders-0").glob("*.log"))
+    data = bytearray(log.read_bytes())
+    second = data.index(bytes(7) + b"\x02", 61)
+    data[second + 7] = 0x42
+    log.write_bytes(data)
+    with pytest.raises(CorruptRecordError):
+        check_ends(ranges, log_dir)
+    check_ends([OffsetRange(topic_partition=where, start_offset=0, end_offset=2)], log_dir)

@@ -15,7 +15,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, Read
 from pyspark_kafkalog.record.header import CompressionType
 from pyspark_kafkalog.spark.batch_writer import KafkalogBatchWriter, StagedMessage, TaskWriter, TopicTarget, open_target
 from pyspark_kafkalog.spark.options import WriteOptions, parse_write_options
-from pyspark_kafkalog.spark.row_buffer import RowBuffer
+from pyspark_kafkalog.storage.row_buffer import RowBuffer
 from pyspark_kafkalog.storage.staging import StagedFile
 from pyspark_kafkalog.storage.topic_stager import StagingTask
 
