@@ -15,11 +15,10 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.header import Buffer, TimestampType
@@ -40,6 +39,9 @@ from pyspark_kafkalog.storage.producer_state import ProducerStateManager
 from pyspark_kafkalog.storage.resumed_producers import ResumedProducers
 from pyspark_kafkalog.storage.segment_recovery import replay_batches
 from pyspark_kafkalog.storage.staging import StagedFile
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 _NO_DATA: Final = np.empty(0, dtype=np.uint8)
