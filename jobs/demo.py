@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.record.partitioner import murmur2
 from pyspark_kafkalog.tools.main import main as kafkalog_main
 
@@ -163,7 +164,7 @@ def read_orders_back(spark: SparkSession, root: Path, records: int) -> None:
 def java_partition(key: str) -> int:
     """The partition that the default partitioner of Kafka's Java clients chooses for `key`."""
     data = np.frombuffer(key.encode(), np.uint8)
-    return int(murmur2(data, 0, len(data)) & 0x7FFFFFFF) % PARTITIONS
+    return int(murmur2(address_of(data), len(data)) & 0x7FFFFFFF) % PARTITIONS
 
 
 def check_partitions(parsed: DataFrame, root: Path) -> None:
