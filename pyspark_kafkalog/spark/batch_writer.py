@@ -22,6 +22,7 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.location import locate
 from pyspark_kafkalog.spark.options import WriteOptions
 from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.names import STAGED_SUFFIX
 from pyspark_kafkalog.storage.staging import StagedFile
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
         self._options = options
         self._root = root
         self._target = target
-        self._write_id = uuid.uuid4().hex
+        self.write_id = uuid.uuid4().hex
 
     @classmethod
     def plan(cls, options: WriteOptions) -> KafkalogBatchWriter:
@@ -85,7 +86,7 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None
         partition_id = context.partitionId()
-        task = StagingTask(root=self._root, write_id=self._write_id, task=context.taskAttemptId())
+        task = StagingTask(root=self._root, write_id=self.write_id, task=context.taskAttemptId())
         writer = TaskWriter(task, self._options, self._target, first_partition=partition_id)
         return StagedMessage(partition_id, tuple(writer.write(iterator)))
 
@@ -98,11 +99,14 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
             LogDir.open(self._root).commit_staged(staged)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: remove what the tasks that finished have staged."""
+        """On the driver: remove what was staged, also by tasks whose message came too late to be passed on.
+
+        What a task stages after this, before it is stopped, stays until clean-up takes it by its age.
+        """
         from pyspark_kafkalog.storage.filesystem import LOCAL
 
-        for staged in _staged_of(messages):
-            LOCAL.unlink_if_there(staged.path(self._root))
+        for path in self._root.glob(f"*/{self.write_id}-*{STAGED_SUFFIX}"):
+            LOCAL.unlink_if_there(path)
 
 
 class TaskWriter:

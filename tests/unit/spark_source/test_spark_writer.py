@@ -31,10 +31,16 @@ def options(root: Path, **given: str) -> WriteOptions:
 
 
 def stage(
-    root: Path, batches: Sequence[pa.RecordBatch], *, topic: str | None = "orders", task: int = 0, **given: str
+    root: Path,
+    batches: Sequence[pa.RecordBatch],
+    *,
+    topic: str | None = "orders",
+    task: int = 0,
+    write_id: str = "write",
+    **given: str,
 ) -> list[StagedFile]:
     target = open_target(root, topic) if topic is not None else None
-    staging = StagingTask(root=root, write_id="write", task=task)
+    staging = StagingTask(root=root, write_id=write_id, task=task)
     return TaskWriter(staging, options(root, **given), target, first_partition=task).write(iter(batches))
 
 
@@ -243,12 +249,12 @@ def test_a_commit_takes_tasks_in_order_and_an_abort_removes_their_files(root: Pa
         messages = []
         for partition_id in (1, 0):
             batch = rows(2, key=pa.array(["k", "k"]), value=pa.array([f"task {partition_id}"] * 2))
-            staged = stage(root, [batch], task=partition_id)
+            staged = stage(root, [batch], task=partition_id, write_id=writer.write_id)
             messages.append(pickle.loads(pickle.dumps(StagedMessage(partition_id, tuple(staged)))))
         if commits:
             writer.commit(messages)
         else:
-            writer.abort([*messages, None])
+            writer.abort([messages[0], None])
         assert staged_files(root) == []
     values = LogDir.open(root).read("orders").column("value").to_pylist()
     assert values == [b"task 0"] * 2 + [b"task 1"] * 2
