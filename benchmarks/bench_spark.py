@@ -54,10 +54,10 @@ class Bench:
     segment_bytes: int
     missed: list[str] = field(default_factory=list)
 
-    def orders(self) -> DataFrame:
+    def orders(self, records: int | None = None, tasks: int = PARTITIONS) -> DataFrame:
         """Records with a key of 14 bytes and a value of 100, part of it random, one a millisecond."""
         text = """rpad(concat(md5(string(id)), md5(string(id + 1))), 100, '{"status":"shipped","currency":"EUR"}')"""
-        return self.spark.range(0, self.records, 1, PARTITIONS).selectExpr(
+        return self.spark.range(0, records or self.records, 1, tasks).selectExpr(
             "CAST(concat('customer-', lpad(string(id * 7919 % 100000), 5, '0')) AS BINARY) AS key",
             f"CAST({text} AS BINARY) AS value",
             f"timestamp_millis({FIRST_MS} + id) AS timestamp",
@@ -184,8 +184,8 @@ def bench_segment(bench: Bench) -> None:
     """Look-ups in, and a worker's memory over, one large segment."""
     root = bench.root("segment", partitions=1, configs={"segment.bytes": "2147483647"})
     log = root / f"{TOPIC}-0" / "00000000000000000000.log"
-    while not log.exists() or log.stat().st_size < bench.segment_bytes:
-        write_ours(bench.orders(), root, "none")
+    # One task, so that what it stages becomes this one segment.
+    write_ours(bench.orders(bench.segment_bytes // (KEY_BYTES + VALUE_BYTES), tasks=1), root, "none")
     size = f"{log.stat().st_size / 1e9:.2f} GB segment"
     lookup_us = float(_run_alone("segment_lookup.py", str(log)))
     bench.missed += report_limit(f"Offset look-up in a {size}, warm", lookup_us, LOOKUP_LIMIT_US, "us")
