@@ -6,7 +6,7 @@ Spark makes it anew in short-lived processes, to plan, so that heavy modules loa
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 from pyspark.sql.types import StructType
@@ -15,9 +15,6 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.options import parse_read_options, parse_write_options
 from pyspark_kafkalog.spark.schema import check_read_schema, check_write_schema, read_schema
 from pyspark_kafkalog.spark.table_options import effective_read_options, of_create_table, with_table_options
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader
 
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -37,13 +34,19 @@ class KafkalogDataSource(DataSource):
         return schema if table_options is None else with_table_options(schema, table_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch reader of `schema`; one that takes filters where Spark is about to push them."""
+        """A batch reader of `schema`; one that takes filters where the user asked for it and Spark is about to push.
+
+        Not without being asked: PythonScanBuilder of Spark 4.2 keeps the partitions planned for a filter with the
+        loaded source, so that another query on the same DataFrame (without a filter, or a union of two filters)
+        would get the filtered rows. Later Spark versions keep them with the scan.
+        """
         from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader, KafkalogPushdownReader
 
         check_read_schema(schema)
         options = parse_read_options(effective_read_options(self.options, schema))
-        reader: type[KafkalogBatchReader] = KafkalogPushdownReader if _is_pushing_filters() else KafkalogBatchReader
-        return reader(options, schema)
+        if options.filter_pushdown and _is_pushing_filters():
+            return KafkalogPushdownReader(options, schema)
+        return KafkalogBatchReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer of rows of `schema`."""

@@ -197,6 +197,16 @@ OPTIONS: Final = (
         parse=parse_committed,
     ),
     Option(
+        name="filterPushdown",
+        applies_to=_READ,
+        default="false",
+        doc="Whether filters on topic, partition, offset and timestamp skip partitions, segments and batches, where "
+        "spark.sql.python.filterPushdown.enabled is on too. Set it only where what is loaded serves one query: Spark "
+        "4.2 keeps the read plan of the last filter with the loaded source, and gives its rows to every other query "
+        "on the same DataFrame.",
+        parse=parse_bool,
+    ),
+    Option(
         name="kafka.isolation.level",
         applies_to=_READ,
         default="read_uncommitted",

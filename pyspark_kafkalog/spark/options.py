@@ -52,6 +52,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     include_headers: bool
     committed: bool
+    filter_pushdown: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,7 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=given.get("failOnDataLoss", True),
         include_headers=given.get("includeHeaders", False),
         committed=_either(given, "isolationLevel", "kafka.isolation.level", False),
+        filter_pushdown=given.get("filterPushdown", False),
     )
 
 

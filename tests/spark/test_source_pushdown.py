@@ -74,7 +74,7 @@ def test_pushed_filters_keep_the_rows_that_spark_would_keep(
     everything = load(root).selectExpr("topic", "partition", "offset", *flags).collect()
     for number, condition in enumerate(CONDITIONS) if pushdown else []:
         expected = sorted(tuple(row[:3]) for row in everything if row[f"c{number}"])
-        found = load(root).where(condition).select("topic", "partition", "offset").collect()
+        found = load(root, filterPushdown="true").where(condition).select("topic", "partition", "offset").collect()
         assert sorted(map(tuple, found)) == expected, condition
     assert len(everything) == 4 * COUNT
 
@@ -86,12 +86,25 @@ def test_pushed_filters_keep_the_rows_that_spark_would_keep(
 def test_partitions_that_cannot_match_are_not_planned(
     load: Callable[..., DataFrame], root: Path, pushdown: bool, condition: str, tasks: int
 ) -> None:
-    assert load(root).where(condition).rdd.getNumPartitions() == (tasks if pushdown else 4)
+    assert load(root, filterPushdown="true").where(condition).rdd.getNumPartitions() == (tasks if pushdown else 4)
 
 
 def test_filters_that_are_kept_exactly_leave_spark_nothing_to_check(
     load: Callable[..., DataFrame], root: Path, pushdown: bool
 ) -> None:
-    frame = load(root).where("topic = 'a' and offset > 5 and timestamp >= timestamp_millis(1700000200000)")
+    frame = load(root, filterPushdown="true").where(
+        "topic = 'a' and offset > 5 and timestamp >= timestamp_millis(1700000200000)"
+    )
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert ("Filter (" in plan) != pushdown
+
+
+def test_a_filter_takes_no_rows_from_other_queries_on_the_same_data_frame(
+    load: Callable[..., DataFrame], root: Path, pushdown: bool
+) -> None:
+    frame = load(root)
+    assert frame.where("offset < 10").count() == 40
+    assert frame.count() == 4 * COUNT
+    few, others = frame.where("topic = 'a' and offset < 10"), frame.where("topic = 'b' and offset < 5")
+    assert few.union(others).groupBy("topic").count().sort("topic").collect() == [("a", 20), ("b", 10)]
+    assert few.join(frame, ["topic", "partition"]).count() == 20 * COUNT

@@ -118,10 +118,13 @@ def test_a_path_to_a_partition_directory_leaves_no_choice_of_topics(root: Path) 
         reader(root / "t-0", subscribe="t").partitions()
 
 
-def test_filters_are_only_taken_where_spark_pushes_them(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert type(reader(root)) is KafkalogBatchReader
+def test_filters_are_only_taken_where_they_are_asked_for_and_spark_pushes_them(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert type(reader(root, filterPushdown="true")) is KafkalogBatchReader
     monkeypatch.setitem(sys.modules, PUSHDOWN_WORKER, ModuleType(PUSHDOWN_WORKER))
-    made = reader(root)
+    assert type(reader(root)) is KafkalogBatchReader
+    made = reader(root, filterPushdown="true")
     assert isinstance(made, KafkalogPushdownReader)
     kept, left = GreaterThanOrEqual(("offset",), 390), EqualTo(("value",), b"x")
     assert list(made.pushFilters([kept, left])) == [left]
