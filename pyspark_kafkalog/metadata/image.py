@@ -8,7 +8,7 @@ each record type are in image_delta.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
@@ -16,6 +16,8 @@ from pyspark_kafkalog.storage.log_state import LogState
 
 BROKER_RESOURCE: Final = 4
 TOPIC_RESOURCE: Final = 2
+#: Earlier incarnations of a transactional id that are remembered, so that a zombie of theirs is told what it is.
+MAX_FENCED_INCARNATIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,11 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalIdImage:
-    """A transactional id's last committed version, producer, and the commit and time (ms) that set them."""
+    """A transactional id's last committed version, producer, and the commit and time (ms) that set them.
+
+    `incarnation` is the run of the writer that holds the id ("": it never said), `fenced` are runs before it, newest
+    last, at most MAX_FENCED_INCARNATIONS: what they still try to write is refused.
+    """
 
     transactional_id: str
     version: int
@@ -50,6 +56,15 @@ class TransactionalIdImage:
     producer_epoch: int
     last_commit_offset: int
     last_timestamp_ms: int
+    incarnation: str = ""
+    fenced: tuple[str, ...] = ()
+
+    def held_by(self, incarnation: str) -> TransactionalIdImage:
+        """The id with `incarnation` as its holder and the one before fenced; as it is for "" or the same holder."""
+        if incarnation in ("", self.incarnation):
+            return self
+        fenced = self.fenced if not self.incarnation else (*self.fenced, self.incarnation)
+        return replace(self, incarnation=incarnation, fenced=fenced[-MAX_FENCED_INCARNATIONS:])
 
 
 @dataclass(frozen=True, slots=True)

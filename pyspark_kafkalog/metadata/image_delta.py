@@ -237,20 +237,28 @@ class ImageDelta:
         self._format_version = fields["formatVersion"]
 
     def _write_commit(self, fields: Mapping[str, Any]) -> None:
-        if fields["transactionalId"] is not None:
-            last = self.base.transactional_ids.get(fields["transactionalId"])
-            producer = (fields["producerId"], fields["producerEpoch"])
-            if last is not None and fields["producerId"] == NO_PRODUCER_ID:
-                producer = (last.producer_id, last.producer_epoch)
-            self._set_transactional_id(
-                TransactionalIdImage(
-                    fields["transactionalId"],
-                    fields["transactionVersion"],
-                    *producer,
-                    self._commit_offset,
-                    self._timestamp_ms,
-                )
+        name = fields["transactionalId"]
+        if name is None:
+            return
+        known = self.base.transactional_ids if self._transactional_ids is None else self._transactional_ids
+        last = known.get(name)
+        if last is None:
+            last = TransactionalIdImage(name, -1, NO_PRODUCER_ID, -1, -1, -1)
+        producer = (fields["producerId"], fields["producerEpoch"])
+        if fields["producerId"] == NO_PRODUCER_ID:
+            producer = (last.producer_id, last.producer_epoch)
+        held = last.held_by(fields["incarnation"])
+        self._set_transactional_id(
+            TransactionalIdImage(
+                name,
+                fields["transactionVersion"],
+                *producer,
+                self._commit_offset,
+                self._timestamp_ms,
+                held.incarnation,
+                held.fenced,
             )
+        )
 
     def _transactional_id(self, fields: Mapping[str, Any]) -> None:
         self._set_transactional_id(
@@ -261,6 +269,8 @@ class ImageDelta:
                 fields["producerEpoch"],
                 fields["lastCommitOffset"],
                 fields["lastTimestampMs"],
+                fields["incarnation"],
+                fields["fenced"],
             )
         )
 

@@ -131,6 +131,18 @@ def producer_epochs_never_fall(before: MetadataImage, after: MetadataImage, touc
     return None
 
 
+def fenced_incarnations_stay_fenced(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+    for name in touched.transactional_ids:
+        old, new = before.transactional_ids.get(name), after.transactional_ids[name]
+        if old is None or new.incarnation == old.incarnation:
+            continue
+        if new.incarnation in old.fenced:
+            return f"incarnation {new.incarnation} of {name} was fenced and takes it over again"
+        if old.incarnation and old.incarnation not in new.fenced:
+            return f"incarnation {old.incarnation} of {name} is replaced and not fenced"
+    return None
+
+
 def format_version_stays(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
     if after.format_version != before.format_version:
         return f"the format version goes from {before.format_version} to {after.format_version}"
@@ -154,6 +166,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     topic_ids_unique,
     transaction_versions_rise,
     producer_epochs_never_fall,
+    fenced_incarnations_stay_fenced,
     producer_ids_handed_out_once,
     format_version_stays,
 )

@@ -5,13 +5,12 @@ is null. Kafka's own types have the schemas of `schemas/cluster_metadata.json`. 
 20000 up, which Kafka's dump tool reports as unknown and skips (`schemas/kafkalog.json`; all with tagged fields, to be
 extended by):
 
-    20000 FormatRecord           in the first commit: the version of the rules that all commits follow 20001
-    CommitRecord           first in every commit: its random id, by which a writer knows its own, and what it did
-    20002 WriteCommitRecord      what a write appended: transactional id and version, producer, offsets, records and
-    bytes
-                                 by partition; moves the transactional id's version in the image
+    20000 FormatRecord           in the first commit: the version of the rules that all commits follow
+    20001 CommitRecord           first in every commit: its random id, by which a writer knows its own, and what it did
+    20002 WriteCommitRecord      what a write appended: transactional id, version and incarnation, producer; offsets,
+                                 records and bytes by partition. Moves the transactional id in the image
     20003 PartitionStateRecord   one partition's LogState after the commit: replaces the one before
-    20004 TransactionalIdRecord  a transactional id's last version and producer: for new producer epochs and snapshots
+    20004 TransactionalIdRecord  all that is known of a transactional id: for a new holder, and in snapshots
 
 Source of the frame: org.apache.kafka.server.common.serialization.AbstractApiMessageSerde.
 """
@@ -128,8 +127,13 @@ def write_commit_record(
     transaction_version: int = NO_TRANSACTION_VERSION,
     producer_id: int = -1,
     producer_epoch: int = -1,
+    incarnation: str = "",
 ) -> MetadataRecord:
-    """The record that says what a write did; with a transactional id, its version is then the last one committed."""
+    """The record that says what a write did; with a transactional id, its version is then the last one committed.
+
+    Without a producer id the id keeps its producer; without an incarnation, or with the one that holds the id, its
+    holder; a new incarnation takes the id over and the one before is fenced.
+    """
     return record(
         "WriteCommitRecord",
         writeId=write_id,
@@ -137,6 +141,7 @@ def write_commit_record(
         transactionVersion=transaction_version,
         producerId=producer_id,
         producerEpoch=producer_epoch,
+        incarnation=incarnation,
         partitions=tuple(
             {
                 "topicId": written.topic_id,
@@ -161,6 +166,34 @@ def written_partitions(metadata_record: MetadataRecord) -> tuple[WrittenPartitio
             bytes=fields["bytes"],
         )
         for fields in metadata_record.fields["partitions"]
+    )
+
+
+def transactional_id_record(
+    transactional_id: str,
+    *,
+    version: int = NO_TRANSACTION_VERSION,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    last_commit_offset: int = -1,
+    last_timestamp_ms: int = -1,
+    incarnation: str = "",
+    fenced: Sequence[str] = (),
+) -> MetadataRecord:
+    """The record that makes these values all that is known of a transactional id.
+
+    See TransactionalIdImage, whose `held_by` gives `incarnation` and `fenced` of a new holder.
+    """
+    return record(
+        "TransactionalIdRecord",
+        transactionalId=transactional_id,
+        version=version,
+        producerId=producer_id,
+        producerEpoch=producer_epoch,
+        lastCommitOffset=last_commit_offset,
+        lastTimestampMs=last_timestamp_ms,
+        incarnation=incarnation,
+        fenced=tuple(fenced),
     )
 
 

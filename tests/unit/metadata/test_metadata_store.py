@@ -31,6 +31,7 @@ from pyspark_kafkalog.metadata.records import (
     WrittenPartition,
     partition_state_record,
     record,
+    transactional_id_record,
     write_commit_record,
 )
 from pyspark_kafkalog.metadata.root_lock import root_lock
@@ -414,6 +415,43 @@ def test_transaction_version_is_committed_once_and_only_rises(store: MetadataSto
     with pytest.raises(InvalidRecordError, match="producer_epochs_never_fall"):
         write(6, epoch=1)
     assert store.image.transactional_ids["q"].version == 5
+
+
+def test_new_incarnation_takes_a_transactional_id_over_and_fences_the_one_before(store: MetadataStore) -> None:
+    def write(version: int, incarnation: str) -> None:
+        written = write_commit_record(
+            write_id="w",
+            partitions=(),
+            transactional_id="q",
+            transaction_version=version,
+            incarnation=incarnation,
+        )
+        store.commit(lambda image: [written], operation="write")
+
+    for version in range(20):
+        write(version, f"run-{version}")
+    write(20, "run-19")
+    write(21, "")
+    held = store.image.transactional_ids["q"]
+    assert held.incarnation == "run-19"
+    assert held.fenced == tuple(f"run-{number}" for number in range(3, 19))
+    with pytest.raises(InvalidRecordError, match="fenced_incarnations_stay_fenced"):
+        write(22, "run-18")
+    taken = transactional_id_record("q", version=21, last_commit_offset=held.last_commit_offset, incarnation="new")
+    with pytest.raises(InvalidRecordError, match="fenced_incarnations_stay_fenced"):
+        store.commit(lambda image: [taken], operation="init")
+    after = held.held_by("new")
+    taken = transactional_id_record(
+        "q",
+        version=after.version,
+        last_commit_offset=after.last_commit_offset,
+        last_timestamp_ms=after.last_timestamp_ms,
+        incarnation=after.incarnation,
+        fenced=after.fenced,
+    )
+    store.commit(lambda image: [taken], operation="init")
+    assert store.image.transactional_ids["q"] == after
+    assert after.fenced[-1] == "run-19"
 
 
 def test_image_is_cached_by_process_and_not_taken_for_another_root(root: Path, store: MetadataStore) -> None:
