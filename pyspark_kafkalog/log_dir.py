@@ -128,6 +128,14 @@ class LogDir:
         """The topic's configuration: its own over the broker-level one over Kafka's defaults."""
         return self._own().log_config(topic)
 
+    def broker_configs(self) -> Mapping[str, str]:
+        """The broker-level settings that were made (`log.*`, `num.partitions`, …), by name."""
+        return self._own().broker_configs()
+
+    def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
+        """Set broker-level settings and put others back to their defaults. Raises InvalidConfigError."""
+        self._own().alter_broker_configs(add=add or {}, delete=delete)
+
     def create_topic(
         self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
     ) -> TopicDescription:

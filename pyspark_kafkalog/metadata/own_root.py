@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
+from pyspark_kafkalog.metadata import broker_configs as broker_config_records
 from pyspark_kafkalog.metadata import topics as topic_records
 from pyspark_kafkalog.metadata.commit_result import CommitResult
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, PartitionImage, TopicImage
@@ -91,6 +92,15 @@ class OwnRoot:
             ]
 
         self._store.commit(build, operation="alter broker configs")
+
+    def broker_configs(self) -> Mapping[str, str]:
+        return broker_config_records.broker_configs(self._store.image)
+
+    def alter_broker_configs(self, *, add: Mapping[str, str], delete: Collection[str]) -> None:
+        self._store.commit(
+            lambda image: broker_config_records.alter_broker_configs(image, add=add, delete=delete),
+            operation="alter broker configs",
+        )
 
     def create_topic(self, name: str, *, partitions: int | None, configs: Mapping[str, str]) -> None:
         """Commit the topic, then make its directories. `partitions` None: num.partitions."""
