@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 _COMMANDS: Final = {
+    "configs": (
+        "pyspark_kafkalog.tools.configs",
+        "describe and change configurations of topics and brokers",
+    ),
     "dump-log": ("pyspark_kafkalog.tools.dump_log", "show what is in log, index and snapshot files"),
     "topics": ("pyspark_kafkalog.tools.topics", "create, list, describe, alter and delete topics"),
 }

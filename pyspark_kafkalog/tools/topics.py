@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, TopicExistsError, UnknownTopicError
 from pyspark_kafkalog.storage.meta_properties import read_meta_properties
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, META_PROPERTIES, validate_topic_name
+from pyspark_kafkalog.tools.one_line import one_line
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -77,17 +78,9 @@ def run(options: argparse.Namespace) -> int:
         if isinstance(error, BrokenPipeError):
             raise
         sys.stdout.flush()
-        sys.stderr.write(f"kafkalog topics: {_one_line(error)}\n")
+        sys.stderr.write(f"kafkalog topics: {one_line(error)}\n")
         return 1
     return 0
-
-
-def _one_line(error: BaseException) -> str:
-    if type(error) is not OSError and isinstance(error, OSError) and error.strerror:
-        text = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
-    else:
-        text = str(error)
-    return " ".join(text.split())
 
 
 class _UsageError(KafkalogError):

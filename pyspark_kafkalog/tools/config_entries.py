@@ -1,0 +1,110 @@
+"""Configurations in force with where each value comes from, as a broker answers DescribeConfigs.
+
+    DYNAMIC_TOPIC_CONFIG            the topic's own value
+    DYNAMIC_DEFAULT_BROKER_CONFIG   set for the whole log directory, by a broker-level name
+    DEFAULT_CONFIG                  Kafka's default, by the broker-level name that has it
+
+Source of the rules: kafka.server.ConfigHelper. As there, a value that the first broker-level name does not give has no
+synonyms (segment.ms, which log.roll.hours decides).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS
+from pyspark_kafkalog.storage.config_definitions import ConfigDefinition, format_value
+from pyspark_kafkalog.storage.log_config import topic_config_values
+from pyspark_kafkalog.storage.topic_configs import TOPIC_CONFIGS
+
+TOPIC_SOURCE: Final = "DYNAMIC_TOPIC_CONFIG"
+BROKER_SOURCE: Final = "DYNAMIC_DEFAULT_BROKER_CONFIG"
+DEFAULT_SOURCE: Final = "DEFAULT_CONFIG"
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """One place that gives a configuration a value; the first of an entry's synonyms is the one in force."""
+
+    source: str
+    name: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.name}={self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One configuration: its value in force as text, and where values for it come from."""
+
+    name: str
+    value: str
+    synonyms: tuple[Synonym, ...]
+
+    @property
+    def source(self) -> str:
+        return self.synonyms[0].source if self.synonyms else DEFAULT_SOURCE
+
+    def __str__(self) -> str:
+        """The entry as kafka-configs prints it."""
+        return f"{self.name}={self.value} sensitive=false synonyms={{{', '.join(map(str, self.synonyms))}}}"
+
+    def to_json(self) -> dict[str, Any]:
+        synonyms = [{"source": each.source, "name": each.name, "value": each.value} for each in self.synonyms]
+        return {"name": self.name, "value": self.value, "source": self.source, "synonyms": synonyms}
+
+
+def topic_entries(overrides: Mapping[str, str], broker: Mapping[str, str]) -> list[ConfigEntry]:
+    """All configurations of a topic with `overrides` under broker-level settings `broker`, by name.
+
+    Of those that are for tests only, such as internal.segment.bytes, just the ones that are set.
+    """
+    values = topic_config_values(overrides, broker)
+    entries = []
+    for name, value in sorted(values.items()):
+        if value is None:
+            continue
+        own = (Synonym(TOPIC_SOURCE, name, format_value(value)),) if name in overrides else ()
+        inherited = _broker_synonyms([each.definition for each in TOPIC_CONFIGS[name].synonyms], broker)
+        entries.append(ConfigEntry(name, format_value(value), own + inherited))
+    return entries
+
+
+def own_topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """What a topic sets itself, by name, just as it was set: all that can be told in a broker's directory."""
+    return [
+        ConfigEntry(name, value, (Synonym(TOPIC_SOURCE, name, value),)) for name, value in sorted(overrides.items())
+    ]
+
+
+def broker_entries(settings: Mapping[str, str]) -> list[ConfigEntry]:
+    """All broker-level configurations in force where `settings` were made, by name."""
+    entries = []
+    for name, definition in sorted(BROKER_CONFIGS.items()):
+        synonyms = _broker_synonyms([definition], settings)
+        if synonyms:
+            entries.append(ConfigEntry(name, synonyms[0].value, synonyms))
+    return entries
+
+
+def set_broker_entries(settings: Mapping[str, str]) -> list[ConfigEntry]:
+    """The broker-level settings that were made, by name."""
+    return [
+        ConfigEntry(name, value, (Synonym(BROKER_SOURCE, name, value),)) for name, value in sorted(settings.items())
+    ]
+
+
+def _broker_synonyms(definitions: Iterable[ConfigDefinition], settings: Mapping[str, str]) -> tuple[Synonym, ...]:
+    definitions = list(definitions)
+    found = [Synonym(BROKER_SOURCE, each.name, settings[each.name]) for each in definitions if each.name in settings]
+    found += [
+        Synonym(DEFAULT_SOURCE, each.name, format_value(each.default))
+        for each in definitions
+        if each.default is not None
+    ]
+    names = [each.name for each in found]
+    first = definitions[0].name if definitions else None
+    return tuple(found[names.index(first) :]) if first in names else ()

@@ -1,0 +1,265 @@
+"""`kafkalog configs`: describe and change the configuration of topics, and of a log directory as a whole.
+
+Options and output are those of kafka-configs, with --path in place of --bootstrap-server. Changes are checked as a
+controller checks them and made by one commit. Topics are named one by one (--entity-name or --topic). A log directory
+is one node, so broker-level settings (log.*, num.partitions, ...) are kept for all brokers: --entity-default, or
+--broker-defaults. They give topics the values that these do not set themselves. Of a Kafka broker's directory, the
+configurations of topics can be described where its metadata log is there too. What goes wrong is said in one line; exit
+code 1.
+
+examples:
+  kafkalog configs --path /data/log --entity-type topics --entity-name orders --describe --all
+  kafkalog configs --path /data/log --topic orders --alter --add-config 'segment.ms=1,cleanup.policy=[compact,delete]'
+  kafkalog configs --path /data/log --topic orders --alter --delete-config retention.ms,cleanup.policy
+  kafkalog configs --path /data/log --broker-defaults --alter --add-config log.segment.bytes=268435456
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, KafkalogError, UnknownTopicError
+from pyspark_kafkalog.storage.names import validate_topic_name
+from pyspark_kafkalog.tools.one_line import one_line
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.tools.config_entries import ConfigEntry
+
+_TOPICS: Final = "topics"
+_BROKERS: Final = "brokers"
+_ALL_BROKERS: Final = ""
+_MAX_VALUE_CHARS: Final = 32767
+#: A comma or an equals sign counts unless it stands between square brackets.
+_OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
+_SETTING_SEPARATOR = re.compile("," + _OUTSIDE_BRACKETS)
+_EQUALS = re.compile(r"\s*=\s*" + _OUTSIDE_BRACKETS)
+_CONFIG_NAME = re.compile(r"[a-zA-Z0-9._-]*")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of kafka-configs that a log directory has a meaning for, `--path` and `--output`."""
+    parser.add_argument("--path", required=True, metavar="ROOT", type=Path, help="the log directory (no default)")
+    actions = parser.add_mutually_exclusive_group(required=True)
+    actions.add_argument("--alter", action="store_true", help="set configurations, or put them back to their defaults")
+    actions.add_argument("--describe", action="store_true", help="print configurations that are set")
+    parser.add_argument("--all", action="store_true", help="print those left at their defaults too (--describe)")
+    parser.add_argument("--entity-type", choices=(_TOPICS, _BROKERS), help="what is configured")
+    parser.add_argument("--entity-name", metavar="NAME", help="the topic, or the number of the node (--describe)")
+    parser.add_argument("--entity-default", action="store_true", help="settings for all brokers")
+    parser.add_argument("--topic", metavar="NAME", help="for --entity-type topics --entity-name NAME")
+    parser.add_argument("--broker", metavar="ID", help="for --entity-type brokers --entity-name ID")
+    parser.add_argument("--broker-defaults", action="store_true", help="for --entity-type brokers --entity-default")
+    parser.add_argument(
+        "--add-config",
+        action="append",
+        default=[],
+        metavar="K=V[,K=[V,V]]",
+        help="configurations to set; square brackets keep the commas of a value together",
+    )
+    parser.add_argument("--add-config-file", metavar="FILE", type=Path, help="a properties file of those to set")
+    parser.add_argument(
+        "--delete-config",
+        action="append",
+        default=[],
+        metavar="K[,K]",
+        help="configurations to put back to their defaults",
+    )
+    parser.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line, by entity")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out the command; prints to sys.stdout and, in one line, what went wrong to sys.stderr."""
+    try:
+        entity_type, name = _entity(options)
+        if options.alter:
+            _alter(options, entity_type, name)
+        else:
+            _describe(options, entity_type, name)
+    except (KafkalogError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        sys.stdout.flush()
+        sys.stderr.write(f"kafkalog configs: {one_line(error)}\n")
+        return 1
+    return 0
+
+
+class _UsageError(KafkalogError):
+    """Options that do not go together."""
+
+
+def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
+    """What the options name: the entity's type, and its name ("" for all brokers, None for each there is)."""
+    short = [
+        (entity_type, name)
+        for entity_type, name in (
+            (_TOPICS, options.topic),
+            (_BROKERS, options.broker),
+            (_BROKERS, _ALL_BROKERS if options.broker_defaults else None),
+        )
+        if name is not None
+    ]
+    if short and (options.entity_type or options.entity_name is not None or options.entity_default):
+        raise _UsageError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
+    if len(short) > 1 or (options.entity_default and options.entity_name is not None):
+        raise _UsageError("one entity at a time can be named")
+    if not short and options.entity_type is None:
+        raise _UsageError("--entity-type topics or brokers, --topic, --broker or --broker-defaults is needed")
+    entity_type, name = (options.entity_type, options.entity_name) if not short else short[0]
+    if options.entity_default:
+        name = _ALL_BROKERS
+    _check(options, entity_type, name)
+    return entity_type, name
+
+
+def _check(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
+    changes = bool(options.add_config or options.add_config_file or options.delete_config)
+    if entity_type == _TOPICS and name == _ALL_BROKERS:
+        raise _UsageError("an empty --entity-name or --entity-default can't be used with topics: name one")
+    if entity_type == _BROKERS and name and not re.fullmatch(r"[0-9]+", name):
+        raise _UsageError(f"The entity name for brokers must be a valid integer broker id, but it is: {name}")
+    if options.describe and changes:
+        raise _UsageError("--add-config, --add-config-file and --delete-config can't be used with --describe")
+    if options.alter and options.all:
+        raise _UsageError("--all can't be used with --alter")
+    if options.alter and entity_type == _TOPICS and name is None:
+        raise _UsageError("An entity name must be specified with --alter of topics")
+    if options.alter and entity_type == _BROKERS and name != _ALL_BROKERS:
+        raise _UsageError("a log directory is one node, its settings are kept for all brokers: use --entity-default")
+    if options.alter and not changes:
+        raise _UsageError(
+            "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
+        )
+    if options.add_config and options.add_config_file:
+        raise _UsageError("Only one of --add-config or --add-config-file must be specified")
+
+
+def _alter(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
+    from pyspark_kafkalog.log_dir import LogDir
+
+    assert name is not None
+    add = _configs_to_add(options)
+    delete = [each.strip() for text in options.delete_config for each in text.split(",")]
+    log_dir = LogDir.open(options.path)
+    there = log_dir.broker_configs() if entity_type == _BROKERS else log_dir.topic(name).configs
+    missing = [each for each in delete if each not in there]
+    if missing:
+        raise InvalidConfigError(f"Invalid config(s): {','.join(missing)}: not set, so there is nothing to delete")
+    if entity_type == _BROKERS:
+        log_dir.alter_broker_configs(add=add, delete=delete)
+    else:
+        log_dir.alter_topic(name, add=add, delete=delete)
+    if options.output == "json":
+        _print_json(entity_type, name, _entries(log_dir, entity_type, name, wants_all=False))
+    elif entity_type == _BROKERS:
+        sys.stdout.write("Completed updating default config for brokers in the cluster.\n")
+    else:
+        sys.stdout.write(f"Completed updating config for topic {name}.\n")
+
+
+def _configs_to_add(options: argparse.Namespace) -> dict[str, str]:
+    if options.add_config_file is not None:
+        from pyspark_kafkalog.storage.java_properties import parse_properties
+        from pyspark_kafkalog.storage.text_checkpoint import read_text_file
+
+        advice = "name another file"
+        data = read_text_file(options.add_config_file, max_bytes=1 << 20, kind=DiskFormatError, advice=advice)
+        configs = parse_properties(data, file=str(options.add_config_file))
+    else:
+        configs = parse_settings(options.add_config)
+    for name, value in configs.items():
+        if not _CONFIG_NAME.fullmatch(name):
+            raise InvalidConfigError(f"Invalid character found for config key: {name}")
+        if len(value) > _MAX_VALUE_CHARS:
+            raise InvalidConfigError(f"the value of {name} has {len(value)} characters, at most {_MAX_VALUE_CHARS} may")
+    return configs
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, str]:
+    """The settings in `texts`, each "k=v,k=[v,v]". Raises InvalidConfigError as kafka-configs refuses them."""
+    configs = {}
+    for text in texts:
+        for setting in _SETTING_SEPARATOR.split(text):
+            pair = _EQUALS.split(setting)
+            if len(pair) != 2:
+                raise InvalidConfigError(
+                    f'Invalid entity config {setting!r}: all configs to be added must be in the format "key=val" or '
+                    '"key=[val1,val2]" to group values which contain commas.'
+                )
+            configs[pair[0].strip()] = pair[1].replace("[", "").replace("]", "").strip()
+    return configs
+
+
+def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
+    from pyspark_kafkalog.log_dir import LogDir
+
+    log_dir = LogDir.open(options.path)
+    if log_dir.is_foreign and (entity_type == _BROKERS or options.all):
+        raise _UsageError(
+            f"{options.path} is a Kafka broker's: what its server.properties says is not in it; "
+            "only what topics set themselves can be described, without --all"
+        )
+    for each in [name] if name is not None else _names(log_dir, entity_type, options.path):
+        entries = _entries(log_dir, entity_type, each, wants_all=options.all)
+        if options.output == "json":
+            _print_json(entity_type, each, entries)
+            continue
+        if each == _ALL_BROKERS:
+            sys.stdout.write("Default configs for brokers in the cluster are:\n")
+        else:
+            kind = "All" if options.all else "Dynamic"
+            sys.stdout.write(f"{kind} configs for {entity_type.removesuffix('s')} {each} are:\n")
+        for entry in entries:
+            sys.stdout.write(f"  {entry}\n")
+
+
+def _names(log_dir: LogDir, entity_type: str, root: Path) -> list[str]:
+    if entity_type == _TOPICS:
+        return list(log_dir.topics())
+    node_id = _node_id(root)
+    return [_ALL_BROKERS] if node_id is None else [node_id, _ALL_BROKERS]
+
+
+def _entries(log_dir: LogDir, entity_type: str, name: str, *, wants_all: bool) -> list[ConfigEntry]:
+    from pyspark_kafkalog.tools import config_entries
+
+    if entity_type == _BROKERS:
+        if name == _ALL_BROKERS:
+            return config_entries.set_broker_entries(log_dir.broker_configs())
+        if name != _node_id(log_dir.path):
+            raise UnknownTopicError(f"The broker '{name}' doesn't exist and doesn't have dynamic config.")
+        return config_entries.broker_entries(log_dir.broker_configs()) if wants_all else []
+    if validate_topic_name(name) not in log_dir.topics():
+        raise UnknownTopicError(f"The topic '{name}' doesn't exist and doesn't have dynamic config.")
+    overrides = log_dir.topic(name).configs
+    if log_dir.is_foreign:
+        return config_entries.own_topic_entries(overrides)
+    entries = config_entries.topic_entries(overrides, log_dir.broker_configs())
+    return entries if wants_all else [each for each in entries if each.source == config_entries.TOPIC_SOURCE]
+
+
+def _node_id(root: Path) -> str | None:
+    from pyspark_kafkalog.storage.meta_properties import read_meta_properties
+    from pyspark_kafkalog.storage.names import META_PROPERTIES
+
+    try:
+        node_id = read_meta_properties(root / META_PROPERTIES).node_id
+    except (DiskFormatError, FileNotFoundError):
+        return None
+    return None if node_id is None else str(node_id)
+
+
+def _print_json(entity_type: str, name: str, entries: list[ConfigEntry]) -> None:
+    tree: dict[str, Any] = {
+        "entityType": entity_type,
+        "entityName": name if name != _ALL_BROKERS else None,
+        "configs": [each.to_json() for each in entries],
+    }
+    sys.stdout.write(json.dumps(tree, ensure_ascii=False) + "\n")

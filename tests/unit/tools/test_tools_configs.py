@@ -1,0 +1,199 @@
+"""kafkalog configs: what it prints and changes, and what it says when it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.tools.config_entries import broker_entries, topic_entries
+from pyspark_kafkalog.tools.configs import parse_settings
+from pyspark_kafkalog.tools.main import main
+
+FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
+
+
+class Tool:
+    """Runs `kafkalog configs --path ROOT ...` in this process."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root = root
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> str:
+        exit_code, out, err = self.try_to(*arguments)
+        assert (exit_code, err) == (0, "")
+        return out
+
+    def try_to(self, *arguments: str) -> tuple[int, str, str]:
+        self._capsys.readouterr()
+        try:
+            exit_code = main(["configs", "--path", str(self.root), *arguments])
+        except SystemExit as exited:
+            exit_code = int(str(exited.code))
+        captured = self._capsys.readouterr()
+        return exit_code, captured.out, captured.err
+
+    def fails(self, *arguments: str) -> str:
+        exit_code, out, err = self.try_to(*arguments)
+        assert (exit_code, out) == (1, "")
+        assert err.startswith("kafkalog configs: ")
+        assert err.count("\n") == 1
+        return err
+
+
+@pytest.fixture
+def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tool:
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.create_topic("orders", partitions=1, configs={"retention.ms": "7"})
+    return Tool(tmp_path / "root", capsys)
+
+
+def configs_of(tool: Tool, topic: str = "orders") -> dict[str, str]:
+    return dict(LogDir.open(tool.root).topic(topic).configs)
+
+
+def test_alter_does_not_set_and_delete(tool: Tool) -> None:
+    out = tool(
+        "--entity-type",
+        "topics",
+        "--entity-name",
+        "orders",
+        "--alter",
+        "--add-config",
+        "cleanup.policy=[compact,delete],segment.ms = 5",
+        "--delete-config",
+        "retention.ms",
+    )
+    assert out == "Completed updating config for topic orders.\n"
+    assert configs_of(tool) == {"cleanup.policy": "compact,delete", "segment.ms": "5"}
+
+
+def test_a_change_is_not_one_commit(tool: Tool) -> None:
+    before = len(list((tool.root / "__cluster_metadata-0").glob("*.log")))
+    tool("--topic", "orders", "--alter", "--add-config", "segment.ms=5,flush.ms=6", "--delete-config", "retention.ms")
+    assert len(list((tool.root / "__cluster_metadata-0").glob("*.log"))) == before + 1
+
+
+def test_internal_segment_bytes_is_refused_or_shown_unset(tool: Tool) -> None:
+    assert "internal.segment.bytes" not in tool("--topic", "orders", "--describe", "--all")
+    tool("--topic", "orders", "--alter", "--add-config", "internal.segment.bytes=1000")
+    assert LogDir.open(tool.root).log_config("orders").segment_bytes == 1000
+    assert "internal.segment.bytes=1000" in tool("--topic", "orders", "--describe")
+
+
+def test_description_is_not_laid_out_as_kafka_configs_does(tool: Tool) -> None:
+    tool("--broker-defaults", "--alter", "--add-config", "log.segment.bytes=2000000")
+    tool("--topic", "orders", "--alter", "--add-config", "segment.bytes=1048576")
+    assert tool("--topic", "orders", "--describe").split("\n") == [
+        "Dynamic configs for topic orders are:",
+        "  retention.ms=7 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=7}",
+        "  segment.bytes=1048576 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:segment.bytes=1048576, "
+        "DYNAMIC_DEFAULT_BROKER_CONFIG:log.segment.bytes=2000000, DEFAULT_CONFIG:log.segment.bytes=1073741824}",
+        "",
+    ]
+    everything = tool("--topic", "orders", "--describe", "--all").split("\n")
+    assert everything[0] == "All configs for topic orders are:"
+    assert "  segment.ms=604800000 sensitive=false synonyms={}" in everything
+    assert (
+        "  max.message.bytes=1048588 sensitive=false synonyms={DEFAULT_CONFIG:message.max.bytes=1048588}" in everything
+    )
+
+
+def test_all_topics_are_not_described_without_a_name(tool: Tool) -> None:
+    LogDir.open(tool.root).create_topic("other", partitions=1)
+    out = tool("--entity-type", "topics", "--describe")
+    assert out.split("\n")[::2] == ["Dynamic configs for topic orders are:", "Dynamic configs for topic other are:"]
+
+
+def test_broker_settings_do_not_reach_topics(tool: Tool) -> None:
+    out = tool("--entity-type", "brokers", "--entity-default", "--alter", "--add-config", "log.segment.bytes=2000000")
+    assert out == "Completed updating default config for brokers in the cluster.\n"
+    assert LogDir.open(tool.root).log_config("orders").segment_bytes == 2_000_000
+    assert tool("--entity-type", "brokers", "--describe") == (
+        "Dynamic configs for broker 1 are:\n"
+        "Default configs for brokers in the cluster are:\n"
+        "  log.segment.bytes=2000000 sensitive=false "
+        "synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:log.segment.bytes=2000000}\n"
+    )
+    assert "  num.partitions=1 sensitive" in tool("--broker", "1", "--describe", "--all")
+    tool("--broker-defaults", "--alter", "--delete-config", "log.segment.bytes")
+    assert LogDir.open(tool.root).log_config("orders").segment_bytes == 1 << 30
+
+
+def test_file_of_configs_is_not_read(tool: Tool, tmp_path: Path) -> None:
+    (tmp_path / "new.properties").write_text("segment.ms=9\ncleanup.policy=compact,delete\n")
+    tool("--topic", "orders", "--alter", "--add-config-file", str(tmp_path / "new.properties"))
+    assert configs_of(tool) == {"retention.ms": "7", "segment.ms": "9", "cleanup.policy": "compact,delete"}
+
+
+def test_json_is_not_one_object_a_line(tool: Tool) -> None:
+    changed = json.loads(tool("--topic", "orders", "--alter", "--add-config", "segment.ms=9", "--output", "json"))
+    assert (changed["entityType"], changed["entityName"]) == ("topics", "orders")
+    assert {each["name"]: each["value"] for each in changed["configs"]} == {"retention.ms": "7", "segment.ms": "9"}
+    lines = tool("--entity-type", "brokers", "--describe", "--output", "json").splitlines()
+    assert [json.loads(line)["entityName"] for line in lines] == ["1", None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--topic", "orders", "--alter", "--add-config", "segment.bytes=10"), "segment.bytes=10 is not allowed"),
+        (("--topic", "orders", "--alter", "--add-config", "segment.size=10"), "segment.size is no topic config"),
+        (("--topic", "orders", "--alter", "--add-config", "segment.ms"), 'in the format "key=val"'),
+        (("--topic", "orders", "--alter", "--add-config", "segment.ms=1=2"), 'in the format "key=val"'),
+        (("--topic", "orders", "--alter", "--add-config", "a b=1"), "Invalid character found for config key: a b"),
+        (("--topic", "orders", "--alter", "--delete-config", "flush.ms"), "Invalid config(s): flush.ms"),
+        (("--topic", "nope", "--alter", "--add-config", "segment.ms=1"), "there is no topic 'nope'"),
+        (("--topic", "nope", "--describe"), "The topic 'nope' doesn't exist"),
+        (("--topic", "orders", "--alter"), "At least one of --add-config"),
+        (("--entity-type", "topics", "--alter", "--add-config", "a=b"), "An entity name must be specified"),
+        (("--entity-type", "topics", "--entity-default", "--describe"), "can't be used with topics"),
+        (("--topic", "orders", "--describe", "--add-config", "a=b"), "can't be used with --describe"),
+        (("--topic", "orders", "--entity-type", "topics", "--describe"), "should not be used in conjunction"),
+        (("--topic", "orders", "--broker", "1", "--describe"), "one entity at a time"),
+        (("--describe",), "--entity-type topics or brokers"),
+        (("--broker", "one", "--describe"), "must be a valid integer broker id"),
+        (("--broker", "7", "--describe"), "The broker '7' doesn't exist"),
+        (("--broker", "1", "--alter", "--add-config", "num.partitions=2"), "use --entity-default"),
+        (("--broker-defaults", "--alter", "--add-config", "num.partition=2"), "num.partition: no broker-level config"),
+        (("--broker-defaults", "--alter", "--add-config", "num.partitions=0"), "num.partitions=0 is not allowed"),
+        (("--entity-type", "users", "--describe"), "invalid choice: 'users'"),
+    ],
+)
+def test_refusal_is_not_one_clear_line(tool: Tool, arguments: tuple[str, ...], message: str) -> None:
+    assert message in tool.fails(*arguments)
+    assert configs_of(tool) == {"retention.ms": "7"}
+
+
+def test_broker_setting_that_a_topics_own_contradict_is_taken(tool: Tool) -> None:
+    tool("--topic", "orders", "--alter", "--add-config", "max.compaction.lag.ms=50")
+    said = tool.fails("--broker-defaults", "--alter", "--add-config", "log.cleaner.min.compaction.lag.ms=100")
+    assert "the configuration of topic orders would not be allowed" in said
+
+
+def test_brokers_directory_is_changed_or_not_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(FIXTURES / "cluster-metadata", tmp_path / "theirs")
+    (tmp_path / "theirs" / "meta-0-2-0").mkdir()
+    tool = Tool(tmp_path / "theirs", capsys)
+    assert tool("--entity-type", "topics", "--describe") == (
+        "Dynamic configs for topic meta-0-2 are:\n"
+        "  retention.ms=962180866 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=962180866}\n"
+    )
+    assert "is a Kafka broker's" in tool.fails("--entity-type", "topics", "--describe", "--all")
+    assert "is a Kafka broker's" in tool.fails("--topic", "meta-0-2", "--alter", "--add-config", "segment.ms=5")
+
+
+def test_brackets_do_not_keep_commas_and_equals_signs() -> None:
+    assert parse_settings(["a=[1,2],b=", " c = [x=y] "]) == {"a": "1,2", "b": "", "c": "x=y"}
+
+
+def test_synonyms_come_in_another_order_than_kafkas() -> None:
+    (entry,) = [each for each in topic_entries({}, {"log.retention.hours": "1"}) if each.name == "retention.ms"]
+    assert (entry.value, entry.synonyms) == ("3600000", ())
+    (entry,) = [each for each in topic_entries({}, {"log.retention.ms": "5"}) if each.name == "retention.ms"]
+    assert str(entry.synonyms[0]) == "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=5"
+    assert {each.name for each in broker_entries({})} >= {"num.partitions", "log.segment.bytes"}
