@@ -15,6 +15,7 @@ _COMMANDS: Final = {
         "describe and change configurations of topics and brokers",
     ),
     "dump-log": ("pyspark_kafkalog.tools.dump_log", "show what is in log, index and snapshot files"),
+    "history": ("pyspark_kafkalog.tools.history", "list the commits: who wrote what, and when"),
     "topics": ("pyspark_kafkalog.tools.topics", "create, list, describe, alter and delete topics"),
 }
 

@@ -1,0 +1,175 @@
+"""What was done to a root, commit by commit: when, what, by which transactional id, to which partitions.
+
+Read off the commit files that are there: those that `metadata.max.retention.ms` has removed are history no more. One
+commit at a time is in memory, beside one number for each commit.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog
+from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE
+from pyspark_kafkalog.metadata.records import NO_TRANSACTION_VERSION, MetadataRecord, written_partitions
+from pyspark_kafkalog.storage.listing import list_base_offsets
+
+_BY_TOPIC_ID: Final = frozenset(
+    {"RemoveTopicRecord", "PartitionRecord", "PartitionChangeRecord", "PartitionStateRecord"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPartition:
+    """What a commit wrote to one partition: `records` records in `bytes` bytes of batches from `first_offset` on."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    first_offset: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """One commit: its offset in the metadata log, when it was made (ms), what it did.
+
+    `topics` are the names of all topics it touched, in order; of a deleted one whose creation is history no more, the
+    id. `version` None: no transactional id, or none of its versions was committed.
+    """
+
+    offset: int
+    timestamp_ms: int
+    operation: str
+    topics: tuple[str, ...]
+    partitions: tuple[HistoryPartition, ...] = ()
+    write_id: str | None = None
+    transactional_id: str | None = None
+    version: int | None = None
+    incarnation: str | None = None
+
+    @property
+    def records(self) -> int:
+        return sum(each.records for each in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.partitions)
+
+
+def read_history(
+    log: CommitLog,
+    topic_names: Mapping[str, str],
+    *,
+    topic: str | None = None,
+    limit: int | None = None,
+    newest_first: bool = True,
+) -> Iterator[HistoryEntry]:
+    """The commits in `log`, those that touched `topic` if one is named; of these the newest `limit`, if that is given.
+
+    `topic_names` are the names of the topics there are, by id. A commit that is removed meanwhile is left out. Raises
+    CorruptRecordError or UnsupportedFormatError at a damaged one.
+    """
+    names = _Names(log, topic_names)
+    offsets = list_base_offsets(log.directory)
+    if limit is not None and topic is None:
+        offsets = sorted(heapq.nlargest(limit, offsets))
+    elif limit is not None and not newest_first:
+        chosen = [entry.offset for entry in _entries(log, reversed(offsets), names, topic, limit)]
+        offsets = chosen[::-1]
+    return _entries(log, reversed(offsets) if newest_first else iter(offsets), names, topic, limit)
+
+
+def _entries(
+    log: CommitLog, offsets: Iterator[int], names: _Names, topic: str | None, limit: int | None
+) -> Iterator[HistoryEntry]:
+    left = limit
+    for offset in offsets:
+        if left == 0:
+            return
+        commit = log.read(offset)
+        if commit is None:
+            continue
+        entry = _entry(commit, names)
+        if topic is None or topic in entry.topics:
+            left = None if left is None else left - 1
+            yield entry
+
+
+class _Names:
+    """Names of topics by id, also of those deleted since, as long as the commit that made them is there."""
+
+    def __init__(self, log: CommitLog, current: Mapping[str, str]) -> None:
+        self._log = log
+        self._current = current
+        self._former: dict[str, str] | None = None
+
+    def __getitem__(self, topic_id: str) -> str:
+        name = self._current.get(topic_id)
+        if name is None:
+            if self._former is None:
+                self._former = self._find_former()
+            name = self._former.get(topic_id, topic_id)
+        return name
+
+    def _find_former(self) -> dict[str, str]:
+        found = {}
+        for offset in list_base_offsets(self._log.directory):
+            commit = self._log.read(offset)
+            for each in commit.records if commit is not None else ():
+                if each.type == "TopicRecord" and each.fields["topicId"] not in self._current:
+                    found[each.fields["topicId"]] = each.fields["name"]
+        return found
+
+
+def _entry(commit: Commit, names: _Names) -> HistoryEntry:
+    operation = ""
+    write_id = transactional_id = version = incarnation = None
+    topics: dict[str, None] = {}
+    partitions: tuple[HistoryPartition, ...] = ()
+    for each in commit.records:
+        fields = each.fields
+        topics.update(dict.fromkeys(_topics(each, names)))
+        if each.type == "CommitRecord":
+            operation = fields["operation"]
+        elif each.type == "WriteCommitRecord":
+            partitions = _partitions(each, names)
+            write_id = fields["writeId"]
+            transactional_id, version = fields["transactionalId"], fields["transactionVersion"]
+        elif each.type == "TransactionalIdRecord":
+            transactional_id, version = fields["transactionalId"], fields["version"]
+        if each.type in ("WriteCommitRecord", "TransactionalIdRecord"):
+            incarnation = fields["incarnation"] or None
+    return HistoryEntry(
+        offset=commit.base_offset,
+        timestamp_ms=commit.timestamp_ms,
+        operation=operation,
+        topics=tuple(topics),
+        partitions=partitions,
+        write_id=write_id,
+        transactional_id=transactional_id,
+        version=None if version == NO_TRANSACTION_VERSION else version,
+        incarnation=incarnation,
+    )
+
+
+def _topics(each: MetadataRecord, names: _Names) -> list[str]:
+    if each.type == "TopicRecord":
+        return [each.fields["name"]]
+    if each.type == "ConfigRecord":
+        return [each.fields["resourceName"]] if each.fields["resourceType"] == TOPIC_RESOURCE else []
+    if each.type in _BY_TOPIC_ID:
+        return [names[each.fields["topicId"]]]
+    return []
+
+
+def _partitions(write: MetadataRecord, names: _Names) -> tuple[HistoryPartition, ...]:
+    return tuple(
+        HistoryPartition(
+            names[each.topic_id], each.topic_id, each.partition, each.first_offset, each.records, each.bytes
+        )
+        for each in written_partitions(write)
+    )
