@@ -20,7 +20,12 @@ class CommittedPartition:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """A published commit: its offset in the metadata log (None when there was nothing to commit), what it wrote."""
+    """A published commit: its offset in the metadata log (None when there was nothing to commit), what it wrote.
+
+    With `is_duplicate` the transaction had been committed before and nothing was done; `commit_offset` is that
+    commit's, None when a later version has been committed since.
+    """
 
     commit_offset: int | None
     partitions: tuple[CommittedPartition, ...]
+    is_duplicate: bool = False

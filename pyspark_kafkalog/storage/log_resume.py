@@ -58,7 +58,7 @@ def resume(
         counters=_counters(state),
     )
     segments.add(active)
-    is_new = not active.log_path.exists()
+    is_new = not active.log_path.exists() or state.active_size_bytes == 0
     _cut_to_state(active, state)
     _check_indexes(active, state)
     epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=fs)
@@ -120,7 +120,9 @@ def _cut_to_state(active: LogSegment, state: LogState) -> None:
             found=f"{found} bytes",
             advice="restore the file from a backup: committed records are missing",
         )
-    if found > state.active_size_bytes:
+    if found > state.active_size_bytes == 0:
+        active.begin_log_anew()
+    elif found > state.active_size_bytes:
         active.cut(state.active_size_bytes)
 
 

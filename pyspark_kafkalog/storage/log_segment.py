@@ -190,9 +190,10 @@ class LogSegment(SegmentFiles):
         self._appended(plan)
 
     def adopt(self, path: Path, batches: NDArray[np.void], *, now_ms: int) -> None:
-        """Make the file at `path` this empty segment's `.log`: its headers are patched where it lies, then renamed.
+        """Make the file at `path` this empty segment's `.log`: its headers are patched where it lies, then linked.
 
-        A crash before the rename leaves it as it was named; the caller makes data and name durable.
+        It keeps its other name too, for another try should this one not be committed; the caller makes data and name
+        durable.
         """
         assert self.size_bytes == 0
         plan = self.plan(batches, now_ms=now_ms)

@@ -120,10 +120,17 @@ class SegmentFiles:
             self.txn_index.flush()
 
     def take_log(self, path: Path, fd: int) -> None:
-        """Make the file at `path`, open as `fd`, the segment's `.log` in place of the one it has."""
-        self.fs.rename(path, self.log_path)
+        """Make the file at `path`, open as `fd`, the segment's `.log` in place of the one it has; both names stay."""
+        self.fs.unlink_if_there(self.log_path)
+        self.fs.link(path, self.log_path)
         self._close_log()
         self._fd = fd
+
+    def begin_log_anew(self) -> None:
+        """Put an empty `.log` in the place of the one there is, whose bytes may be those of a staged file too."""
+        self._close_log()
+        self.fs.unlink(self.log_path)
+        assert self.fd >= 0
 
     def close_files(self) -> None:
         """Trim the indexes and let go of all files."""

@@ -1,7 +1,7 @@
 """The commit's append: batches of a `.staged` file become part of the log, their bytes moved inside the kernel.
 
     staged, offsets from 0   ->   active segment, from its end on: copy, then 16 header bytes a batch
-                             or   a segment of its own: header bytes in place, then a rename
+                             or   a segment of its own: header bytes in place, then a link
 
 Base offset and leader epoch are outside the CRC, so nothing is decoded. Index entries and rolls are worked out from the
 batch table that came with the file. A crash leaves bytes past the committed end, or a segment above it: the next
@@ -41,7 +41,7 @@ ADOPT_BYTES: Final = 16 << 20
 
 
 def append_staged(log: UnifiedLog, staged: StagedFile, *, leader_epoch: int, durable: bool) -> AppendInfo:
-    """Store the batches of `staged` from the log end on and remove the file.
+    """Store the batches of `staged` from the log end on; the file stays until the caller has committed.
 
     Raises InvalidRecordError for batches the topic does not take, ProducerFencedError, CorruptRecordError when the file
     is not as its table says.
@@ -64,7 +64,6 @@ def append_staged(log: UnifiedLog, staged: StagedFile, *, leader_epoch: int, dur
             _append_copied(log, fd, batches)
     finally:
         os.close(fd)
-    log.fs.unlink_if_there(path)
     if durable:
         log.flush()
     return log.appended(first_offset, now_ms if stamps else None)

@@ -245,7 +245,7 @@ class UnifiedLog:
         return self.appended(first_offset, None)
 
     def append_staged(self, staged: StagedFile, *, leader_epoch: int, durable: bool = True) -> AppendInfo:
-        """Store a staged file's batches, with offsets from the log end on; the file is used up.
+        """Store a staged file's batches, with offsets from the log end on; the file is the caller's to remove.
 
         `durable` waits until they are on disk; else `flush` does. See `staged_append`.
         """
