@@ -17,15 +17,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from pyspark_kafkalog.errors import LogDirError, OffsetOutOfRangeError, ReadOnlyLogDirError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    InvalidOptionError,
+    LogDirError,
+    OffsetOutOfRangeError,
+    ReadOnlyLogDirError,
+    UnknownTopicError,
+)
 from pyspark_kafkalog.metadata.broker_topic_configs import read_topic_configs
 from pyspark_kafkalog.metadata.commit_result import CommitResult
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE
 from pyspark_kafkalog.metadata.store import MetadataStore, is_ours, time_ms
+from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.broker_config import BrokerConfig
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.flush_mode import FlushMode
 from pyspark_kafkalog.storage.foreign_root import ForeignRoot
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -37,7 +45,15 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.storage.log_reader import LogReader
 
-__all__ = ["CommitResult", "IsolationLevel", "LogDir", "PartitionDescription", "TopicDescription"]
+__all__ = [
+    "CommitResult",
+    "FlushMode",
+    "IsolationLevel",
+    "LogDir",
+    "PartitionDescription",
+    "TopicDescription",
+    "WriteTransaction",
+]
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 
@@ -53,6 +69,7 @@ class LogDir:
         self._root = root
         self._clock = clock
         self._fs = fs
+        self._incarnation = uuid.uuid4().hex
 
     @classmethod
     def open(cls, path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> LogDir:
@@ -253,6 +270,9 @@ class LogDir:
         *,
         partition: int | None = None,
         compression_type: str | None = None,
+        transactional_id: str | None = None,
+        transaction_version: int | None = None,
+        flush: FlushMode = "fsync",
     ) -> CommitResult:
         """Write records to a topic in one commit; the topic is created first if need be.
 
@@ -260,11 +280,16 @@ class LogDir:
         time where null or left out). Without `partition` records with a key go where Kafka's default partitioner puts
         them, the others are spread. `compression_type` counts where the topic's leaves it to the producer.
 
-        Raises InvalidRecordError, ReadOnlyLogDirError.
+        With `transactional_id` and `transaction_version` the write is made once: when that version of the id, or a
+        later one, has been committed, nothing is done. This LogDir is then the id's holder, and others who wrote
+        with it before are fenced. `flush` "os" leaves it to the kernel when the data reach the disk.
+
+        Raises InvalidRecordError, ReadOnlyLogDirError, ProducerFencedError, InvalidOptionError.
         """
         from pyspark_kafkalog.storage.table_stager import stage_table
         from pyspark_kafkalog.storage.topic_stager import StagingTask
 
+        transaction = self._transaction(transactional_id, transaction_version)
         described = self.ensure_topic(topic)
         if partition is not None and not 0 <= partition < len(described.partitions):
             raise UnknownTopicError(f"topic {topic!r} has partitions 0 to {len(described.partitions) - 1}")
@@ -280,11 +305,48 @@ class LogDir:
             clock_ms=self._clock,
             fs=self._fs,
         )
-        return self.commit_staged(staged)
+        try:
+            return self.commit_staged(staged, transaction=transaction, flush=flush)
+        except BaseException:
+            for each in staged:
+                self._fs.unlink_if_there(each.path(self.path))
+            raise
 
-    def commit_staged(self, staged: Sequence[StagedFile]) -> CommitResult:
-        """Make staged files part of their partitions' logs, all in one commit."""
-        return self._own().commit_staged(staged)
+    def commit_staged(
+        self,
+        staged: Sequence[StagedFile],
+        *,
+        transaction: WriteTransaction | None = None,
+        flush: FlushMode = "fsync",
+    ) -> CommitResult:
+        """Make staged files part of their partitions' logs, all in one commit, and remove them.
+
+        With a `transaction` whose version has been committed nothing is done (`is_duplicate`). When it raises the
+        files stay, and the same commit can be tried again.
+
+        Raises ProducerFencedError when another incarnation has taken the transactional id over, UnknownTopicError,
+        CommitConflictError, CommitStateUnknownError.
+        """
+        return self._own().commit_staged(staged, transaction=transaction, flush=flush)
+
+    def init_transaction(self, transactional_id: str, incarnation: str) -> None:
+        """Register `incarnation` as the holder of the transactional id, before it writes; those before it are fenced.
+
+        A writer that does not call this takes the id over with its first commit. Raises ProducerFencedError when it is
+        itself fenced.
+        """
+        self._own().init_transaction(transactional_id, incarnation)
+
+    def last_version(self, transactional_id: str) -> int | None:
+        """The last version of the transactional id that has been committed; None when there is none."""
+        return self._own().last_version(transactional_id)
+
+    def _transaction(self, transactional_id: str | None, version: int | None) -> WriteTransaction | None:
+        if transactional_id is None and version is None:
+            return None
+        if transactional_id is None or version is None:
+            raise InvalidOptionError("transactional_id and transaction_version go together: give both or none")
+        return WriteTransaction(transactional_id, version, self._incarnation)
 
     def _own(self) -> OwnRoot:
         if isinstance(self._root, ForeignRoot):

@@ -19,9 +19,11 @@ from pyspark_kafkalog.metadata.partition_directories import (
 from pyspark_kafkalog.metadata.records import MetadataRecord, record
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.write_transaction import WriteTransaction, take_over
 from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging import StagedFile
@@ -163,10 +165,32 @@ class OwnRoot:
             self._fs.fsync_dir(self.path)
             remove_deleted(self.path, now_ms=self._clock(), delay_ms=delay_ms)
 
-    def commit_staged(self, staged: Sequence[StagedFile]) -> CommitResult:
+    def commit_staged(
+        self, staged: Sequence[StagedFile], *, transaction: WriteTransaction | None, flush: FlushMode
+    ) -> CommitResult:
         from pyspark_kafkalog.metadata.write_commit import commit_staged  # the engine: not for those who just look
 
-        return commit_staged(self._store, staged, broker_config=_broker_config, clock=self._clock, fs=self._fs)
+        fs = flushing_file_system(self._fs, flush)
+        store = self._store if fs is self._fs else MetadataStore(self.path, clock=self._clock, fs=fs)
+        result = commit_staged(
+            store, staged, transaction=transaction, broker_config=_broker_config, clock=self._clock, fs=fs
+        )
+        if store is not self._store:
+            self._store.refresh()
+        return result
+
+    def init_transaction(self, transactional_id: str, incarnation: str) -> None:
+        """Commit that `incarnation` holds the transactional id from now on; those before it are fenced."""
+        with root_lock(self.path, fs=self._fs):
+            self._store.commit(
+                lambda image: take_over(image, transactional_id, incarnation, now_ms=self._clock()),
+                operation="init transaction",
+            )
+
+    def last_version(self, transactional_id: str) -> int | None:
+        """The last version of the transactional id that has been committed."""
+        known = self._store.refresh().transactional_ids.get(transactional_id)
+        return None if known is None or known.version < 0 else known.version
 
     def _commit_topic(self, name: str, build: Callable[[MetadataImage], list[MetadataRecord]], operation: str) -> None:
         with root_lock(self.path, fs=self._fs):
