@@ -1,0 +1,204 @@
+"""kafkalog history: which commits it lists, in which order, and what it says of each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.records import WrittenPartition, write_commit_record
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.tools.main import main
+
+FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
+FIRST_MS = 1_700_000_000_123
+
+
+class Clock:
+    """A clock that goes on by a second each time it is asked."""
+
+    def __init__(self) -> None:
+        self.now_ms = FIRST_MS - 1000
+
+    def __call__(self) -> int:
+        self.now_ms += 1000
+        return self.now_ms
+
+
+class Tool:
+    """Runs `kafkalog history --path ROOT ...` in this process."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root = root
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> str:
+        exit_code, out, err = self.try_to(*arguments)
+        assert (exit_code, err) == (0, "")
+        return out
+
+    def json(self, *arguments: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self(*arguments, "--output", "json").splitlines()]
+
+    def try_to(self, *arguments: str) -> tuple[int, str, str]:
+        self._capsys.readouterr()
+        try:
+            exit_code = main(["history", "--path", str(self.root), *arguments])
+        except SystemExit as exited:
+            exit_code = int(str(exited.code))
+        captured = self._capsys.readouterr()
+        return exit_code, captured.out, captured.err
+
+
+@pytest.fixture
+def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tool:
+    """A root with seven commits: made, two topics, a write to each, a setting, one topic gone."""
+    root = tmp_path / "root"
+    log_dir = LogDir.create(root, clock=Clock())
+    log_dir.create_topic("orders", partitions=2)
+    log_dir.create_topic("gone", partitions=1)
+    log_dir.append("orders", pa.table({"value": ["a", "b", "c"]}), partition=1)
+    log_dir.append("gone", pa.table({"value": ["d"]}))
+    log_dir.alter_topic("orders", add={"retention.ms": "-1"})
+    log_dir.delete_topic("gone")
+    return Tool(root, capsys)
+
+
+OPERATIONS = [
+    "delete topic",
+    "alter topic configs",
+    "write",
+    "write",
+    "create topic",
+    "create topic",
+    "create root",
+]
+
+
+def test_commits_are_missing_or_out_of_order(tool: Tool) -> None:
+    newest_first = tool.json()
+    assert [each["operation"] for each in newest_first] == OPERATIONS
+    oldest_first = tool.json("--oldest-first")
+    assert oldest_first == newest_first[::-1]
+    assert [each["offset"] for each in oldest_first] == sorted(each["offset"] for each in oldest_first)
+    assert oldest_first[0]["timestamp"] == FIRST_MS
+    assert oldest_first[0]["time"] == "2023-11-14T22:13:20.123Z"
+
+
+def test_write_lacks_its_partitions_records_and_bytes(tool: Tool) -> None:
+    (write,) = [each for each in tool.json("--topic", "orders") if each["operation"] == "write"]
+    log = tool.root / "orders-1" / "00000000000000000000.log"
+    (partition,) = write["partitions"]
+    assert partition == {
+        "topic": "orders",
+        "topicId": LogDir.open(tool.root).topic("orders").topic_id,
+        "partition": 1,
+        "firstOffset": 0,
+        "records": 3,
+        "bytes": log.stat().st_size,
+    }
+    assert (write["records"], write["bytes"]) == (3, log.stat().st_size)
+    assert len(write["writeId"]) == 32
+    assert write["transactionalId"] is None
+    assert write["version"] is None
+
+
+def test_transactional_id_and_version_are_not_told(tool: Tool) -> None:
+    store = MetadataStore.open(tool.root)
+    topic_id = store.image.topic("orders").topic_id
+    written = [WrittenPartition(topic_id=topic_id, partition=0, first_offset=0, records=0, bytes=0)]
+    store.commit(
+        lambda image: [
+            write_commit_record(
+                write_id="w", partitions=written, transactional_id="query", transaction_version=17, incarnation="run"
+            )
+        ],
+        operation="write",
+    )
+    newest = tool.json("--limit", "1")[0]
+    assert (newest["transactionalId"], newest["version"], newest["incarnation"]) == ("query", 17, "run")
+    assert " query            17      orders 0 " in tool("--limit", "1")
+
+
+def test_limit_keeps_other_commits_than_the_newest(tool: Tool) -> None:
+    everything = tool.json()
+    assert tool.json("--limit", "2") == everything[:2]
+    assert tool.json("--limit", "2", "--oldest-first") == everything[:2][::-1]
+    assert tool.json("--limit", "99") == everything
+    of_topic = [each for each in everything if "orders" in each["topics"]]
+    assert len(of_topic) == 3
+    assert tool.json("--topic", "orders") == of_topic
+    assert tool.json("--topic", "orders", "--limit", "2") == of_topic[:2]
+    assert tool.json("--topic", "orders", "--limit", "2", "--oldest-first") == of_topic[:2][::-1]
+
+
+def test_deleted_topic_loses_its_name(tool: Tool) -> None:
+    assert [each["operation"] for each in tool.json("--topic", "gone")] == ["delete topic", "write", "create topic"]
+
+
+def test_commits_that_are_removed_stop_the_listing(tool: Tool) -> None:
+    offsets = sorted((tool.root / "__cluster_metadata-0").glob("*.log"))
+    log_dir = LogDir.open(tool.root)
+    for path in offsets[:4]:
+        path.unlink()
+    entries = list(log_dir.history(topic=None))
+    assert [each.operation for each in entries] == OPERATIONS[:3]
+    assert entries[0].topics == entries[2].topics  # the name went with the commit that made it: the id is left
+    assert len(entries[0].topics[0]) == 22
+
+
+def test_table_is_not_aligned(tool: Tool) -> None:
+    header, *lines = tool("--oldest-first").splitlines()
+    assert header.split() == [
+        "COMMIT",
+        "TIME",
+        "OPERATION",
+        "TRANSACTIONAL-ID",
+        "VERSION",
+        "TOPIC",
+        "PARTITION",
+        "FIRST-OFFSET",
+        "RECORDS",
+        "BYTES",
+    ]
+    at = header.index("TOPIC")
+    assert [line[at:].split()[0] for line in lines] == ["-", "orders", "gone", "orders", "gone", "orders", "gone"]
+    assert lines[0].split() == ["0", "2023-11-14T22:13:20.123Z", "create", "root", *["-"] * 7]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--topic", "nope"), "there is no topic 'nope', nor a commit to one"),
+        (("--limit", "0"), "must be 1 or more, not 0"),
+        (("--limit", "x"), "must be 1 or more, not x"),
+    ],
+)
+def test_refusal_is_not_one_clear_line(tool: Tool, arguments: tuple[str, ...], message: str) -> None:
+    exit_code, out, err = tool.try_to(*arguments)
+    assert (exit_code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("kafkalog history: ")
+    assert message in err
+
+
+def test_damaged_commit_hides_the_newer_ones(tool: Tool) -> None:
+    log_dir = LogDir.open(tool.root)
+    first = tool.root / "__cluster_metadata-0" / "00000000000000000000.log"
+    first.write_bytes(first.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(ValueError, match=r"0000[.]log"):
+        list(log_dir.history())
+    exit_code, out, err = tool.try_to()
+    assert (exit_code, err.count("\n")) == (1, 1)
+    assert out.count("\n") in (0, len(OPERATIONS))
+
+
+def test_brokers_directory_is_given_a_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(FIXTURES / "cars", tmp_path / "cars")
+    exit_code, out, err = Tool(tmp_path / "cars", capsys).try_to()
+    assert (exit_code, out) == (1, "")
+    assert "is a Kafka broker's log directory" in err
