@@ -40,7 +40,8 @@ def alter_broker_configs(
     both = sorted(add.keys() & set(delete))
     if both:
         raise InvalidConfigError(f"{', '.join(both)}: cannot be set and deleted at once")
-    config = BrokerConfig.from_properties({name: text for name, text in there.items() if name not in delete} | add)
+    kept = {name: text for name, text in there.items() if name not in delete}
+    config = BrokerConfig.from_properties({**kept, **add})
     for topic in image.topics.values():
         if topic.configs:
             _check_topic(config, topic.name, topic.configs)
