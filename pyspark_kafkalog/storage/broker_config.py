@@ -3,7 +3,7 @@
 Two kinds of names: those that give topics their configuration where they have none of their own (`log.retention.hours`;
 the table is in topic_configs), and those for the directory as a whole (`num.partitions`). Names of neither kind, of
 which a broker's own file is full (`listeners`), are passed over. Source of the names, defaults and limits:
-ServerLogConfigs, ServerConfigs, CleanerConfig, TransactionLogConfig and kafka.server.KafkaConfig.
+ServerLogConfigs, ServerConfigs, CleanerConfig, TransactionLogConfig, MetadataLogConfig and kafka.server.KafkaConfig.
 """
 
 from __future__ import annotations
@@ -93,6 +93,26 @@ _DEFINITIONS: Final = (
         False,
         "Whether topics may have a second tier (remote.storage.enable).",
     ),
+    ConfigDefinition(
+        "metadata.log.max.record.bytes.between.snapshots",
+        ConfigType.LONG,
+        20 * _MIB,
+        "Bytes of commits after which a metadata snapshot is written; earlier when the last one is smaller than that.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "metadata.log.max.snapshot.interval.ms",
+        ConfigType.LONG,
+        3_600_000,
+        "Time after which a commit is followed by a metadata snapshot; 0: no time.",
+        at_least(0),
+    ),
+    ConfigDefinition(
+        "metadata.max.retention.ms",
+        ConfigType.LONG,
+        604_800_000,
+        "Age beyond which commits that a metadata snapshot holds, and older snapshots, are removed; below 0: never.",
+    ),
 )
 
 
@@ -134,6 +154,9 @@ class BrokerConfig:
     log_cleaner_io_max_bytes_per_second: float = _default("log.cleaner.io.max.bytes.per.second")
     log_cleaner_backoff_ms: int = _default("log.cleaner.backoff.ms")
     remote_log_storage_system_enable: bool = _default("remote.log.storage.system.enable")
+    metadata_log_max_record_bytes_between_snapshots: int = _default("metadata.log.max.record.bytes.between.snapshots")
+    metadata_log_max_snapshot_interval_ms: int = _default("metadata.log.max.snapshot.interval.ms")
+    metadata_max_retention_ms: int = _default("metadata.max.retention.ms")
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
