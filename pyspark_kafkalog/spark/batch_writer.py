@@ -1,211 +1,63 @@
 """The batch writer: tasks stage, the driver commits all that they staged at once.
 
-    driver  creates the topic if need be, hands out the write's id
-    task    Arrow batches -> partitions -> record batches -> one `.staged` file a topic partition
-    driver  commits every file of every task in task order, or removes them
-
-A task that dies leaves files that nothing refers to; clean-up removes them by age.
+With the options txnAppId and txnVersion a write is made once: a version that is there already is not written again, and
+whoever plans a write with the id fences those who planned one before.
 """
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.spark.location import locate
 from pyspark_kafkalog.spark.options import WriteOptions
-from pyspark_kafkalog.storage.log_config import LogConfig
-from pyspark_kafkalog.storage.names import STAGED_SUFFIX
-from pyspark_kafkalog.storage.staging import StagedFile
+from pyspark_kafkalog.spark.task_writer import WritePlan, remove_staged, staged_in_order
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.storage.row_buffer import Rows
-    from pyspark_kafkalog.storage.topic_stager import StagingTask, TopicStager
-
-_BUFFER_MIN_BYTES: Final = 4 << 20
-_BUFFER_MAX_BYTES: Final = 64 << 20
-_BUFFERED_BATCHES_A_PARTITION: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class TopicTarget:
-    """What a task must know of a topic to write to it."""
-
-    topic: str
-    partitions_count: int
-    config: LogConfig
-
-
-@dataclass
-class StagedMessage(WriterCommitMessage):
-    """What one task staged; `partition_id` orders the tasks."""
-
-    partition_id: int
-    staged: tuple[StagedFile, ...]
+    from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
 
 
 class KafkalogBatchWriter(DataSourceArrowWriter):
-    """Writes rows to one topic, or each row to the topic it names."""
+    """Writes rows to one topic, or each row to the topic it names. `is_done`: an earlier write has done it all."""
 
-    def __init__(self, options: WriteOptions, root: Path, target: TopicTarget | None) -> None:
-        self._options = options
-        self._root = root
-        self._target = target
-        self.write_id = uuid.uuid4().hex
+    def __init__(self, plan: WritePlan, transaction: WriteTransaction | None = None, *, is_done: bool = False) -> None:
+        self.plan = plan
+        self._transaction = transaction
+        self._is_done = is_done
 
     @classmethod
-    def plan(cls, options: WriteOptions) -> KafkalogBatchWriter:
-        """On the driver: creates root and topic where they are not there and may be created."""
+    def make(cls, options: WriteOptions) -> KafkalogBatchWriter:
+        """On the driver: settle where to write, and take the transactional id over where there is one."""
         from pyspark_kafkalog.log_dir import LogDir
+        from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
 
-        location = locate(options.path)
-        if location.partition is not None:
-            raise InvalidOptionError(
-                f"option path names the partition directory of {location.partition}: to write, give the root "
-                f"{location.root} as path and the topic as option or column"
-            )
-        LogDir.open_or_create(location.root)
-        target = open_target(location.root, options.topic) if options.topic is not None else None
-        return cls(options, location.root, target)
+        plan = WritePlan.make(options)
+        if options.txn_app_id is None or options.txn_version is None:
+            return cls(plan)
+        transaction = WriteTransaction(options.txn_app_id, options.txn_version, plan.write_id)
+        log_dir = LogDir.open(plan.root)
+        last_version = log_dir.last_version(transaction.transactional_id)
+        is_done = last_version is not None and transaction.version <= last_version
+        if not is_done:
+            log_dir.init_transaction(transaction.transactional_id, transaction.incarnation)
+        return cls(plan, transaction, is_done=is_done)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """On an executor: stage the rows of one task."""
-        from pyspark import TaskContext
+        return self.plan.stage(iter(()) if self._is_done else iterator)
 
-        from pyspark_kafkalog.storage.topic_stager import StagingTask
-
-        context = TaskContext.get()
-        assert context is not None
-        partition_id = context.partitionId()
-        task = StagingTask(root=self._root, write_id=self.write_id, task=context.taskAttemptId())
-        writer = TaskWriter(task, self._options, self._target, first_partition=partition_id)
-        return StagedMessage(partition_id, tuple(writer.write(iterator)))
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: all tasks' files in one commit."""
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: all tasks' files in one commit. Without rows just a transaction's version is committed."""
         from pyspark_kafkalog.log_dir import LogDir
 
-        staged = _staged_of(messages)
-        if staged:
-            LogDir.open(self._root).commit_staged(staged)
+        staged = staged_in_order(messages)
+        if staged or (self._transaction is not None and not self._is_done):
+            log_dir = LogDir.open(self.plan.root)
+            log_dir.commit_staged(staged, transaction=self._transaction, flush=self.plan.options.flush)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: remove what was staged, also by tasks whose message came too late to be passed on.
-
-        What a task stages after this, before it is stopped, stays until clean-up takes it by its age.
-        """
-        from pyspark_kafkalog.storage.filesystem import LOCAL
-
-        for path in self._root.glob(f"*/{self.write_id}-*{STAGED_SUFFIX}"):
-            LOCAL.unlink_if_there(path)
-
-
-class TaskWriter:
-    """Stages what one task is given, topic by topic. `first_partition` is where rows without a key begin."""
-
-    def __init__(
-        self, task: StagingTask, options: WriteOptions, target: TopicTarget | None, *, first_partition: int
-    ) -> None:
-        self._task = task
-        self._options = options
-        self._target = target
-        self._first_partition = first_partition
-        self._stagers: dict[str, TopicStager] = {}
-
-    def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
-        """Stage all rows; on any error nothing stays."""
-        from pyspark_kafkalog.storage.row_buffer import RowBuffer, Rows
-
-        buffer = RowBuffer(self._buffer_bytes())
-        finished: list[StagedFile] = []
-        try:
-            for batch in batches:
-                for joined in buffer.add(batch):
-                    self._stage(Rows(joined, _clock_ms()))
-            for joined in buffer.flush():
-                self._stage(Rows(joined, _clock_ms()))
-            for topic in sorted(self._stagers):
-                finished.extend(self._stagers[topic].finish())
-        except BaseException:
-            self._discard(finished)
-            raise
-        return finished
-
-    def _stage(self, rows: Rows) -> None:
-        given = rows.partitions
-        if self._target is not None:
-            self._stager(self._target.topic).add(rows.columns, None, given)
-            return
-        for topic, indices in rows.by_topic():
-            self._stager(topic).add(rows.columns, indices, None if given is None else given[indices])
-
-    def _stager(self, topic: str) -> TopicStager:
-        from pyspark_kafkalog.record.partitioner import Partitioner
-        from pyspark_kafkalog.storage.topic_stager import TopicStager
-
-        stager = self._stagers.get(topic)
-        if stager is None:
-            target = self._target or open_target(self._task.root, topic)
-            partitioner = Partitioner(
-                target.partitions_count,
-                turn_bytes=self._options.batch_size_bytes,
-                first_partition=self._first_partition,
-                hash_keys=self._options.partitioner == "murmur2",
-            )
-            stager = TopicStager(
-                self._task,
-                topic,
-                target.partitions_count,
-                target.config,
-                partitioner=partitioner,
-                asked_compression=self._options.compression_type,
-                batch_size_bytes=self._options.batch_size_bytes,
-                clock_ms=_clock_ms,
-            )
-            self._stagers[topic] = stager
-        return stager
-
-    def _buffer_bytes(self) -> int:
-        """Enough for several record batches in each partition, so that few are cut short at its end."""
-        partitions_count = self._target.partitions_count if self._target is not None else 1
-        wanted = partitions_count * self._options.batch_size_bytes * _BUFFERED_BATCHES_A_PARTITION
-        return min(max(wanted, _BUFFER_MIN_BYTES), _BUFFER_MAX_BYTES)
-
-    def _discard(self, finished: list[StagedFile]) -> None:
-        from pyspark_kafkalog.storage.filesystem import LOCAL
-
-        for stager in self._stagers.values():
-            stager.discard()
-        for staged in finished:
-            LOCAL.unlink_if_there(staged.path(self._task.root))
-
-
-def open_target(root: Path, topic: str) -> TopicTarget:
-    """The topic as it is, made with the default number of partitions where it is not there and may be.
-
-    Raises UnknownTopicError where auto.create.topics.enable is false, ReadOnlyLogDirError for a broker's directory.
-    """
-    from pyspark_kafkalog.log_dir import LogDir
-
-    log_dir = LogDir.open(root)
-    log_dir.ensure_topic(topic)
-    return TopicTarget(topic, len(log_dir.topic(topic).partitions), log_dir.log_config(topic))
-
-
-def _staged_of(messages: list[WriterCommitMessage | None]) -> list[StagedFile]:
-    """Files in task order; a task that failed has no message."""
-    ours = [message for message in messages if isinstance(message, StagedMessage)]
-    return [staged for message in sorted(ours, key=lambda each: each.partition_id) for staged in message.staged]
-
-
-def _clock_ms() -> int:
-    return time.time_ns() // 1_000_000
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: remove what was staged."""
+        remove_staged(self.plan.root, [self.plan.write_id])

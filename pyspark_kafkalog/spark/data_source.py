@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.spark.options import parse_read_options, parse_write_options
+from pyspark_kafkalog.spark.options import parse_read_options, parse_stream_write_options, parse_write_options
 from pyspark_kafkalog.spark.schema import check_read_schema, check_write_schema, read_schema
 from pyspark_kafkalog.spark.table_options import effective_read_options, of_create_table, with_table_options
 
@@ -59,7 +59,20 @@ class KafkalogDataSource(DataSource):
             )
         options = parse_write_options(self.options)
         check_write_schema(schema, options.topic)
-        return KafkalogBatchWriter.plan(options)
+        return KafkalogBatchWriter.make(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A writer of micro-batches of rows of `schema`.
+
+        `overwrite` is output mode complete: each result is appended, as Spark's Kafka sink does. Spark itself refuses
+        output mode update for Python data sources.
+        """
+        from pyspark_kafkalog.spark.stream_writer import KafkalogStreamWriter
+        from pyspark_kafkalog.spark.task_writer import WritePlan
+
+        options = parse_stream_write_options(self.options)
+        check_write_schema(schema, options.topic)
+        return KafkalogStreamWriter(WritePlan.make(options))
 
 
 def _is_pushing_filters() -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from pyspark_kafkalog.spark.offsets import (
     parse_offset_spec,
@@ -30,6 +30,7 @@ from pyspark_kafkalog.spark.option_parsers import (
     parse_topic,
 )
 from pyspark_kafkalog.spark.subscription import Assign, parse_subscribe, parse_subscribe_pattern
+from pyspark_kafkalog.storage.flush_mode import FlushMode
 
 Direction: TypeAlias = Literal["read", "write"]
 
@@ -257,12 +258,40 @@ OPTIONS: Final = (
         "spreads the others in whole batches; round_robin spreads all in whole batches.",
         parse=one_of(*PARTITIONERS),
     ),
+    Option(
+        name="txnAppId",
+        applies_to=_WRITE,
+        default="",
+        doc="Batch writes: with txnVersion, makes the write once. A write whose version, or a later one, has been "
+        "committed with this id does nothing; a write that began earlier with this id is fenced. In foreachBatch give "
+        "each of its writes an id and the batch id as version. A streaming write needs neither.",
+        parse=parse_text,
+    ),
+    Option(
+        name="txnVersion",
+        applies_to=_WRITE,
+        default="",
+        doc="The version that goes with txnAppId: whole numbers from 0 that rise from write to write.",
+        parse=integer(0, 2**63 - 1),
+    ),
+    Option(
+        name="flush",
+        applies_to=_WRITE,
+        default="fsync",
+        doc="fsync: a write that has returned survives a power failure. os: it survives the end of any process, and "
+        "the kernel writes it to the disk in its own time, as with Kafka's defaults.",
+        parse=one_of(*get_args(FlushMode)),
+    ),
 )
 
 _ACKNOWLEDGED: Final = "Each write is durable when it returns, once, in order."
 _NO_BROKER: Final = "There is no broker to reach, and no consumer group."
 
+_SPARKS_OWN: Final = "Spark's own setting of a streaming query."
+
 IGNORED_OPTIONS: Final = (
+    IgnoredOption("checkpointLocation", _WRITE, _SPARKS_OWN),
+    IgnoredOption("queryName", _WRITE, _SPARKS_OWN),
     IgnoredOption("kafka.bootstrap.servers", ("read", "write"), _NO_BROKER),
     IgnoredOption("kafka.client.*", ("read", "write"), _NO_BROKER),
     IgnoredOption("kafka.group.*", _READ, _NO_BROKER),

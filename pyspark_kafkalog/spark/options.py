@@ -30,6 +30,7 @@ from pyspark_kafkalog.spark.option_table import (
     Option,
 )
 from pyspark_kafkalog.spark.subscription import AllTopics, Subscription
+from pyspark_kafkalog.storage.flush_mode import FlushMode
 
 _BY_LOWER_NAME: Final[Mapping[str, Option]] = {option.name.lower(): option for option in OPTIONS}
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
@@ -57,13 +58,19 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How to write. `topic` None: the rows say it; `compression_type` None: the topic's configuration says it."""
+    """How to write. `topic` None: the rows say it; `compression_type` None: the topic's configuration says it.
+
+    `txn_app_id` and `txn_version` are both given or both None.
+    """
 
     path: str
     topic: str | None
     compression_type: str | None
     batch_size_bytes: int
     partitioner: str
+    txn_app_id: str | None
+    txn_version: int | None
+    flush: FlushMode
 
 
 def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
@@ -93,13 +100,29 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
 def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
     """Options of a write. Raises InvalidOptionError."""
     given = _parse(raw, "write")
+    if ("txnAppId" in given) != ("txnVersion" in given):
+        raise InvalidOptionError("options txnAppId and txnVersion go together: give both or none")
     return WriteOptions(
         path=_path(given, raw),
         topic=given.get("topic"),
         compression_type=_either(given, "compression.type", "kafka.compression.type", None),
         batch_size_bytes=_either(given, "batch.size", "kafka.batch.size", DEFAULT_BATCH_SIZE_BYTES),
         partitioner=given.get("partitioner", "murmur2"),
+        txn_app_id=given.get("txnAppId"),
+        txn_version=given.get("txnVersion"),
+        flush=given.get("flush", "fsync"),
     )
+
+
+def parse_stream_write_options(raw: Mapping[str, str]) -> WriteOptions:
+    """Options of a streaming write. Raises InvalidOptionError."""
+    options = parse_write_options(raw)
+    if options.txn_app_id is not None:
+        raise InvalidOptionError(
+            "options txnAppId and txnVersion are for batch writes; a streaming write is made once by its query id "
+            "and batch id, with nothing to set"
+        )
+    return options
 
 
 def _parse(raw: Mapping[str, str], direction: Direction) -> dict[str, Any]:

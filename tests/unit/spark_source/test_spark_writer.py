@@ -13,8 +13,9 @@ import pytest
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, ReadOnlyLogDirError
 from pyspark_kafkalog.record.header import CompressionType
-from pyspark_kafkalog.spark.batch_writer import KafkalogBatchWriter, StagedMessage, TaskWriter, TopicTarget, open_target
+from pyspark_kafkalog.spark.batch_writer import KafkalogBatchWriter
 from pyspark_kafkalog.spark.options import WriteOptions, parse_write_options
+from pyspark_kafkalog.spark.task_writer import StagedMessage, TaskWriter, TopicTarget, open_target
 from pyspark_kafkalog.storage.row_buffer import RowBuffer
 from pyspark_kafkalog.storage.staging import StagedFile
 from pyspark_kafkalog.storage.topic_stager import StagingTask
@@ -244,12 +245,12 @@ def test_one_large_arrow_batch_is_taken_in_slices() -> None:
 
 
 def test_a_commit_takes_tasks_in_order_and_an_abort_removes_their_files(root: Path) -> None:
-    writer = KafkalogBatchWriter.plan(options(root, topic="orders"))
+    writer = KafkalogBatchWriter.make(options(root, topic="orders"))
     for commits in (True, False):
         messages = []
         for partition_id in (1, 0):
             batch = rows(2, key=pa.array(["k", "k"]), value=pa.array([f"task {partition_id}"] * 2))
-            staged = stage(root, [batch], task=partition_id, write_id=writer.write_id)
+            staged = stage(root, [batch], task=partition_id, write_id=writer.plan.write_id)
             messages.append(pickle.loads(pickle.dumps(StagedMessage(partition_id, tuple(staged)))))
         if commits:
             writer.commit(messages)
@@ -261,18 +262,18 @@ def test_a_commit_takes_tasks_in_order_and_an_abort_removes_their_files(root: Pa
 
 
 def test_a_write_without_rows_commits_nothing(root: Path) -> None:
-    KafkalogBatchWriter.plan(options(root, topic="orders")).commit([StagedMessage(0, ())])
+    KafkalogBatchWriter.make(options(root, topic="orders")).commit([StagedMessage(0, ())])
     assert LogDir.open(root).read("orders").num_rows == 0
 
 
 def test_planning_creates_root_and_topic_and_travels_to_executors(tmp_path: Path) -> None:
-    writer = KafkalogBatchWriter.plan(options(tmp_path / "made", topic="t"))
+    writer = KafkalogBatchWriter.make(options(tmp_path / "made", topic="t"))
     assert LogDir.open(tmp_path / "made").topics() == ("t",)
-    assert isinstance(pickle.loads(pickle.dumps(writer))._target, TopicTarget)
+    assert isinstance(pickle.loads(pickle.dumps(writer)).plan.target, TopicTarget)
 
 
 def test_a_brokers_directory_and_a_partition_directory_cannot_be_written(kafka_fixtures: Path) -> None:
     with pytest.raises(ReadOnlyLogDirError):
-        KafkalogBatchWriter.plan(options(kafka_fixtures / "cars", topic="cars"))
+        KafkalogBatchWriter.make(options(kafka_fixtures / "cars", topic="cars"))
     with pytest.raises(InvalidOptionError, match="names the partition directory of cars-0"):
-        KafkalogBatchWriter.plan(options(kafka_fixtures / "cars" / "cars-0", topic="cars"))
+        KafkalogBatchWriter.make(options(kafka_fixtures / "cars" / "cars-0", topic="cars"))
