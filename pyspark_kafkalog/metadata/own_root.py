@@ -72,8 +72,9 @@ class OwnRoot:
         )
 
     def last_stable_offset(self, topic_partition: TopicPartition) -> int:
-        """The high watermark: what is committed here holds no open transaction of Kafka's kind."""
-        return self.partition(topic_partition).high_watermark
+        """The high watermark, or where a transaction begins that was open when a broker's log was adopted."""
+        found = self._store.image.partition(topic_partition.topic, topic_partition.partition)
+        return found.state.last_stable_offset
 
     def history(self, *, topic: str | None, limit: int | None, newest_first: bool) -> Iterator[HistoryEntry]:
         names = self._store.image.topic_names

@@ -212,6 +212,7 @@ def partition_state_record(topic_id: str, partition: int, state: LogState) -> Me
         activeMaxTimestampMs=state.active_max_timestamp_ms,
         activeMaxTimestampOffset=state.active_max_timestamp_offset,
         bytesSinceLastIndexEntry=state.bytes_since_last_index_entry,
+        firstUnstableOffset=state.first_unstable_offset,
         producer=None if state.producer is None else _producer_fields(state.producer),
     )
 
@@ -241,6 +242,7 @@ def log_state(fields: Mapping[str, Any]) -> LogState:
         active_max_timestamp_ms=fields["activeMaxTimestampMs"],
         active_max_timestamp_offset=fields["activeMaxTimestampOffset"],
         bytes_since_last_index_entry=fields["bytesSinceLastIndexEntry"],
+        first_unstable_offset=fields["firstUnstableOffset"],
         producer=None if fields["producer"] is None else _producer_entry(fields["producer"]),
     )
 

@@ -70,6 +70,7 @@ def resume(
             log_start_offset=state.log_start_offset,
             expiration_ms=producer_id_expiration_ms,
             fs=fs,
+            first_undecided_offset=None if state.first_unstable_offset < 0 else state.first_unstable_offset,
         ),
         epochs=epochs,
         log_start_offset=state.log_start_offset,

@@ -21,7 +21,10 @@ from pyspark_kafkalog.storage.segment_list import SegmentList
 
 
 class ResumedProducers:
-    """The last writer's entry, None when no producer with an id has written since the log began."""
+    """The last writer's entry, None when no producer with an id has written since the log began.
+
+    `first_undecided_offset` is that of the oldest open transaction, None without one: appends here begin and end none.
+    """
 
     def __init__(
         self,
@@ -31,8 +34,10 @@ class ResumedProducers:
         log_start_offset: int,
         expiration_ms: int,
         fs: FileSystem,
+        first_undecided_offset: int | None = None,
     ) -> None:
         self.last_entry = last_entry
+        self.first_undecided_offset = first_undecided_offset
         self._directory = directory
         self._log_start_offset = log_start_offset
         self._expiration_ms = expiration_ms

@@ -174,6 +174,7 @@ class UnifiedLog:
         """What a commit has to carry so that `resume` can go on from here."""
         counters = self.active_segment.counters()
         latest = self.epochs.latest
+        first_unstable = self._producers.first_undecided_offset
         return LogState(
             leader_epoch=0 if latest is None else latest.epoch,
             log_start_offset=self.log_start_offset,
@@ -184,6 +185,7 @@ class UnifiedLog:
             active_max_timestamp_ms=counters.max_timestamp_ms,
             active_max_timestamp_offset=counters.max_timestamp_offset,
             bytes_since_last_index_entry=counters.bytes_since_last_index_entry,
+            first_unstable_offset=-1 if first_unstable is None else first_unstable,
             producer=self._producers.last_entry,
         )
 
