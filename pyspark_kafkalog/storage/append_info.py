@@ -34,6 +34,8 @@ class LoadedLog:
     """A log as loading or resuming has found it.
 
     Offsets from `recovery_point` on may not be on disk yet, nor, with `names_changed`, the names of files.
+    `is_recovered` says that something a crashed writer left was cut off; `staged` are names of staged files that lie in
+    the directory.
     """
 
     segments: SegmentList
@@ -43,3 +45,5 @@ class LoadedLog:
     log_end_offset: int
     recovery_point: int
     names_changed: bool
+    is_recovered: bool = False
+    staged: tuple[str, ...] = ()

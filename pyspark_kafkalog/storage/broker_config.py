@@ -15,7 +15,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError
-from pyspark_kafkalog.storage.config_definitions import ConfigDefinition, ConfigType, at_least
+from pyspark_kafkalog.storage.config_definitions import (
+    PRODUCER_ID_EXPIRATION_MS,
+    ConfigDefinition,
+    ConfigType,
+    at_least,
+)
 from pyspark_kafkalog.storage.java_properties import parse_properties
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.text_checkpoint import read_text_file
@@ -35,7 +40,7 @@ _DEFINITIONS: Final = (
     ConfigDefinition(
         "producer.id.expiration.ms",
         ConfigType.INT,
-        86_400_000,
+        PRODUCER_ID_EXPIRATION_MS,
         "A producer that has written nothing for this long, and has no open transaction, is forgotten.",
         at_least(1),
     ),
@@ -52,6 +57,13 @@ _DEFINITIONS: Final = (
         300_000,
         "How often a running retention job looks for segments to drop.",
         at_least(1),
+    ),
+    ConfigDefinition(
+        "staging.retention.ms",
+        ConfigType.LONG,
+        86_400_000,
+        "Staged files of a write whose youngest file is older than this are taken for abandoned and removed.",
+        at_least(0),
     ),
     ConfigDefinition("log.cleaner.enable", ConfigType.BOOLEAN, True, "Whether compacted topics are cleaned."),
     ConfigDefinition("log.cleaner.threads", ConfigType.INT, 1, "Partitions cleaned at the same time.", at_least(0)),
@@ -146,6 +158,7 @@ class BrokerConfig:
     producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
     num_recovery_threads_per_data_dir: int = _default("num.recovery.threads.per.data.dir")
     log_retention_check_interval_ms: int = _default("log.retention.check.interval.ms")
+    staging_retention_ms: int = _default("staging.retention.ms")
     log_cleaner_enable: bool = _default("log.cleaner.enable")
     log_cleaner_threads: int = _default("log.cleaner.threads")
     log_cleaner_dedupe_buffer_size: int = _default("log.cleaner.dedupe.buffer.size")

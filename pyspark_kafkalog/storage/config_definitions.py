@@ -23,6 +23,8 @@ _LIST_SEPARATOR = re.compile(r"\s*,\s*")
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+#: Default of producer.id.expiration.ms.
+PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 
 class ConfigType(Enum):

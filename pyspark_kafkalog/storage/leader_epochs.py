@@ -107,6 +107,13 @@ class LeaderEpochCheckpoint:
             self._entries = kept
             self._write()
 
+    def truncate_above(self, epoch: int) -> None:
+        """Drop the epochs above `epoch`, which is the last one that counts."""
+        kept = [entry for entry in self._entries if entry.epoch <= epoch]
+        if len(kept) != len(self._entries):
+            self._entries = kept
+            self._write()
+
     def truncate_from_start(self, start_offset: int) -> None:
         """Drop the epochs that ended below `start_offset`, where the log now starts; the one it is in starts there."""
         index = bisect_right(self._entries, start_offset, key=_start_offset)

@@ -1,14 +1,20 @@
 """Going on from a commit's LogState: what a broker keeps in memory comes from the state, not from the files.
 
-Nothing that the last commit did not cover is kept: bytes past the active segment's size, later segments, snapshots and
-index entries past the log end are what a crashed writer left. An index that does not end where the state says its last
-entry is has been lost in a power failure, and is built anew from the active segment.
+Nothing that the last commit did not cover is kept: bytes past the active segment's size, later segments, snapshots,
+index entries and leader epochs past the log end are what a crashed writer left. An index that does not end where the
+state says its last entry is has been lost in a power failure, and is built anew from the active segment.
+
+A large staged file becomes a segment by a second name (staged_append.py). Of a committed one only the removal of the
+first name may be missing: it is made good here, so that nobody takes the file for one that is still to be committed.
+One that was not committed loses its second name, never its bytes: its writer may try again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_kafkalog.errors import CorruptRecordError
@@ -24,6 +30,7 @@ from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
+    STAGED_SUFFIX,
     parse_segment_file,
 )
 from pyspark_kafkalog.storage.resumed_producers import ResumedProducers
@@ -44,9 +51,10 @@ def resume(
 
     Raises CorruptRecordError when the active segment is shorter than the state says.
     """
-    bases = _remove_later_files(directory, state, fs)
+    found = _Found.list(directory, state)
+    found.remove_leftovers(directory, fs)
     segments = SegmentList()
-    for base_offset in bases:
+    for base_offset in found.closed_bases:
         segments.add(LogSegment(directory, base_offset, config, fs=fs, created_ms=now_ms))
     active = LogSegment(
         directory,
@@ -58,10 +66,13 @@ def resume(
         counters=_counters(state),
     )
     segments.add(active)
-    is_new = not active.log_path.exists() or state.active_size_bytes == 0
-    _cut_to_state(active, state)
-    _check_indexes(active, state)
-    epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=fs)
+    with contextlib.ExitStack() as undo:
+        undo.callback(active.close_files)
+        has_tail = _cut_to_state(active, state)
+        _check_indexes(active, state)
+        epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=fs)
+        epochs.truncate_above(state.leader_epoch)
+        undo.pop_all()
     return LoadedLog(
         segments=segments,
         producers=ResumedProducers(
@@ -76,7 +87,9 @@ def resume(
         log_start_offset=state.log_start_offset,
         log_end_offset=state.log_end_offset,
         recovery_point=state.log_end_offset,
-        names_changed=is_new,
+        names_changed=not found.has_active or state.active_size_bytes == 0,
+        is_recovered=has_tail or bool(found.later),
+        staged=tuple(name for name in found.staged if name not in found.committed),
     )
 
 
@@ -90,28 +103,57 @@ def _counters(state: LogState) -> SegmentCounters:
     )
 
 
-def _remove_later_files(directory: Path, state: LogState, fs: FileSystem) -> list[int]:
-    """Remove segment files above the active segment and snapshots above the log end; returns the bases that stay."""
-    bases = []
-    later = []
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            parsed = parse_segment_file(entry.name)
-            if parsed is None:
-                continue
-            offset, suffix = parsed
-            last = state.log_end_offset if suffix == PRODUCER_SNAPSHOT_SUFFIX else state.active_base_offset
-            if offset > last:
-                later.append(entry.name)
-            elif suffix == LOG_SUFFIX and offset < state.active_base_offset:
-                bases.append(offset)
-    # From the highest down and a .log before its indexes, so that a crash in between leaves nothing to be mistaken.
-    for name in sorted(later, key=lambda each: (each[:20], each.endswith(LOG_SUFFIX)), reverse=True):
-        fs.unlink_if_there(directory / name)
-    return bases
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What lies in the directory.
+
+    `later` are files above the active segment and snapshots above the log end; `committed` are staged files that have
+    become segments below the log end.
+    """
+
+    closed_bases: list[int]
+    has_active: bool
+    later: list[str]
+    staged: list[str]
+    committed: set[str]
+
+    @classmethod
+    def list(cls, directory: Path, state: LogState) -> _Found:
+        bases, later = [], []
+        staged: dict[str, int] = {}
+        log_inodes = set()
+        active_inode = None
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                parsed = parse_segment_file(entry.name)
+                if parsed is None:
+                    if entry.name.endswith(STAGED_SUFFIX):
+                        staged[entry.name] = entry.inode()
+                    continue
+                offset, suffix = parsed
+                last = state.log_end_offset if suffix == PRODUCER_SNAPSHOT_SUFFIX else state.active_base_offset
+                if offset > last:
+                    later.append(entry.name)
+                elif suffix == LOG_SUFFIX and offset < state.active_base_offset:
+                    bases.append(offset)
+                    log_inodes.add(entry.inode())
+                elif suffix == LOG_SUFFIX:
+                    active_inode = entry.inode()
+        if active_inode is not None and state.active_size_bytes:
+            log_inodes.add(active_inode)
+        committed = {name for name, inode in staged.items() if inode in log_inodes}
+        return cls(bases, active_inode is not None, later, [*staged], committed)
+
+    def remove_leftovers(self, directory: Path, fs: FileSystem) -> None:
+        # From the highest down and a .log before its indexes, so that a crash in between leaves nothing to be mistaken.
+        for name in sorted(self.later, key=lambda each: (each[:20], each.endswith(LOG_SUFFIX)), reverse=True):
+            fs.unlink_if_there(directory / name)
+        for name in self.committed:
+            fs.unlink_if_there(directory / name)
 
 
-def _cut_to_state(active: LogSegment, state: LogState) -> None:
+def _cut_to_state(active: LogSegment, state: LogState) -> bool:
+    """Cut what lies past the committed end of the active segment; whether there was anything."""
     found = os.fstat(active.fd).st_size
     if found < state.active_size_bytes:
         raise CorruptRecordError(
@@ -125,6 +167,7 @@ def _cut_to_state(active: LogSegment, state: LogState) -> None:
         active.begin_log_anew()
     elif found > state.active_size_bytes:
         active.cut(state.active_size_bytes)
+    return found > state.active_size_bytes
 
 
 def _check_indexes(active: LogSegment, state: LogState) -> None:

@@ -288,8 +288,7 @@ class LogSegment(SegmentFiles):
     def become_inactive(self) -> None:
         """What a roll does to the segment it leaves: closing time index entry, indexes trimmed."""
         self._add_closing_entry()
-        self.offset_index.trim()
-        self.time_index.trim()
+        self.trim_indexes()
 
     def _add_closing_entry(self) -> None:
         timestamp = self.max_timestamp()

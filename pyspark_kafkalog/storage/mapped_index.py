@@ -53,6 +53,7 @@ class MappedIndex:
         self._map: Buffer = b""
         self._length_bytes = 0
         self._entries = 0
+        self._is_changed = False
         if writable:
             self._open_for_writing()
         else:
@@ -211,8 +212,10 @@ class MappedIndex:
         self.resize(self._max_index_bytes)
 
     def flush(self) -> None:
-        """Wait until the entries are on disk."""
-        self._fs.fsync(self._fd)
+        """Wait until the entries are on disk; nothing to wait for when none was added or dropped since."""
+        if self._is_changed:
+            self._fs.fsync(self._fd)
+            self._is_changed = False
 
     def rename_to(self, path: Path) -> None:
         """Give the file another name, replacing what has it."""
@@ -264,6 +267,7 @@ class MappedIndex:
         self._set_length(length_bytes)
 
     def _replace_file(self, entries: int) -> None:
+        self._is_changed = True
         kept = bytes(self._map[: entries * self.entry_struct.size])
         self._fs.write_file_atomic(self._path, kept, durable=False)
         fd = self._fs.open(self._path, os.O_RDWR)
@@ -276,6 +280,7 @@ class MappedIndex:
     def _append_bytes(self, data: Buffer, count: int) -> None:
         if self._entries + count > self.max_entries:
             raise ValueError(f"{self._path} has room for {self.max_entries - self._entries} more entries, not {count}")
+        self._is_changed = True
         self._fs.pwrite_all(self._fd, data, self.size_bytes)
         self._entries += count
 

@@ -14,11 +14,11 @@ from typing import Final
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT
+from pyspark_kafkalog.storage.config_definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.segment_reader import SegmentReader
 
 _LISTING_TRIES: Final = 10
-_PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 _MAX_OFFSET: Final = (1 << 63) - 1
 
 
@@ -51,7 +51,7 @@ def last_stable_offset(
     log_start_offset: int,
     high_watermark: int,
     now_ms: int,
-    producer_id_expiration_ms: int = _PRODUCER_ID_EXPIRATION_MS,
+    producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
 ) -> int:
     """Where read_committed ends: the first offset of the oldest transaction not ended below `high_watermark`, or that.
 

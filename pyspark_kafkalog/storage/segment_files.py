@@ -107,17 +107,17 @@ class SegmentFiles:
         self.time_index.reset()
         self.txn_index.reset()
 
-    def flush(self, *, indexes: bool) -> None:
-        """Wait until the `.log` is on disk, with `indexes` those too.
-
-        A broker believes the indexes of closed segments; those of the active one are hints that reach the disk in their
-        own time.
-        """
+    def flush(self) -> None:
+        """Wait until the `.log` is on disk, then the indexes: one that is there never reaches past the log."""
         self.fs.fsync(self.fd)
-        if indexes:
-            self.offset_index.flush()
-            self.time_index.flush()
-            self.txn_index.flush()
+        for index in (self._offset_index, self._time_index, self._txn_index):
+            if index is not None:
+                index.flush()
+
+    def trim_indexes(self) -> None:
+        """Cut the indexes to their entries; the next append has to make room again."""
+        self.offset_index.trim()
+        self.time_index.trim()
 
     def take_log(self, path: Path, fd: int) -> None:
         """Make the file at `path`, open as `fd`, the segment's `.log` in place of the one it has; both names stay."""
@@ -134,11 +134,13 @@ class SegmentFiles:
 
     def close_files(self) -> None:
         """Trim the indexes and let go of all files."""
-        for index in (self._offset_index, self._time_index, self._txn_index):
-            if index is not None:
-                index.close()
+        indexes = (self._offset_index, self._time_index, self._txn_index)
         self._offset_index = self._time_index = self._txn_index = None
-        self._close_log()
+        with contextlib.ExitStack() as closing:
+            closing.callback(self._close_log)
+            for index in indexes:
+                if index is not None:
+                    closing.callback(index.close)
 
     def change_suffix(self, suffix: str) -> None:
         """Close the files and rename them to have another `suffix`."""

@@ -11,6 +11,7 @@ Source of the rules: org.apache.kafka.storage.internals.log.UnifiedLog and Local
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +21,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.record.header import Buffer, TimestampType
-from pyspark_kafkalog.record.scan import as_bytes_array
-from pyspark_kafkalog.storage import log_loader, log_lookup, log_resume, log_truncation, staged_append
+from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage import (
+    log_loader,
+    log_lookup,
+    log_resume,
+    log_truncation,
+    record_append,
+    staged_append,
+)
 from pyspark_kafkalog.storage.append_info import AppendInfo, LoadedLog
 from pyspark_kafkalog.storage.append_plan import RunPlan
+from pyspark_kafkalog.storage.config_definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.isolation import Isolation
 from pyspark_kafkalog.storage.log_config import LogConfig
@@ -33,7 +40,6 @@ from pyspark_kafkalog.storage.log_file import BatchChunk
 from pyspark_kafkalog.storage.log_reader import TimestampAndOffset
 from pyspark_kafkalog.storage.log_segment import LogSegment
 from pyspark_kafkalog.storage.log_state import LogState
-from pyspark_kafkalog.storage.log_validator import follower_batches, validate_and_assign_offsets
 from pyspark_kafkalog.storage.producer_append import AppendOrigin, producer_batches
 from pyspark_kafkalog.storage.producer_state import ProducerStateManager
 from pyspark_kafkalog.storage.resumed_producers import ResumedProducers
@@ -43,7 +49,6 @@ from pyspark_kafkalog.storage.staging import StagedFile
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 _NO_DATA: Final = np.empty(0, dtype=np.uint8)
 
 
@@ -74,6 +79,8 @@ class UnifiedLog:
         self._rng = rng
         self._high_watermark = high_watermark
         self.names_changed = loaded.names_changed
+        self.is_recovered = loaded.is_recovered
+        self.staged = loaded.staged
         self.high_watermark_moved()
 
     @classmethod
@@ -200,51 +207,14 @@ class UnifiedLog:
 
         Raises InvalidRecordError, ProducerFencedError, OutOfOrderSequenceError, CorruptRecordError.
         """
-        now_ms = self.clock()
-        validated = validate_and_assign_offsets(
-            data,
-            next_offset=self.log_end_offset,
-            leader_epoch=leader_epoch,
-            config=self.config,
-            now_ms=now_ms,
-            origin=origin,
-        )
-        if not len(validated.batches):
-            return AppendInfo.nothing(self.log_end_offset)
-        found = producer_batches(validated.data, validated.batches, data_position=0, file=str(self.directory))
-        checked = self.producers.check(found, origin)
-        if checked.duplicate is not None:
-            first_offset, last_offset = checked.duplicate
-            return AppendInfo(first_offset=first_offset, last_offset=last_offset, is_duplicate=True)
-        first_offset = self.log_end_offset
-        self.assign_epoch(leader_epoch, first_offset)
-        rest = validated.batches
-        while len(rest):
-            plan = self.next_run(rest)
-            self._store(validated.data, rest[: plan.count], plan)
-            rest = rest[plan.count :]
-        uses_append_time = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-        return self.appended(first_offset, now_ms if uses_append_time else None)
+        return record_append.append_as_leader(self, data, leader_epoch=leader_epoch, origin=origin)
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
         """Store batches as a leader has stored them, offsets and epochs included, all in one segment.
 
         Raises InvalidRecordError for offsets below the log end, CorruptRecordError for damage.
         """
-        batches = follower_batches(data, next_offset=self.log_end_offset, config=self.config)
-        if not len(batches):
-            return AppendInfo.nothing(self.log_end_offset)
-        first_offset = int(batches["base_offset"][0])
-        for epoch, base_offset in zip(batches["leader_epoch"].tolist(), batches["base_offset"].tolist(), strict=True):
-            self.assign_epoch(epoch, base_offset)
-        plan = self.active_segment.plan_whole(batches, now_ms=self.clock())
-        if plan is None:
-            self.roll(first_offset)
-            plan = self.active_segment.plan_whole(batches, now_ms=self.clock())
-        if plan is None:
-            raise InvalidRecordError(f"one append spans more offsets than a segment: {first_offset} and 2^31 above")
-        self._store(as_bytes_array(data), batches, plan)
-        return self.appended(first_offset, None)
+        return record_append.append_as_follower(self, data)
 
     def append_staged(self, staged: StagedFile, *, leader_epoch: int, durable: bool = True) -> AppendInfo:
         """Store a staged file's batches, with offsets from the log end on; the file is the caller's to remove.
@@ -299,14 +269,6 @@ class UnifiedLog:
             self._producers.count_in(batches)
         else:
             replay_batches(self.active_segment, self._producers, BatchChunk(_NO_DATA, 0, batches))
-
-    def _store(self, data: NDArray[np.uint8], batches: NDArray[np.void], plan: RunPlan) -> None:
-        start = int(batches["position"][0])
-        end = int(batches["position"][-1] + batches["size_bytes"][-1])
-        segment = self.active_segment
-        segment.append(data[start:end], plan)
-        self.run_stored(batches)
-        replay_batches(segment, self.producers, BatchChunk(data, 0, batches))
 
     def appended(self, first_offset: int, log_append_time_ms: int | None) -> AppendInfo:
         """End an append that began at `first_offset` and has moved the log end."""
@@ -375,10 +337,15 @@ class UnifiedLog:
 
     # Ending
 
-    def flush(self) -> None:
-        """Wait until all data, and the names of files made or removed, are on disk."""
+    def flush(self, *, is_last: bool = False) -> None:
+        """Wait until all is on disk: data, then indexes, then the names of files made or removed.
+
+        `is_last` says that nothing is appended after it, so that indexes can be trimmed before.
+        """
+        if is_last:
+            self.active_segment.trim_indexes()
         for segment in self.segments.from_offset(self.recovery_point):
-            segment.flush(indexes=segment is not self.active_segment)
+            segment.flush()
         if self.names_changed:
             self.fs.fsync_dir(self.directory)
             self.names_changed = False
@@ -393,8 +360,9 @@ class UnifiedLog:
 
     def suspend(self) -> None:
         """Let go of all files between two commits: indexes trimmed, no closing entry, no snapshot."""
-        for segment in self.segments:
-            segment.close_files()
+        with contextlib.ExitStack() as closing:
+            for segment in self.segments:
+                closing.callback(segment.close_files)
 
     def __enter__(self) -> Self:
         return self

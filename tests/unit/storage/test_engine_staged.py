@@ -333,24 +333,39 @@ def test_a_kill_at_any_change_loses_and_doubles_nothing(directory: Path, batches
             return
 
 
-def test_flushing_syncs_data_and_new_names_once(directory: Path) -> None:
-    class Counting(FileSystem):
-        calls: list[str]
+class Syncs(FileSystem):
+    """Notes what is waited for."""
 
-        def fsync(self, fd: int) -> None:
-            self.calls.append("data")
-            super().fsync(fd)
+    def __init__(self) -> None:
+        self.names: list[str] = []
 
-        def fsync_dir(self, directory: Path) -> None:
-            self.calls.append("names")
-            super().fsync_dir(directory)
+    def fsync(self, fd: int) -> None:
+        self.names.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        super().fsync(fd)
 
-    fs = Counting()
-    fs.calls = []
+    def fsync_dir(self, directory: Path) -> None:
+        self.names.append(directory.name)
+        super().fsync_dir(directory)
+
+
+def test_an_index_reaches_the_disk_before_its_data(directory: Path) -> None:
+    fs = Syncs()
     state = committed(directory, LogState(), staged(directory, 3), config())
     with resumed(directory, state, config(), fs) as log:
         log.append_staged(staged(directory, 3, task=1), leader_epoch=0, durable=False)
         log.append_staged(staged(directory, 3, task=2), leader_epoch=0, durable=False)
-        assert fs.calls == []
-        log.flush()
-        assert fs.calls == ["data"]
+        assert fs.names == []
+        log.flush(is_last=True)
+    first = f"{0:020d}"
+    assert fs.names == [f"{first}.log", f"{first}.index", f"{first}.timeindex"]
+
+
+def test_names_of_new_segments_reach_the_disk_before_their_data(directory: Path) -> None:
+    fs = Syncs()
+    with resumed(directory, LogState(), config(), fs) as log:
+        log.append_staged(staged(directory, 40), leader_epoch=0, durable=False)
+        fs.names.clear()
+        log.flush(is_last=True)
+    kinds = [name[20:] for name in fs.names]
+    assert kinds == [".log", ".index", ".timeindex"] * 2 + [""]
+    assert fs.names[-1] == directory.name
