@@ -1,0 +1,295 @@
+"""The streaming writer without Spark: what its messages carry, and that each micro-batch is committed once."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyspark
+import pytest
+from pyspark.sql.datasource import WriterCommitMessage
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import InvalidOptionError, ProducerFencedError, ReadOnlyLogDirError
+from pyspark_kafkalog.spark.batch_writer import KafkalogBatchWriter
+from pyspark_kafkalog.spark.options import WriteOptions, parse_stream_write_options, parse_write_options
+from pyspark_kafkalog.spark.stream_writer import (
+    BATCH_ID_PROPERTY,
+    QUERY_ID_PROPERTY,
+    RUN_ID_PROPERTY,
+    KafkalogStreamWriter,
+)
+from pyspark_kafkalog.spark.task_writer import WritePlan
+
+Messages = list[WriterCommitMessage | None]
+
+
+@dataclass
+class FakeTask:
+    """The part of Spark's TaskContext that a writer looks at."""
+
+    partition: int
+    attempt: int
+    properties: dict[str, str]
+
+    def partitionId(self) -> int:
+        return self.partition
+
+    def taskAttemptId(self) -> int:
+        return self.attempt
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self.properties.get(name)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    LogDir.create(tmp_path / "log").create_topic("t", partitions=4)
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def enter_task(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeTask], None]:
+    current: list[FakeTask] = []
+    monkeypatch.setattr(pyspark.TaskContext, "get", lambda: current[-1])
+    return current.append
+
+
+def stream_options(root: Path, **given: str) -> WriteOptions:
+    return parse_stream_write_options({"path": str(root), **given})
+
+
+def fresh_writer(root: Path, **given: str) -> KafkalogStreamWriter:
+    """A writer as each worker of Spark makes one for itself."""
+    return KafkalogStreamWriter(WritePlan.make(stream_options(root, **{"topic": "t", **given})))
+
+
+class Query:
+    """Runs micro-batches as Spark does: plan, tasks and commit in processes of their own, messages pickled."""
+
+    def __init__(self, root: Path, enter_task: Callable[[FakeTask], None], **options: str) -> None:
+        self.root, self.options, self.attempts = root, options, 0
+        self._enter_task = enter_task
+
+    def stage(self, batch_id: int, values: list[list[str]], *, run: str = "run 1", query: str = "query") -> Messages:
+        """One task for each list of values; the messages of all."""
+        writer = pickle.loads(pickle.dumps(fresh_writer(self.root, **self.options)))
+        return [self.task(writer, partition, batch_id, rows, run, query) for partition, rows in enumerate(values)]
+
+    def task(
+        self, writer: KafkalogStreamWriter, partition: int, batch_id: int, rows: list[str], run: str, query: str
+    ) -> WriterCommitMessage:
+        properties = {QUERY_ID_PROPERTY: query, RUN_ID_PROPERTY: run, BATCH_ID_PROPERTY: str(batch_id)}
+        self.attempts += 1
+        self._enter_task(FakeTask(partition, self.attempts, properties))
+        batch = pa.RecordBatch.from_pydict({"value": pa.array(rows, pa.string())})
+        message: WriterCommitMessage = pickle.loads(pickle.dumps(writer.write(iter([batch]))))
+        return message
+
+    def commit(self, batch_id: int, messages: Messages) -> None:
+        fresh_writer(self.root, **self.options).commit(messages, batch_id)
+
+    def run(self, batch_id: int, *values: list[str], run: str = "run 1", query: str = "query") -> None:
+        self.commit(batch_id, self.stage(batch_id, list(values), run=run, query=query))
+
+    def values(self) -> list[str]:
+        return sorted(value.decode() for value in LogDir.open(self.root).read("t").column("value").to_pylist())
+
+    def staged_files(self) -> list[Path]:
+        return list(self.root.glob("*/*.staged"))
+
+
+@pytest.fixture
+def query(root: Path, enter_task: Callable[[FakeTask], None]) -> Query:
+    return Query(root, enter_task)
+
+
+def test_all_tasks_of_a_micro_batch_are_one_commit_tagged_with_the_query_and_the_batch(query: Query) -> None:
+    query.run(7, ["a", "b"], [], ["c"])
+    assert query.values() == ["a", "b", "c"]
+    assert LogDir.open(query.root).last_version("query") == 7
+    assert query.staged_files() == []
+
+
+@pytest.mark.parametrize("run", ["run 1", "run 2"])
+def test_a_replayed_micro_batch_is_committed_once(query: Query, run: str) -> None:
+    for batch_id in (0, 1):
+        query.run(batch_id, [f"value {batch_id}"])
+    before = commits(query.root)
+    query.run(1, ["value 1"], run=run)
+    assert query.values() == ["value 0", "value 1"]
+    assert commits(query.root) == before
+    assert query.staged_files() == []
+    query.run(2, ["value 2"], run=run)
+    assert query.values() == ["value 0", "value 1", "value 2"]
+
+
+def test_a_run_that_another_has_followed_is_fenced_with_both_named(query: Query) -> None:
+    query.run(0, ["a"], run="old")
+    late = query.stage(1, [["from the zombie"]], run="old")
+    query.run(0, ["a"], run="new")
+    query.run(1, ["b"], run="new")
+    query.commit(1, late)  # a batch that is there already: nothing to do, whoever asks
+    with pytest.raises(ProducerFencedError, match=r"old.*is fenced.*new"):
+        query.run(2, ["from the zombie"], run="old")
+    query.run(2, ["c"], run="new")
+    assert query.values() == ["a", "b", "c"]
+
+
+def test_two_queries_into_one_topic_do_not_take_each_other_for_a_replay(query: Query) -> None:
+    for name in ("one", "two"):
+        query.run(0, [f"of {name}"], query=name)
+    assert query.values() == ["of one", "of two"]
+
+
+def test_a_micro_batch_without_rows_commits_nothing(query: Query) -> None:
+    before = commits(query.root)
+    query.run(0, [], [])
+    assert commits(query.root) == before
+    query.run(1, ["a"])
+    assert query.values() == ["a"]
+
+
+def test_what_a_second_attempt_of_a_task_staged_is_not_committed(query: Query) -> None:
+    writer = fresh_writer(query.root)
+    first, second = (query.task(writer, 0, 0, ["a"], "run 1", "query") for _ in range(2))
+    assert len(query.staged_files()) == 2
+    query.commit(0, [second])
+    assert query.values() == ["a"]
+    query.commit(0, [first])
+    assert query.values() == ["a"]
+
+
+def test_abort_removes_the_files_of_all_tasks_of_the_write_and_of_no_other(query: Query) -> None:
+    mine, other = query.stage(3, [["a"], ["b"]]), query.stage(3, [["c"]], query="other")
+    fresh_writer(query.root).abort([mine[0], None], 3)
+    assert len(query.staged_files()) == 1
+    query.commit(3, other)
+    assert query.values() == ["c"]
+    fresh_writer(query.root).abort([None, None], 3)
+
+
+def test_a_task_without_a_message_fails_the_commit_as_in_continuous_processing(query: Query) -> None:
+    (message,) = query.stage(0, [["a"]])
+    with pytest.raises(InvalidOptionError, match=r"1 of 2 tasks.*not trigger\(continuous"):
+        query.commit(0, [message, None])
+    assert query.values() == []
+
+
+@pytest.mark.parametrize("missing", [QUERY_ID_PROPERTY, RUN_ID_PROPERTY, BATCH_ID_PROPERTY])
+def test_a_task_that_is_not_told_its_micro_batch_fails_before_it_stages(
+    root: Path, enter_task: Callable[[FakeTask], None], missing: str
+) -> None:
+    properties = {QUERY_ID_PROPERTY: "query", RUN_ID_PROPERTY: "run", BATCH_ID_PROPERTY: "0"}
+    del properties[missing]
+    enter_task(FakeTask(0, 0, properties))
+    with pytest.raises(InvalidOptionError, match=f"{missing}=None"):
+        fresh_writer(root).write(iter([pa.RecordBatch.from_pydict({"value": pa.array(["a"])})]))
+    assert list(root.glob("*/*.staged")) == []
+
+
+def test_small_micro_batches_fill_all_partitions_in_turn_and_make_no_new_segments(query: Query) -> None:
+    for batch_id in range(40):
+        query.run(batch_id, [f"value {batch_id}"])
+    counts = [LogDir.open(query.root).partition("t", partition).high_watermark for partition in range(4)]
+    assert counts == [10] * 4
+    assert len(list(query.root.glob("t-*/*.log"))) == 4
+
+
+def test_rows_of_two_topics_are_one_commit(query: Query) -> None:
+    writer = KafkalogStreamWriter(WritePlan.make(parse_stream_write_options({"path": str(query.root)})))
+    properties = {QUERY_ID_PROPERTY: "query", RUN_ID_PROPERTY: "run", BATCH_ID_PROPERTY: "0"}
+    query._enter_task(FakeTask(0, 0, properties))
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(["a", "b"]), "topic": pa.array(["t", "made"])})
+    message = writer.write(iter([batch]))
+    before = commits(query.root)
+    writer.commit([message], 0)
+    assert commits(query.root) == before + 1
+    assert {topic: LogDir.open(query.root).read(topic).num_rows for topic in ("t", "made")} == {"t": 1, "made": 1}
+
+
+def test_flush_os_commits_the_same(root: Path, enter_task: Callable[[FakeTask], None]) -> None:
+    query = Query(root, enter_task, flush="os")
+    for batch_id in (0, 1, 1):
+        query.run(batch_id, [f"value {batch_id}"])
+    assert query.values() == ["value 0", "value 1"]
+
+
+def test_a_planned_stream_creates_root_and_topic_and_refuses_a_brokers_directory(
+    tmp_path: Path, kafka_fixtures: Path
+) -> None:
+    WritePlan.make(stream_options(tmp_path / "made", topic="new"))
+    assert LogDir.open(tmp_path / "made").topics() == ("new",)
+    with pytest.raises(ReadOnlyLogDirError):
+        WritePlan.make(stream_options(kafka_fixtures / "cars", topic="cars"))
+
+
+def test_settings_of_the_query_are_let_pass_and_ids_of_batch_writes_are_refused(root: Path) -> None:
+    stream_options(root, checkpointlocation="/c", queryname="q")
+    with pytest.raises(InvalidOptionError, match="are for batch writes; a streaming write is made once"):
+        stream_options(root, txnappid="a", txnversion="1")
+
+
+# Batch writes with an id and a version
+
+
+def batch_writer(root: Path, version: int, app_id: str = "app") -> KafkalogBatchWriter:
+    given = {"path": str(root), "topic": "t", "txnAppId": app_id, "txnVersion": str(version)}
+    return KafkalogBatchWriter.make(parse_write_options(given))
+
+
+def write_batch(query: Query, writer: KafkalogBatchWriter, *rows: str) -> None:
+    query._enter_task(FakeTask(0, query.attempts, {}))
+    query.attempts += 1
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(list(rows), pa.string())})
+    writer.commit([pickle.loads(pickle.dumps(writer)).write(iter([batch]))])
+
+
+def test_a_batch_write_with_a_version_that_is_there_is_not_made_again(query: Query) -> None:
+    for version, app_id in ((5, "app"), (5, "app"), (4, "app"), (6, "app"), (0, "other app")):
+        write_batch(query, batch_writer(query.root, version, app_id), f"{app_id} {version}")
+    assert query.values() == ["app 5", "app 6", "other app 0"]
+    assert query.staged_files() == []
+
+
+def test_a_version_without_rows_counts_as_written(query: Query) -> None:
+    write_batch(query, batch_writer(query.root, 1))
+    write_batch(query, batch_writer(query.root, 1), "late")
+    assert query.values() == []
+
+
+def test_planning_a_batch_write_fences_the_one_that_began_before(query: Query) -> None:
+    slow, fast = batch_writer(query.root, 1), batch_writer(query.root, 1)
+    with pytest.raises(ProducerFencedError):
+        write_batch(query, slow, "slow")
+    write_batch(query, fast, "fast")
+    write_batch(query, slow, "slow")  # by now the version is there
+    assert query.values() == ["fast"]
+
+
+@pytest.mark.parametrize("given", [{"txnAppId": "a"}, {"txnVersion": "1"}])
+def test_one_of_id_and_version_alone_is_refused(root: Path, given: dict[str, str]) -> None:
+    with pytest.raises(InvalidOptionError, match="txnAppId and txnVersion go together"):
+        parse_write_options({"path": str(root), **given})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("txnVersion", "-1", "a whole number from 0"),
+        ("txnVersion", "one", "a whole number from 0"),
+        ("txnAppId", " ", "a value"),
+        ("flush", "none", "one of fsync, os"),
+    ],
+)
+def test_bad_values_say_what_is_allowed(root: Path, name: str, text: str, expected: str) -> None:
+    given = {"txnAppId": "a", "txnVersion": "1", name: text}
+    with pytest.raises(InvalidOptionError, match=f"option {name} has the bad value '{text}': expected {expected}"):
+        parse_write_options({"path": str(root), **given})
+
+
+def commits(root: Path) -> int:
+    return len(list((root / "__cluster_metadata-0").glob("*.log")))
