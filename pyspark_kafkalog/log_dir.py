@@ -24,7 +24,7 @@ from pyspark_kafkalog.errors import (
     ReadOnlyLogDirError,
     UnknownTopicError,
 )
-from pyspark_kafkalog.metadata.broker_topic_configs import read_topic_configs
+from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
 from pyspark_kafkalog.metadata.commit_result import CommitResult
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE

@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from pyspark_kafkalog.metadata.broker_topic_configs import read_topic_configs
+from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 BROKER = FIXTURES / "cluster-metadata"
