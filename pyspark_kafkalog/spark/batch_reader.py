@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import DataLossError, OffsetOutOfRangeError
 from pyspark_kafkalog.spark.filters import PushedFilters, push_filters
 from pyspark_kafkalog.spark.location import Location, locate
 from pyspark_kafkalog.spark.offset_ranges import (
@@ -23,7 +23,7 @@ from pyspark_kafkalog.spark.offset_ranges import (
     cut_by_records,
 )
 from pyspark_kafkalog.spark.options import ReadOptions
-from pyspark_kafkalog.spark.subscription import AllTopics, Assign, subscribed_partitions
+from pyspark_kafkalog.spark.subscription import at_location, subscribed_partitions
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -80,17 +80,9 @@ class KafkalogBatchReader(DataSourceReader):
 
     def _plan(self, log_dir: LogDir, location: Location) -> list[OffsetRange]:
         options = self._options
-        subscription = options.subscription
-        if location.partition is not None:
-            if not isinstance(subscription, AllTopics):
-                raise InvalidOptionError(
-                    f"option path names the partition directory of {location.partition}, which is then all "
-                    "that is read: leave out subscribe, subscribePattern and assign, or give the root as path"
-                )
-            subscription = Assign((location.partition,))
         resolver = OffsetResolver(
             log_dir,
-            subscribed_partitions(log_dir, subscription),
+            subscribed_partitions(log_dir, at_location(options.subscription, location)),
             committed=options.committed,
             on_no_match=options.on_no_match,
             fail_on_data_loss=options.fail_on_data_loss,

@@ -8,11 +8,23 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.spark.options import parse_read_options, parse_stream_write_options, parse_write_options
+from pyspark_kafkalog.spark.options import (
+    parse_load_options,
+    parse_read_options,
+    parse_stream_read_options,
+    parse_stream_write_options,
+    parse_write_options,
+)
 from pyspark_kafkalog.spark.schema import check_read_schema, check_write_schema, read_schema
 from pyspark_kafkalog.spark.table_options import effective_read_options, of_create_table, with_table_options
 
@@ -29,7 +41,7 @@ class KafkalogDataSource(DataSource):
     def schema(self) -> StructType:
         """Spark's Kafka schema. Checks the options, so that a mistake shows at load() already."""
         table_options = of_create_table(self.options)
-        options = parse_read_options(self.options if table_options is None else table_options)
+        options = parse_load_options(self.options if table_options is None else table_options)
         schema = read_schema(options.include_headers)
         return schema if table_options is None else with_table_options(schema, table_options)
 
@@ -47,6 +59,13 @@ class KafkalogDataSource(DataSource):
         if options.filter_pushdown and _is_pushing_filters():
             return KafkalogPushdownReader(options, schema)
         return KafkalogBatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A streaming reader of `schema`."""
+        from pyspark_kafkalog.spark.stream_reader import KafkalogStreamReader
+
+        check_read_schema(schema)
+        return KafkalogStreamReader(parse_stream_read_options(effective_read_options(self.options, schema)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer of rows of `schema`."""

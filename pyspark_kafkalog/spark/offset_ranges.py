@@ -86,6 +86,11 @@ class OffsetResolver:
         ranges = [self._range(each, starting, ending) for each in self._partitions]
         return [each for each in ranges if each.offsets_count > 0]
 
+    def resolve_starts(self, starting: OffsetSpec) -> dict[TopicPartition, int]:
+        """The starting offset of every partition, in the partitions' order."""
+        self._check_same_partitions("starting", starting)
+        return {each: self._range(each, starting, Latest()).start_offset for each in self._partitions}
+
     def available(self, topic_partition: TopicPartition) -> AvailableOffsets:
         found = self._partitions[topic_partition]
         end_offset = found.high_watermark

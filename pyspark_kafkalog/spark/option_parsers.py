@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +12,8 @@ from pyspark_kafkalog.storage.names import validate_topic_name
 COMPRESSION_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 PARTITIONERS: Final = ("murmur2", "round_robin")
+_DURATION: Final = re.compile(r"([0-9]{1,15})([a-z]*)", re.ASCII)
+_UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_text(text: str) -> str:
@@ -73,6 +76,14 @@ def integer(smallest: int, largest: int) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def duration_ms(text: str) -> int:
+    """A time in ms, as a number or with a unit: 500, 500ms, 30s, 15m (also min), 1h, 1d, as Spark's time strings."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or found[2] not in _UNIT_MS:
+        raise ValueError("expected a time as 500ms, 30s, 15m, 1h or 1d; a number without a unit is in ms")
+    return int(found[1]) * _UNIT_MS[found[2]]
 
 
 def byte_size(smallest: int, largest: int) -> Callable[[str], int]:

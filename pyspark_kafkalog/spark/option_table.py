@@ -21,6 +21,7 @@ from pyspark_kafkalog.spark.option_parsers import (
     COMPRESSION_NAMES,
     PARTITIONERS,
     byte_size,
+    duration_ms,
     integer,
     one_of,
     parse_bool,
@@ -32,12 +33,17 @@ from pyspark_kafkalog.spark.option_parsers import (
 from pyspark_kafkalog.spark.subscription import Assign, parse_subscribe, parse_subscribe_pattern
 from pyspark_kafkalog.storage.flush_mode import FlushMode
 
-Direction: TypeAlias = Literal["read", "write"]
+Direction: TypeAlias = Literal["read", "stream", "write"]
 
-_READ: Final[tuple[Direction, ...]] = ("read",)
+#: In batch and streaming reads, in batch reads alone, in streaming reads alone, in writes of both kinds.
+_READ: Final[tuple[Direction, ...]] = ("read", "stream")
+_BATCH_READ: Final[tuple[Direction, ...]] = ("read",)
+_STREAM_READ: Final[tuple[Direction, ...]] = ("stream",)
+_EVERYWHERE: Final[tuple[Direction, ...]] = (*_READ, "write")
 _WRITE: Final[tuple[Direction, ...]] = ("write",)
 
 DEFAULT_MAX_BYTES_PER_PARTITION: Final = 128 << 20
+DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 DEFAULT_BATCH_SIZE_BYTES: Final = 256 << 10
 
 
@@ -69,7 +75,7 @@ class IgnoredOption:
 OPTIONS: Final = (
     Option(
         name="path",
-        applies_to=("read", "write"),
+        applies_to=_EVERYWHERE,
         default="(required)",
         doc="The log directory: a root with partition directories in it, or for reading also one partition directory "
         "as <root>/orders-0. A path or a file: URI that every executor sees; a relative path is relative to the "
@@ -100,9 +106,10 @@ OPTIONS: Final = (
     Option(
         name="startingOffsets",
         applies_to=_READ,
-        default="earliest",
-        doc='Where to start: earliest, or an offset for each partition, {"topicA":{"0":23,"1":-2}} (-2: earliest). '
-        "startingTimestamp and startingOffsetsByTimestamp go before it.",
+        default="earliest; latest in a streaming read",
+        doc="Where to start: earliest, latest (streaming reads only), or an offset for each partition, "
+        '{"topicA":{"0":23,"1":-2}} (-2: earliest; -1: latest). startingTimestamp and startingOffsetsByTimestamp go '
+        "before it. A streaming query that has a checkpoint goes on where that ends; new partitions start at earliest.",
         parse=parse_offset_spec,
     ),
     Option(
@@ -130,7 +137,7 @@ OPTIONS: Final = (
     ),
     Option(
         name="endingOffsets",
-        applies_to=_READ,
+        applies_to=_BATCH_READ,
         default="latest",
         doc="Where to end: latest, or an offset for each partition that is the first not to be read, "
         '{"topicA":{"0":50,"1":-1}} (-1: latest). '
@@ -139,7 +146,7 @@ OPTIONS: Final = (
     ),
     Option(
         name="endingTimestamp",
-        applies_to=_READ,
+        applies_to=_BATCH_READ,
         default="",
         doc="End in every partition before the first record with this timestamp (ms) or a later one; "
         "latest where there is none.",
@@ -147,7 +154,7 @@ OPTIONS: Final = (
     ),
     Option(
         name="endingOffsetsByTimestamp",
-        applies_to=_READ,
+        applies_to=_BATCH_READ,
         default="",
         doc="As endingTimestamp, with a timestamp for each partition.",
         parse=parse_partition_timestamps,
@@ -176,10 +183,40 @@ OPTIONS: Final = (
         parse=byte_size(1, 2**62),
     ),
     Option(
+        name="maxOffsetsPerTrigger",
+        applies_to=_STREAM_READ,
+        default="no limit",
+        doc="At most so many offsets in a micro-batch, shared out among the partitions in proportion to what each has, "
+        "one at least.",
+        parse=integer(1, 2**63 - 1),
+    ),
+    Option(
+        name="maxBytesPerTrigger",
+        applies_to=_STREAM_READ,
+        default="no limit",
+        doc="About so many bytes on disk in a micro-batch, shared out as maxOffsetsPerTrigger; cut at index entries.",
+        parse=byte_size(1, 2**62),
+    ),
+    Option(
+        name="minOffsetsPerTrigger",
+        applies_to=_STREAM_READ,
+        default="",
+        doc="Wait for so many new offsets before a micro-batch, but no longer than maxTriggerDelay.",
+        parse=integer(1, 2**63 - 1),
+    ),
+    Option(
+        name="maxTriggerDelay",
+        applies_to=_STREAM_READ,
+        default="15m",
+        doc="How long minOffsetsPerTrigger may hold back a micro-batch: 500ms, 30s, 15m, 1h, 1d; ms without a unit.",
+        parse=duration_ms,
+    ),
+    Option(
         name="failOnDataLoss",
         applies_to=_READ,
         default="true",
-        doc="Whether offsets that were asked for and are not there fail the read; if false, what is there is read.",
+        doc="Whether offsets that were asked for and are not there fail the read; if false, what is there is read "
+        "and a warning logged.",
         parse=parse_bool,
     ),
     Option(
@@ -199,7 +236,7 @@ OPTIONS: Final = (
     ),
     Option(
         name="filterPushdown",
-        applies_to=_READ,
+        applies_to=_BATCH_READ,
         default="false",
         doc="Whether filters on topic, partition, offset and timestamp skip partitions, segments and batches, where "
         "spark.sql.python.filterPushdown.enabled is on too. Set it only where what is loaded serves one query: Spark "
@@ -292,21 +329,21 @@ _SPARKS_OWN: Final = "Spark's own setting of a streaming query."
 IGNORED_OPTIONS: Final = (
     IgnoredOption("checkpointLocation", _WRITE, _SPARKS_OWN),
     IgnoredOption("queryName", _WRITE, _SPARKS_OWN),
-    IgnoredOption("kafka.bootstrap.servers", ("read", "write"), _NO_BROKER),
-    IgnoredOption("kafka.client.*", ("read", "write"), _NO_BROKER),
+    IgnoredOption("kafka.bootstrap.servers", _EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.client.*", _EVERYWHERE, _NO_BROKER),
     IgnoredOption("kafka.group.*", _READ, _NO_BROKER),
     IgnoredOption("groupIdPrefix", _READ, _NO_BROKER),
-    IgnoredOption("kafka.security.*", ("read", "write"), _NO_BROKER),
-    IgnoredOption("kafka.sasl.*", ("read", "write"), _NO_BROKER),
-    IgnoredOption("kafka.ssl.*", ("read", "write"), _NO_BROKER),
-    IgnoredOption("kafka.request.timeout.ms", ("read", "write"), _NO_BROKER),
+    IgnoredOption("kafka.security.*", _EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.sasl.*", _EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.ssl.*", _EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.request.timeout.ms", _EVERYWHERE, _NO_BROKER),
     IgnoredOption("kafka.session.timeout.ms", _READ, _NO_BROKER),
     IgnoredOption("kafka.heartbeat.interval.ms", _READ, _NO_BROKER),
     IgnoredOption("kafka.fetch.*", _READ, _NO_BROKER),
     IgnoredOption("kafka.max.partition.fetch.bytes", _READ, _NO_BROKER),
     IgnoredOption("kafka.max.poll.*", _READ, _NO_BROKER),
-    IgnoredOption("kafka.receive.buffer.bytes", ("read", "write"), _NO_BROKER),
-    IgnoredOption("kafka.send.buffer.bytes", ("read", "write"), _NO_BROKER),
+    IgnoredOption("kafka.receive.buffer.bytes", _EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.send.buffer.bytes", _EVERYWHERE, _NO_BROKER),
     IgnoredOption("kafkaConsumer.pollTimeoutMs", _READ, _NO_BROKER),
     IgnoredOption("fetchOffset.*", _READ, _NO_BROKER),
     IgnoredOption("kafka.acks", _WRITE, _ACKNOWLEDGED),

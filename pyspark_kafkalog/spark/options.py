@@ -6,6 +6,7 @@ and lists what is allowed. An option of the other direction is let pass where a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +25,7 @@ from pyspark_kafkalog.spark.offsets import (
 from pyspark_kafkalog.spark.option_table import (
     DEFAULT_BATCH_SIZE_BYTES,
     DEFAULT_MAX_BYTES_PER_PARTITION,
+    DEFAULT_MAX_TRIGGER_DELAY_MS,
     IGNORED_OPTIONS,
     OPTIONS,
     Direction,
@@ -36,16 +38,21 @@ _BY_LOWER_NAME: Final[Mapping[str, Option]] = {option.name.lower(): option for o
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_TRIGGER_LIMITS: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """What to read. `path` is as given; sizes in bytes; None where the user set no limit."""
+class SourceOptions:
+    """What batch and streaming reads have in common. `path` is as given; sizes in bytes; None where there is no limit.
+
+    `on_no_match` says what a starting timestamp later than all records means.
+    """
 
     path: str
     subscription: Subscription
     starting: OffsetSpec
-    ending: OffsetSpec
     on_no_match: OnNoMatch
     min_partitions: int | None
     max_records_per_partition: int | None
@@ -53,7 +60,24 @@ class ReadOptions:
     fail_on_data_loss: bool
     include_headers: bool
     committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions(SourceOptions):
+    """What a batch read reads."""
+
+    ending: OffsetSpec
     filter_pushdown: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamReadOptions(SourceOptions):
+    """What a streaming read reads, and how much of it in a micro-batch."""
+
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,23 +102,63 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
     given = _parse(raw, "read")
     starting, ending = _first(given, _STARTS, Earliest()), _first(given, _ENDS, Latest())
     _check_batch_ends(starting, ending)
+    without_effect = [name for name in _TRIGGER_LIMITS if name in given]
+    if without_effect:
+        _LOG.warning("%s: of no effect in a batch read", ", ".join(without_effect))
+    return ReadOptions(
+        **_source_options(given, raw, starting), ending=ending, filter_pushdown=given.get("filterPushdown", False)
+    )
+
+
+def parse_stream_read_options(raw: Mapping[str, str]) -> StreamReadOptions:
+    """Options of a streaming read. Raises InvalidOptionError, also for an end: a stream has none."""
+    given = _parse(raw, "stream")
+    for name in _ENDS:
+        if name in given:
+            raise InvalidOptionError(
+                f"option {name} is not valid in a streaming read, which has no end; allowed: {_allowed('stream')}"
+            )
+    smallest, largest = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
+    if smallest is not None and largest is not None and smallest > largest:
+        raise InvalidOptionError(
+            f"option minOffsetsPerTrigger ({smallest}) is greater than maxOffsetsPerTrigger ({largest})"
+        )
+    return StreamReadOptions(
+        **_source_options(given, raw, _first(given, _STARTS, Latest())),
+        max_offsets_per_trigger=largest,
+        max_bytes_per_trigger=given.get("maxBytesPerTrigger"),
+        min_offsets_per_trigger=smallest,
+        max_trigger_delay_ms=given.get("maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
+    )
+
+
+def parse_load_options(raw: Mapping[str, str]) -> SourceOptions:
+    """Options when it is not known yet whether the read is to be a batch or a stream: those of the one they fit.
+
+    Raises InvalidOptionError when they fit neither.
+    """
+    try:
+        return parse_stream_read_options(raw)
+    except InvalidOptionError:
+        return parse_read_options(raw)
+
+
+def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: OffsetSpec) -> dict[str, Any]:
     subscription = _subscription(given)
     if isinstance(subscription, AllTopics) and "topic" in given:
         raise InvalidOptionError("option topic is for writing; to read, name topics with the option subscribe")
-    return ReadOptions(
-        path=_path(given, raw),
-        subscription=subscription,
-        starting=starting,
-        ending=ending,
-        on_no_match=given.get("startingOffsetsByTimestampStrategy", "error"),
-        min_partitions=given.get("minPartitions"),
-        max_records_per_partition=given.get("maxRecordsPerPartition"),
-        max_bytes_per_partition=given.get("maxBytesPerPartition", DEFAULT_MAX_BYTES_PER_PARTITION),
-        fail_on_data_loss=given.get("failOnDataLoss", True),
-        include_headers=given.get("includeHeaders", False),
-        committed=_either(given, "isolationLevel", "kafka.isolation.level", False),
-        filter_pushdown=given.get("filterPushdown", False),
-    )
+    return {
+        "path": _path(given, raw),
+        "subscription": subscription,
+        "starting": starting,
+        "on_no_match": given.get("startingOffsetsByTimestampStrategy", "error"),
+        "min_partitions": given.get("minPartitions"),
+        "max_records_per_partition": given.get("maxRecordsPerPartition"),
+        "max_bytes_per_partition": given.get("maxBytesPerPartition", DEFAULT_MAX_BYTES_PER_PARTITION),
+        "fail_on_data_loss": given.get("failOnDataLoss", True),
+        "include_headers": given.get("includeHeaders", False),
+        "committed": _either(given, "isolationLevel", "kafka.isolation.level", False),
+    }
 
 
 def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
@@ -142,13 +206,22 @@ def _parse(raw: Mapping[str, str], direction: Direction) -> dict[str, Any]:
 
 
 def _unknown(name: str, direction: Direction) -> str:
-    allowed = ", ".join(option.name for option in OPTIONS if direction in option.applies_to)
     ignored = ", ".join(option.name for option in IGNORED_OPTIONS if direction in option.applies_to)
     if name.lower() == "paths":
         return "kafkalog takes one path; to read several log directories, read each and union them"
+    verb, streams_alone = ("write", "") if direction == "write" else ("read", "")
+    if direction == "read":
+        streams_alone = f"; in a streaming read also: {_allowed('stream', but='read')}"
     return (
-        f"unknown option {name!r} of kafkalog; allowed to {direction}: {allowed}; "
+        f"unknown option {name!r} of kafkalog; allowed to {verb}: {_allowed(direction)}{streams_alone}; "
         f"accepted from Kafka clients without effect: {ignored}"
+    )
+
+
+def _allowed(direction: Direction, *, but: Direction | None = None) -> str:
+    """Names of the options that apply to `direction`, those that apply to `but` left out."""
+    return ", ".join(
+        option.name for option in OPTIONS if direction in option.applies_to and but not in option.applies_to
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.spark.location import Location
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
@@ -77,19 +78,36 @@ def subscribed_partitions(log_dir: LogDir, subscription: Subscription) -> list[P
     if isinstance(subscription, Assign):
         return _assigned_partitions(log_dir, subscription.partitions)
     partitions: list[PartitionDescription] = []
-    for topic in sorted(_subscribed_topics(log_dir.topics(), subscription)):
+    there = log_dir.topics()
+    if isinstance(subscription, Subscribe):
+        _check_topics_there(subscription.topics, there)
+    for topic in subscribed_topics(there, subscription):
         partitions.extend(sorted(log_dir.topic(topic).partitions, key=lambda found: found.partition))
     return partitions
 
 
-def _subscribed_topics(there: Sequence[str], subscription: Subscribe | SubscribePattern | AllTopics) -> Iterable[str]:
+def at_location(subscription: Subscription, location: Location) -> Subscription:
+    """`subscription`, or just the partition whose directory the path names. InvalidOptionError when both are given."""
+    if location.partition is None:
+        return subscription
+    if not isinstance(subscription, AllTopics):
+        raise InvalidOptionError(
+            f"option path names the partition directory of {location.partition}, which is then all "
+            "that is read: leave out subscribe, subscribePattern and assign, or give the root as path"
+        )
+    return Assign((location.partition,))
+
+
+def subscribed_topics(there: Sequence[str], subscription: Subscription) -> list[str]:
+    """Those of the topics `there` that the subscription covers, in order."""
     if isinstance(subscription, Subscribe):
-        _check_topics_there(subscription.topics, there)
-        return subscription.topics
+        return sorted(set(subscription.topics).intersection(there))
+    if isinstance(subscription, Assign):
+        return sorted({each.topic for each in subscription.partitions}.intersection(there))
     public = [topic for topic in there if topic not in INTERNAL_TOPICS and topic != CLUSTER_METADATA_TOPIC]
     if isinstance(subscription, AllTopics):
-        return public
-    return [topic for topic in public if re.search(subscription.pattern, topic)]
+        return sorted(public)
+    return sorted(topic for topic in public if re.search(subscription.pattern, topic))
 
 
 def _assigned_partitions(log_dir: LogDir, assigned: Sequence[TopicPartition]) -> list[PartitionDescription]:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition: its directory and the offsets [log_start_offset, high_watermark) that can be read."""
+    """One partition: its directory and the offsets [log_start_offset, high_watermark) that can be read.
+
+    The active segment's base offset and size in bytes are -1 where finding out would cost a look at the files.
+    """
 
     topic: str
     partition: int
@@ -17,6 +20,8 @@ class PartitionDescription:
     leader_epoch: int
     log_start_offset: int
     high_watermark: int
+    active_base_offset: int = -1
+    active_size_bytes: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,13 @@ class LogReader:
 
     def split(self, start_offset: int, end_offset: int, target_bytes: int) -> list[Split]:
         """Cut [start_offset, end_offset) at index entries into splits of about `target_bytes` of `.log` each."""
-        splits: list[Split] = []
+        return list(self._splits(start_offset, end_offset, target_bytes))
+
+    def head(self, start_offset: int, end_offset: int, target_bytes: int) -> Split:
+        """The first of `split`; looks at no more segments than that takes. Never empty unless the range is."""
+        return next(self._splits(start_offset, end_offset, target_bytes), Split(start_offset, end_offset, 0))
+
+    def _splits(self, start_offset: int, end_offset: int, target_bytes: int) -> Iterator[Split]:
         split_start, split_bytes = start_offset, 0
         bases = list_base_offsets(self.directory)
         first = max(bisect.bisect_right(bases, start_offset) - 1, 0)
@@ -178,11 +184,10 @@ class LogReader:
             ):
                 split_bytes += size_bytes
                 if split_bytes >= target_bytes and split_start < cut_offset < end_offset:
-                    splits.append(Split(split_start, cut_offset, split_bytes))
+                    yield Split(split_start, cut_offset, split_bytes)
                     split_start, split_bytes = cut_offset, 0
         if split_start < end_offset:
-            splits.append(Split(split_start, end_offset, split_bytes))
-        return splits
+            yield Split(split_start, end_offset, split_bytes)
 
     def size_bytes(self, start_offset: int, end_offset: int) -> int:
         """About how many bytes of `.log` the offsets [start_offset, end_offset) take, by the indexes."""
@@ -190,14 +195,13 @@ class LogReader:
 
     def _cut_points(
         self, base_offset: int, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
-    ) -> list[tuple[int, int]]:
+    ) -> Iterator[tuple[int, int]]:
         try:
-            with SegmentReader(self.directory, base_offset) as segment:
-                return list(
-                    segment.cut_points(start_offset, end_offset, first_bytes=first_bytes, each_bytes=each_bytes)
-                )
+            segment = SegmentReader(self.directory, base_offset)
         except FileNotFoundError:
-            return []
+            return
+        with segment:
+            yield from segment.cut_points(start_offset, end_offset, first_bytes=first_bytes, each_bytes=each_bytes)
 
     def _open_floor(self, offset: int) -> SegmentReader:
         """The segment that holds `offset`; the directory is listed anew when it has gone."""

@@ -1,0 +1,89 @@
+"""How much a micro-batch takes: limits shared out among partitions, and waiting until there is enough.
+
+The options are those of Spark's Kafka source (org.apache.spark.sql.kafka010.KafkaMicroBatchStream). A Python source can
+hand Spark 4.2 just one of the built-in read limits, none of which carries a delay. So Spark is told of one, to know
+that there are limits, and the reader keeps to all of them unless Spark asks for everything.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
+from pyspark_kafkalog.spark.options import StreamReadOptions
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerLimits:
+    """At most so many offsets and about so many bytes on disk in a micro-batch; None: no limit."""
+
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+
+
+def default_read_limit(options: StreamReadOptions) -> ReadLimit:
+    """The limit to tell Spark of."""
+    if options.max_offsets_per_trigger is not None:
+        return ReadMaxRows(options.max_offsets_per_trigger)
+    if options.max_bytes_per_trigger is not None:
+        return ReadMaxBytes(options.max_bytes_per_trigger)
+    if options.min_offsets_per_trigger is not None:
+        return ReadMinRows(options.min_offsets_per_trigger)
+    return ReadAllAvailable()
+
+
+def prorate(limit: int, sizes: Sequence[int]) -> list[int]:
+    """Shares of `limit` in proportion to `sizes`, all above 0: at least 1 each, none above its size.
+
+    As Spark's Kafka source: the whole part of each share, 1 where that is none, so that small partitions do not starve.
+    Beyond it, the shares add up to `limit`, unless `sizes` do not, or there are more of them than `limit`.
+    """
+    total = sum(sizes)
+    if total <= limit:
+        return list(sizes)
+    shares = [max(limit * size // total, 1) for size in sizes]
+    left = limit - sum(shares)
+    if left > 0:
+        by_remainder = sorted(range(len(sizes)), key=lambda at: -(limit * sizes[at] % total))
+        for at in [each for each in by_remainder if shares[each] < sizes[each]][:left]:
+            shares[at] += 1
+    elif left < 0:
+        _take_back(shares, -left)
+    return shares
+
+
+def _take_back(shares: list[int], excess: int) -> None:
+    """Make `shares` smaller by `excess` in all, the largest first, none below 1."""
+    largest_first = [(-share, at) for at, share in enumerate(shares)]
+    heapq.heapify(largest_first)
+    for _ in range(min(excess, sum(shares) - len(shares))):
+        negative_share, at = largest_first[0]
+        shares[at] -= 1
+        heapq.heapreplace(largest_first, (negative_share + 1, at))
+
+
+class BatchDelay:
+    """`minOffsetsPerTrigger` and `maxTriggerDelay`: whether to wait for more. `clock_ms` must never go back.
+
+    The first micro-batch of a run does not wait, as with Spark's Kafka source.
+    """
+
+    def __init__(self, min_offsets: int | None, max_delay_ms: int, *, clock_ms: Callable[[], int]) -> None:
+        self._min_offsets = min_offsets
+        self._max_delay_ms = max_delay_ms
+        self._clock_ms = clock_ms
+        self._last_ms: int | None = None
+
+    def holds_back(self, offsets_count: int) -> bool:
+        """Whether a micro-batch of so many new offsets must wait. One that need not is taken to be made now."""
+        if self._min_offsets is None:
+            return False
+        now_ms = self._clock_ms()
+        is_late = self._last_ms is None or now_ms - self._last_ms >= self._max_delay_ms
+        if not is_late and offsets_count < self._min_offsets:
+            return True
+        self._last_ms = now_ms
+        return False

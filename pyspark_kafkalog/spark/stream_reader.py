@@ -1,0 +1,257 @@
+"""The streaming reader: the driver plans micro-batches by offsets, each task reads one range as Arrow batches.
+
+One process holds the reader as long as its query runs. What it keeps between calls is never needed to plan a
+micro-batch again (see stream_plan.py); it tells losses early and saves looking twice. That a topic was deleted and made
+anew is told by its id, which the checkpoint's form has no room for: a topic that was while no query ran is noticed when
+its log is shorter than before.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.spark.location import locate
+from pyspark_kafkalog.spark.offset_ranges import OffsetRange, OffsetResolver, cut_by_bytes, cut_by_records
+from pyspark_kafkalog.spark.offsets import Earliest
+from pyspark_kafkalog.spark.options import StreamReadOptions
+from pyspark_kafkalog.spark.read_limits import BatchDelay, default_read_limit
+from pyspark_kafkalog.spark.stream_limits import limit_bytes, limit_offsets, unread_count
+from pyspark_kafkalog.spark.stream_offsets import StreamOffsets, from_json, to_json
+from pyspark_kafkalog.spark.stream_plan import plan_latest, plan_read
+from pyspark_kafkalog.spark.stream_task import StreamRange, read_stream_range
+from pyspark_kafkalog.spark.stream_view import StreamView, take_view
+from pyspark_kafkalog.spark.subscription import Subscription, at_location, subscribed_partitions
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafkalog.log_dir import LogDir
+
+_LOG: Final = logging.getLogger(__name__)
+_LOSSES_TOLD_MAX: Final = 10
+
+
+class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads micro-batches."""
+
+    def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._source: _Source | None = None
+        self._delay = BatchDelay(options.min_offsets_per_trigger, options.max_trigger_delay_ms, clock_ms=_monotonic_ms)
+        self._topic_ids: dict[str, str | None] = {}
+        self._view: StreamView | None = None  # as latestOffset saw it, for the plan that follows
+        self._target: StreamView | None = None  # what Trigger.AvailableNow is to read up to
+        self._initial: StreamOffsets | None = None
+        self._is_initial_anew = False  # whether the first micro-batch was ended by a process before this one
+        self._pinned: frozenset[TopicPartition] = frozenset()
+
+    # Where to start
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:
+        """Where a new query starts, by the options. Spark asks twice for it: the answer stays."""
+        if self._initial is None:
+            if self._target is None:
+                self._opened().log_dir.refresh()
+            self._initial = self._resolve_initial()
+            self._is_initial_anew = True
+        return to_json(self._initial)
+
+    def _resolve_initial(self) -> StreamOffsets:
+        source, options = self._opened(), self._options
+        resolver = OffsetResolver(
+            source.log_dir,
+            subscribed_partitions(source.log_dir, source.subscription),
+            committed=options.committed,
+            on_no_match=options.on_no_match,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        starts = resolver.resolve_starts(options.starting)
+        # Spark writes where the first micro-batch ends to the checkpoint, not where it starts. A query that is killed
+        # in it comes here anew, and "latest" is then a later offset. So the first one reads nothing of partitions that
+        # start at their end: what is in the checkpoint is then where they started.
+        if not isinstance(options.starting, Earliest):
+            self._pinned = frozenset(
+                each for each, offset in starts.items() if offset >= resolver.available(each).end_offset
+            )
+        return starts
+
+    # Where to end
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Keep in mind what there is now: the query ends there."""
+        self._target = self._opened().refreshed_view()
+        self._topic_ids = {each.topic: found.topic_id for each, found in self._target.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """One of the limits that the options set; `latestOffset` keeps to all of them."""
+        return default_read_limit(self._options)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
+        """Where the next micro-batch from `start` ends: `start` itself when there is nothing, or not enough.
+
+        Raises DataLossError when offsets from `start` on are gone, unless failOnDataLoss is false.
+        """
+        self._is_initial_anew = False
+        starts = from_json(start)
+        view = self._view = self._opened().refreshed_view()
+        self._meet_topics(starts, view)
+        plan = plan_latest(starts, view, self._topic_ids)
+        if self._options.fail_on_data_loss:
+            self._tell(plan.losses)
+        ends = self._up_to_target(starts, plan.ends)
+        if self._pinned:
+            ends.update({each: starts[each] for each in self._pinned if each in ends and each in starts})
+            self._pinned = frozenset()
+        if isinstance(limit, ReadAllAvailable):
+            return to_json(ends)
+        if self._target is None and self._delay.holds_back(unread_count(starts, ends, view)):
+            return to_json(starts)
+        return to_json(self._limited(starts, ends, view))
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
+        """The end of all that `latestOffset` last saw, which Spark shows beside how far the query has come."""
+        if not self._view:
+            return None
+        return to_json({each: found.readable_end_offset for each, found in self._view.items()})
+
+    def _meet_topics(self, starts: StreamOffsets, view: StreamView) -> None:
+        """Remember the ids of the topics that are read; those that were met before keep theirs while in `starts`."""
+        known = {each.topic for each in starts}
+        for topic_partition, found in view.items():
+            topic = topic_partition.topic
+            if topic not in known or topic not in self._topic_ids:
+                self._topic_ids[topic] = found.topic_id
+
+    def _up_to_target(self, starts: StreamOffsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """`ends`, none beyond what Trigger.AvailableNow saw: partitions that came later, or anew, stay as they are."""
+        target, view = self._target, self._view
+        if target is None or view is None:
+            return ends
+        bounded: dict[TopicPartition, int] = {}
+        for topic_partition, end_offset in ends.items():
+            start_offset = starts.get(topic_partition)
+            seen = target.get(topic_partition)
+            if seen is not None and seen.topic_id == view[topic_partition].topic_id:
+                bounded[topic_partition] = min(end_offset, max(seen.readable_end_offset, start_offset or 0))
+            elif start_offset is not None:
+                bounded[topic_partition] = min(end_offset, start_offset)
+        return bounded
+
+    def _limited(self, starts: StreamOffsets, ends: StreamOffsets, view: StreamView) -> StreamOffsets:
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            ends = limit_offsets(starts, ends, view, options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            ends = limit_bytes(starts, ends, view, options.max_bytes_per_trigger)
+        return ends
+
+    # What to read
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One input partition for each piece of work, ordered by topic, partition and offset; none for start == end.
+
+        Raises DataLossError when offsets of it are gone, unless failOnDataLoss is false: then a warning is logged.
+        """
+        if start == end:
+            return []
+        starts, ends = from_json(start), from_json(end)
+        if self._view is None:
+            self._view = self._opened().refreshed_view()
+        view = self._view
+        self._pinned = frozenset()
+        plan = plan_read(starts, ends, view, is_initial=self._is_initial_anew)
+        self._tell(plan.losses)
+        return [self._input_partition(each, view) for each in self._cut(plan.ranges, view)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one input partition."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if isinstance(partition, StreamRange):
+            yield from read_stream_range(partition, to_arrow_schema(self._schema, timezone="UTC"))
+
+    def stop(self) -> None:
+        """Forget what was seen."""
+        self._source = self._view = self._target = None
+
+    def _cut(self, ranges: list[OffsetRange], view: StreamView) -> list[OffsetRange]:
+        options = self._options
+        pieces: list[OffsetRange] = []
+        for each in cut_by_records(
+            ranges,
+            min_partitions=options.min_partitions,
+            max_records_per_partition=options.max_records_per_partition,
+        ):
+            size_bytes = view[each.topic_partition].known_size_bytes(each.start_offset)
+            if size_bytes is not None and size_bytes <= options.max_bytes_per_partition:
+                pieces.append(each)
+            else:
+                pieces.extend(cut_by_bytes([each], self._opened().log_dir, max_bytes=options.max_bytes_per_partition))
+        return pieces
+
+    def _input_partition(self, each: OffsetRange, view: StreamView) -> StreamRange:
+        found = view[each.topic_partition]
+        return StreamRange(
+            topic=each.topic_partition.topic,
+            partition=each.topic_partition.partition,
+            directory=str(found.directory),
+            start_offset=each.start_offset,
+            end_offset=each.end_offset,
+            committed=self._options.committed,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            min_timestamp_ms=None,
+            until_timestamp_ms=None,
+            topic_id=found.topic_id,
+            is_at_high_watermark=each.end_offset == found.high_watermark,
+        )
+
+    def _tell(self, losses: Sequence[str]) -> None:
+        if not losses:
+            return
+        if self._options.fail_on_data_loss:
+            more = f"; and {len(losses) - _LOSSES_TOLD_MAX} more" if len(losses) > _LOSSES_TOLD_MAX else ""
+            raise DataLossError(
+                f"{'; '.join(losses[:_LOSSES_TOLD_MAX])}{more}. Set failOnDataLoss to false to go on with what is there"
+            )
+        for loss in losses:
+            _LOG.warning(loss)
+
+    def _opened(self) -> _Source:
+        if self._source is None:
+            self._source = _Source.open(self._options)
+        return self._source
+
+
+class _Source:
+    """The log directory as the options name it."""
+
+    def __init__(self, log_dir: LogDir, subscription: Subscription, *, committed: bool) -> None:
+        self.log_dir = log_dir
+        self.subscription = subscription
+        self._committed = committed
+
+    @classmethod
+    def open(cls, options: StreamReadOptions) -> _Source:
+        from pyspark_kafkalog.log_dir import LogDir
+
+        location = locate(options.path)
+        subscription = at_location(options.subscription, location)
+        return cls(LogDir.open(location.root), subscription, committed=options.committed)
+
+    def refreshed_view(self) -> StreamView:
+        self.log_dir.refresh()
+        return take_view(self.log_dir, self.subscription, committed=self._committed)
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

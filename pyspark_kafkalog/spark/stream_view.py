@@ -1,0 +1,99 @@
+"""What there is to read for a stream: the partitions of its subscription, all seen at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.spark.subscription import Assign, Subscription, subscribed_topics
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir, PartitionDescription
+
+_TRIES: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    """One partition: [log_start_offset, readable_end_offset) can be read.
+
+    Read committed ends at the last stable offset, else the end is the high watermark. `topic_id` is None where a
+    broker's directory tells none. The active segment's base offset and size in bytes are -1 where they are not known.
+    """
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+    directory: Path
+    log_start_offset: int
+    high_watermark: int
+    readable_end_offset: int
+    active_base_offset: int
+    active_size_bytes: int
+    is_foreign: bool
+
+    def reaches(self, offset: int) -> bool:
+        """Whether the log is as long as to have had `offset` as a reader's next one."""
+        return offset <= self.high_watermark or offset <= self.log_end_offset()
+
+    def log_end_offset(self) -> int:
+        """Where the log ends on disk; of a root of ours the high watermark.
+
+        A broker's checkpoint of high watermarks may fall behind what a reader has seen: a partition that has no line in
+        it yet is read to the log's end. The log itself does not fall behind unless it was cut.
+        """
+        if not self.is_foreign:
+            return self.high_watermark
+        from pyspark_kafkalog.storage.read_only_state import load_read_only
+
+        return load_read_only(self.directory, log_start_offset=self.log_start_offset).log_end_offset
+
+    def known_size_bytes(self, start_offset: int) -> int | None:
+        """A bound on the bytes from `start_offset` on, where that is in the active segment and its size is known."""
+        return self.active_size_bytes if 0 <= self.active_base_offset <= start_offset else None
+
+
+StreamView: TypeAlias = Mapping[TopicPartition, PartitionView]
+
+
+def take_view(log_dir: LogDir, subscription: Subscription, *, committed: bool) -> StreamView:
+    """The subscribed partitions that are there, in order, as `log_dir` saw them when last refreshed.
+
+    On a broker's live directory a partition may go while it is looked at: then all are looked at anew.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return _look(log_dir, subscription, committed)
+        except (FileNotFoundError, UnknownTopicError):
+            log_dir.refresh()
+    return _look(log_dir, subscription, committed)
+
+
+def _look(log_dir: LogDir, subscription: Subscription, committed: bool) -> StreamView:
+    assigned = frozenset(subscription.partitions) if isinstance(subscription, Assign) else None
+    return {
+        TopicPartition(found.topic, found.partition): _view(log_dir, topic.topic_id, found, committed)
+        for topic in map(log_dir.topic, subscribed_topics(log_dir.topics(), subscription))
+        for found in topic.partitions
+        if assigned is None or TopicPartition(found.topic, found.partition) in assigned
+    }
+
+
+def _view(log_dir: LogDir, topic_id: str | None, found: PartitionDescription, committed: bool) -> PartitionView:
+    end_offset = found.high_watermark
+    if committed:
+        end_offset = log_dir.last_stable_offset(found.topic, found.partition)
+    return PartitionView(
+        topic_partition=TopicPartition(found.topic, found.partition),
+        topic_id=topic_id,
+        directory=found.directory,
+        log_start_offset=found.log_start_offset,
+        high_watermark=found.high_watermark,
+        readable_end_offset=end_offset,
+        active_base_offset=found.active_base_offset,
+        active_size_bytes=found.active_size_bytes,
+        is_foreign=log_dir.is_foreign,
+    )
