@@ -69,6 +69,8 @@ class OwnRoot:
             leader_epoch=state.leader_epoch,
             log_start_offset=state.log_start_offset,
             high_watermark=state.log_end_offset,
+            active_base_offset=state.active_base_offset,
+            active_size_bytes=state.active_size_bytes,
         )
 
     def last_stable_offset(self, topic_partition: TopicPartition) -> int:
