@@ -132,6 +132,11 @@ class LogDir:
         """Take in what has been committed since."""
         self._root.refresh()
 
+    @property
+    def version(self) -> int | None:
+        """Rises when `refresh` takes something in; None for a broker's directory, which does not tell."""
+        return None if isinstance(self._root, ForeignRoot) else self._root.version
+
     def history(
         self, *, topic: str | None = None, limit: int | None = None, newest_first: bool = True
     ) -> Iterator[HistoryEntry]:

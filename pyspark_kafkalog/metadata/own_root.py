@@ -46,6 +46,10 @@ class OwnRoot:
     def refresh(self) -> None:
         self._store.refresh()
 
+    @property
+    def version(self) -> int:
+        return self._store.image.next_offset
+
     # Looking
 
     def topics(self) -> tuple[str, ...]:
