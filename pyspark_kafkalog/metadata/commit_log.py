@@ -6,16 +6,22 @@
       00000000000000000000.log               the first commit: a v2 batch of KRaft records with offsets from 0
       00000000000000000005.log               the next one, when the first has 5 records
       00000000000000000005.log.<hex>.tmp     a commit being written, or left by a crash; nothing reads it
+      kafkalog-head                          hint: the log has reached this offset, durably (offset_hint.py)
 
 A commit is written whole to a temporary file, fsynced, and linked to its name: the link is the compare-and-set, since
 it fails when the name is there. A crash before the link leaves no commit; after it, the whole commit. Files never
-change. Readers know the next file's name from the last commit, so "anything new?" opens one name, whatever the
-history.
+change; the oldest go when a snapshot holds what they say (commit_retention.py). Readers know the next file's name from
+the last commit, so "anything new?" opens one name, whatever the history.
+
+A file that gets lost would look like the log's end, and the next commit would take its place. The head tells: it is
+read before each commit, and a log that ends below it has a hole. It is written after the commit is on disk and never
+waited for, so it may lag behind (the guard is weaker then) and is never ahead.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -29,10 +35,12 @@ from pyspark_kafkalog.errors import (
     CorruptRecordError,
     InvalidRecordError,
 )
+from pyspark_kafkalog.metadata.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record, encode_record
-from pyspark_kafkalog.record.header import LENGTH_AT
+from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, encode_batch
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
 #: A commit file above this is damaged: reading it would not be bounded. Room for 100,000 partitions' states.
@@ -40,7 +48,10 @@ MAX_COMMIT_BYTES: Final = 16 << 20
 #: The metadata log has had one leader only: whoever publishes.
 LEADER_EPOCH: Final = 0
 
+HEAD_FILE: Final = "kafkalog-head"
+
 _COMMIT_FILE = re.compile(r"(\d{20})\.log")
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +65,22 @@ class Commit:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class CommitRange:
+    """Which offsets a commit has, `base_offset` up to `next_offset`, and when it was made (ms)."""
+
+    base_offset: int
+    next_offset: int
+    timestamp_ms: int
+
+
 class CommitLog:
     """Reads and publishes the commits in `directory`."""
 
     def __init__(self, directory: Path, *, fs: FileSystem = LOCAL) -> None:
         self.directory = directory
         self._fs = fs
+        self._head = OffsetHint(directory / HEAD_FILE, fs)
 
     def path(self, base_offset: int) -> Path:
         """The file of the commit at `base_offset`."""
@@ -80,34 +101,79 @@ class CommitLog:
             yield commit
             offset = commit.next_offset
 
-    def replay(self) -> Iterator[Commit]:
-        """Every commit from offset 0. Lists the directory once, to tell a missing file from the log's end.
+    def read_range(self, base_offset: int) -> CommitRange | None:
+        """Which offsets the commit at `base_offset` has, from its header alone; None when there is no such file.
 
-        Raises CorruptRecordError that names the missing file.
+        Raises CorruptRecordError for a header that cannot be one.
         """
-        last_listed = max(self._listed_offsets(), default=-1)
-        offset = 0
-        for commit in self.read_from(0):
+        path = self.path(base_offset)
+        try:
+            with path.open("rb") as file:
+                data = file.read(RECORD_BATCH_OVERHEAD_BYTES)
+        except FileNotFoundError:
+            return None
+        header = parse_header(data, 0, file=str(path), file_position=0)
+        if header.base_offset != base_offset or header.next_offset <= base_offset:
+            found = f"offsets {header.base_offset} to {header.last_offset}"
+            raise CorruptRecordError(file=str(path), position=0, expected=f"offsets from {base_offset} on", found=found)
+        return CommitRange(base_offset, header.next_offset, header.max_timestamp_ms)
+
+    def replay(self) -> Iterator[Commit]:
+        """Every commit that is still there, from the oldest on: the history. Lists the directory once.
+
+        Raises CorruptRecordError that names a missing file.
+        """
+        listed = sorted(self.listed_offsets())
+        offset = listed[0] if listed else 0
+        for commit in self.read_from(offset):
             yield commit
             offset = commit.next_offset
-        if last_listed >= offset:
-            raise CorruptRecordError(
-                file=str(self.path(offset)),
-                position=0,
-                expected=f"a commit at offset {offset}, since there is one at {last_listed}",
-                found="no such file",
-                advice="bring the file back from a backup: commits are never removed one by one",
-            )
+        if listed and listed[-1] >= offset:
+            raise self._missing(offset, listed[-1])
 
-    def _listed_offsets(self) -> Iterator[int]:
+    def listed_offsets(self) -> Iterator[int]:
+        """Base offsets of the commit files there are, in no order. Its cost grows with the history."""
         with os.scandir(self.directory) as entries:
             for entry in entries:
                 match = _COMMIT_FILE.fullmatch(entry.name)
                 if match is not None:
                     yield int(match[1])
 
-    def publish(self, base_offset: int, records: Sequence[MetadataRecord], *, timestamp_ms: int) -> Commit:
-        """Make `records` the commit at `base_offset`, made at `timestamp_ms`, durably, or raise.
+    def head(self) -> int | None:
+        """An offset that the log has reached for sure; None when that cannot be told without listing."""
+        return self._head.read()
+
+    def check_reaches(self, next_offset: int, head: int | None) -> None:
+        """Raise CorruptRecordError when the log, which ends at `next_offset`, once reached `head`: a file was lost.
+
+        Without a head the directory is listed for a commit beyond the end.
+        """
+        if head is None:
+            head = max(self.listed_offsets(), default=-1)
+            if head < next_offset:
+                return
+        if head > next_offset:
+            raise self._missing(next_offset, head)
+
+    def _missing(self, offset: int, reached: int) -> CorruptRecordError:
+        return CorruptRecordError(
+            file=str(self.path(offset)),
+            position=0,
+            expected=f"a commit at offset {offset}, since the log has reached {reached}",
+            found="no such file",
+            advice=f"bring the file back from a backup; in a copy made while commits went on, remove {HEAD_FILE} and "
+            "the later commits",
+        )
+
+    def publish(
+        self,
+        base_offset: int,
+        records: Sequence[MetadataRecord],
+        *,
+        timestamp_ms: int,
+        flush: FlushMode = "fsync",
+    ) -> Commit:
+        """Make `records` the commit at `base_offset`, made at `timestamp_ms`, durably as `flush` has it, or raise.
 
         Raises CommitConflictError when another commit is there; OSError when writing failed before the call that
         decides, so there is no commit; CommitStateUnknownError when that call or one after it failed: look for the
@@ -115,11 +181,12 @@ class CommitLog:
         """
         data = _encode_commit(base_offset, records, timestamp_ms)
         path = self.path(base_offset)
-        temporary = self._write_temporary(path, data)
+        fs = flushing_file_system(self._fs, flush)
+        temporary = self._write_temporary(path, data, fs)
         try:
-            self._fs.link(temporary, path)
-            self._fs.unlink(temporary)
-            self._fs.fsync_dir(self.directory)
+            fs.link(temporary, path)
+            fs.unlink(temporary)
+            fs.fsync_dir(self.directory)
         except FileExistsError:
             self._discard(temporary)
             raise CommitConflictError(f"another writer made the commit at offset {base_offset} first") from None
@@ -128,21 +195,30 @@ class CommitLog:
             raise CommitStateUnknownError(
                 f"publishing {path} failed, the commit may be there or not: {error}"
             ) from error
-        return Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data))
+        commit = Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data))
+        if flush == "fsync":
+            self._note_head(commit.next_offset)
+        return commit
+
+    def _note_head(self, next_offset: int) -> None:
+        try:
+            self._head.write(next_offset)
+        except OSError as error:
+            _LOG.warning("%s could not be written, so a commit that gets lost may pass unseen: %s", HEAD_FILE, error)
 
     def sync(self) -> None:
         """Make the names of all commits that are there durable."""
         self._fs.fsync_dir(self.directory)
 
-    def _write_temporary(self, path: Path, data: bytes) -> Path:
+    def _write_temporary(self, path: Path, data: bytes, fs: FileSystem) -> Path:
         temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
-        fd = self._fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        fd = fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:
-                self._fs.pwrite_all(fd, data, 0)
-                self._fs.fsync(fd)
+                fs.pwrite_all(fd, data, 0)
+                fs.fsync(fd)
             finally:
-                self._fs.close(fd)
+                fs.close(fd)
         except OSError:
             self._discard(temporary)
             raise

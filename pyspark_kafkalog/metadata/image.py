@@ -96,6 +96,11 @@ class MetadataImage:
     transactional_ids: Mapping[str, TransactionalIdImage] = field(default_factory=dict)
     next_producer_id: int = 0
 
+    @property
+    def node(self) -> BrokerImage:
+        """The one node that stands for the root."""
+        return self.brokers[min(self.brokers)]
+
     def topic(self, name: str) -> TopicImage:
         """The topic called `name`. Raises UnknownTopicError that lists the topics there are."""
         found = self.topics.get(name)

@@ -24,6 +24,7 @@ from functools import cache
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import UnsupportedFormatError
+from pyspark_kafkalog.metadata.image import BrokerImage
 from pyspark_kafkalog.metadata.message import MessageSchema
 from pyspark_kafkalog.metadata.schema import default_struct, load_schema_file
 from pyspark_kafkalog.metadata.wire import MessageReader, write_unsigned_varint
@@ -194,6 +195,21 @@ def transactional_id_record(
         lastTimestampMs=last_timestamp_ms,
         incarnation=incarnation,
         fenced=tuple(fenced),
+    )
+
+
+def partition_record(topic_id: str, partition: int, *, leader_epoch: int, node: BrokerImage) -> MetadataRecord:
+    """A partition on `node` alone, which leads it: what Kafka's tools see; this package goes by its existence."""
+    return record(
+        "PartitionRecord",
+        partitionId=partition,
+        topicId=topic_id,
+        replicas=(node.broker_id,),
+        isr=(node.broker_id,),
+        leader=node.broker_id,
+        leaderEpoch=leader_epoch,
+        partitionEpoch=0,
+        directories=node.log_dirs[:1],
     )
 
 

@@ -7,8 +7,9 @@
       __cluster_metadata-0/kafkalog-format     "version=1": this root is ours. Written before the first commit
       __cluster_metadata-0/0...0.log           the first commit: format, metadata.version, the node
 
-bootstrap.py makes them, in an order that a crash cannot spoil. Every process caches the images of the roots it has
-open.
+bootstrap.py makes them, in an order that a crash cannot spoil. Opening a root reads the newest snapshot (snapshots.py)
+and the commits after it, by name. Every process caches the images of the roots it has open; a commit is a delta over
+the image, and so is a refresh. What a commit leaves to do is in housekeeping.py.
 """
 
 from __future__ import annotations
@@ -40,11 +41,16 @@ from pyspark_kafkalog.metadata.bootstrap import (
     unknown_format_error,
 )
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog
+from pyspark_kafkalog.metadata.housekeeping import Housekeeping
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.image_cache import ImageCache
 from pyspark_kafkalog.metadata.image_delta import apply, start_delta
 from pyspark_kafkalog.metadata.invariants import check_invariants
+from pyspark_kafkalog.metadata.log_tail import LoadedImage
 from pyspark_kafkalog.metadata.records import FORMAT_VERSION, MetadataRecord, record
+from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.flush_mode import FlushMode
 from pyspark_kafkalog.storage.names import encode_uuid
 
 __all__ = ["CommitOutcome", "MetadataStore", "is_ours", "time_ms"]
@@ -52,7 +58,7 @@ __all__ = ["CommitOutcome", "MetadataStore", "is_ours", "time_ms"]
 _MAX_ATTEMPTS: Final = 100
 _FIRST_BACKOFF_S: Final = 0.002
 _LONGEST_BACKOFF_S: Final = 0.25
-_MAX_CACHED_IMAGES: Final = 32
+_MAX_RELOADS: Final = 5
 
 Clock = Callable[[], int]
 Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
@@ -72,28 +78,7 @@ class CommitOutcome:
     commit: Commit | None
 
 
-class _ImageCache:
-    """Images of the roots this process has open, so that opening one again reads only what is new."""
-
-    def __init__(self) -> None:
-        self._images: dict[object, MetadataImage] = {}
-        self._lock = threading.Lock()
-
-    def get(self, key: object) -> MetadataImage | None:
-        with self._lock:
-            return self._images.get(key)
-
-    def put(self, key: object, image: MetadataImage) -> None:
-        with self._lock:
-            newest = self._images.pop(key, None)
-            if newest is None or newest.next_offset < image.next_offset:
-                newest = image
-            self._images[key] = newest
-            while len(self._images) > _MAX_CACHED_IMAGES:
-                del self._images[next(iter(self._images))]
-
-
-_CACHE: Final = _ImageCache()
+_CACHE: Final = ImageCache()
 
 
 def _identity(root: Path) -> object:
@@ -114,7 +99,9 @@ class MetadataStore:
         self._rng = rng if rng is not None else random.SystemRandom()
         self._identity = _identity(root)
         self._refresh_lock = threading.Lock()
-        self._image = _CACHE.get(self._identity) or self._replay()
+        self._snapshots = Snapshots(self.log.directory, fs)
+        self._housekeeping = Housekeeping(self.log, self._snapshots, fs)
+        self._loaded = _CACHE.get(self._identity) or self._load()
 
     @staticmethod
     def create(
@@ -141,40 +128,75 @@ class MetadataStore:
         """The store of `root`, with the image as of now.
 
         Raises LogDirError when `root` is not ours or its creation was not finished, CorruptRecordError for a damaged
-        commit, UnsupportedFormatError when a later version of this package made it.
+        or lost commit, UnsupportedFormatError when a later version of this package made it.
         """
         if not is_ours(root):
             raise LogDirError(f"{root} has no metadata log of this package ({METADATA_DIR}/{FORMAT_MARKER})")
         check_marker(root)
         store = MetadataStore(root, clock=clock, rng=rng, fs=fs)
-        if store.refresh().format_version is None:
+        if store._refresh_to_head().format_version is None:
             raise LogDirError(f"creating the log directory {root} was not finished: create it again")
         return store
 
     @property
     def image(self) -> MetadataImage:
         """The image as of the last refresh or commit."""
-        return self._image
+        return self._loaded.image
 
     def refresh(self) -> MetadataImage:
-        """Take in the commits made since; the newest image. One failed open when there are none."""
-        with self._refresh_lock:
-            image = self._image
-            for commit in self.log.read_from(image.next_offset):
-                image = self._apply(image, commit)
-            self._set_image(image)
-            return image
+        """Take in the commits made since; the newest image. One failed open and one stat when there are none.
 
-    def _replay(self) -> MetadataImage:
-        image = MetadataImage()
-        for commit in self.log.replay():
-            image = self._apply(image, commit)
+        An image so old that the commits after it were removed is read anew from the newest snapshot.
+        """
+        with self._refresh_lock:
+            loaded = self._read_on(self._loaded)
+            for _ in range(_MAX_RELOADS):
+                if loaded.tail.last_file.exists():
+                    break
+                loaded = self._reload(loaded)
+            self._set_loaded(loaded)
+            return loaded.image
+
+    def _refresh_to_head(self) -> MetadataImage:
+        """As `refresh`. Raises CorruptRecordError when the log has once been longer: a commit file was lost."""
+        image = self.refresh()
+        head = self.log.head()
+        if head is None or head > image.next_offset:  # or another writer has committed since the refresh
+            image = self.refresh()
+            self.log.check_reaches(image.next_offset, head)
         return image
 
-    def _set_image(self, image: MetadataImage) -> None:
-        if image is not self._image:
-            self._image = image
-            _CACHE.put(self._identity, image)
+    def _load(self) -> LoadedImage:
+        start = self._snapshots.load_newest()
+        self._check_format(start.loaded.image, start.loaded.tail.last_file)
+        loaded = self._read_on(start.loaded)
+        if start.damage is not None and loaded.image.next_offset < start.must_reach:
+            raise start.damage
+        return loaded
+
+    def _reload(self, behind: LoadedImage) -> LoadedImage:
+        loaded = self._load()
+        if loaded.image.next_offset < behind.image.next_offset:
+            raise CorruptRecordError(
+                file=str(behind.tail.last_file),
+                position=0,
+                expected=f"this file, or a snapshot of the commits up to offset {behind.image.next_offset}",
+                found="no such file",
+                advice="bring the file back from a backup",
+            )
+        return loaded
+
+    def _read_on(self, loaded: LoadedImage) -> LoadedImage:
+        image, tail = loaded.image, loaded.tail
+        for commit in self.log.read_from(image.next_offset):
+            image = self._apply(image, commit)
+            tail = tail.after_commit(commit, self.log.path(commit.base_offset))
+        return loaded if image is loaded.image else LoadedImage(image, tail)
+
+    def _set_loaded(self, loaded: LoadedImage) -> None:
+        if loaded is not self._loaded:
+            self._loaded = loaded
+            _CACHE.put(self._identity, loaded)
 
     def _apply(self, image: MetadataImage, commit: Commit) -> MetadataImage:
         file = str(self.log.path(commit.base_offset))
@@ -184,31 +206,37 @@ class MetadataStore:
             raise CorruptRecordError(
                 file=file, position=0, expected="a commit that fits the ones before it", found=str(error)
             ) from error
-        if after.format_version is not None and after.format_version != FORMAT_VERSION:
-            raise unknown_format_error(file, str(after.format_version))
+        self._check_format(after, self.log.path(commit.base_offset))
         return after
 
-    def commit(self, build: Build, *, operation: str, max_attempts: int = _MAX_ATTEMPTS) -> CommitOutcome:
+    @staticmethod
+    def _check_format(image: MetadataImage, file: Path) -> None:
+        if image.format_version is not None and image.format_version != FORMAT_VERSION:
+            raise unknown_format_error(str(file), str(image.format_version))
+
+    def commit(
+        self, build: Build, *, operation: str, max_attempts: int = _MAX_ATTEMPTS, flush: FlushMode = "fsync"
+    ) -> CommitOutcome:
         """Publish the records that `build` makes from the newest image; again from a newer one when another was first.
 
         `build` may return no records: then nothing is published. What it raises ends the commit. `operation` is one
         or two words for the history. Invariants are checked first (InvalidRecordError).
 
-        Raises CommitConflictError after `max_attempts` lost races, and CommitStateUnknownError when publishing failed
-        and it cannot be told whether the commit is there.
+        Raises CommitConflictError after `max_attempts` lost races, CommitStateUnknownError when publishing failed
+        and it cannot be told whether the commit is there, CorruptRecordError when a commit file was lost.
         """
         # Never from `rng`: writers with the same seed must not take each other's commits for their own.
         commit_id = encode_uuid(os.urandom(16))
         failure: CommitConflictError | CommitStateUnknownError | None = None
         unsure_since: int | None = None
         for attempt in range(max_attempts):
-            image = self.refresh()
+            image = self._refresh_to_head()
             records = build(image)
             if not records:
                 return CommitOutcome(image, None)
             header = record("CommitRecord", commitId=commit_id, operation=operation)
             try:
-                return self._publish(image, (header, *records))
+                return self._publish(image, (header, *records), flush)
             except CommitConflictError as error:
                 failure = error
             except CommitStateUnknownError as error:
@@ -238,18 +266,28 @@ class MetadataStore:
             ) from error
         return own
 
-    def _publish(self, image: MetadataImage, records: tuple[MetadataRecord, ...]) -> CommitOutcome:
+    def _publish(self, image: MetadataImage, records: tuple[MetadataRecord, ...], flush: FlushMode) -> CommitOutcome:
         timestamp_ms = self._clock()
         next_offset = image.next_offset + len(records)
         delta = start_delta(image, base_offset=image.next_offset, timestamp_ms=timestamp_ms)
         delta.replay(records)
         after = delta.build(next_offset)
         check_invariants(image, after, delta.touched)
-        commit = self.log.publish(image.next_offset, records, timestamp_ms=timestamp_ms)
+        commit = self.log.publish(image.next_offset, records, timestamp_ms=timestamp_ms, flush=flush)
         with self._refresh_lock:
-            if self._image is image:
-                self._set_image(after)
+            loaded = self._loaded
+            if loaded.image is image:
+                loaded = LoadedImage(after, loaded.tail.after_commit(commit, self.log.path(commit.base_offset)))
+                self._set_loaded(loaded)
+        self._keep_house(loaded, timestamp_ms)
         return CommitOutcome(after, commit)
+
+    def _keep_house(self, loaded: LoadedImage, now_ms: int) -> None:
+        snapshot = self._housekeeping.after_commit(loaded, now_ms=now_ms)
+        if snapshot is not None:
+            with self._refresh_lock:
+                tail = self._loaded.tail.after_snapshot(snapshot, bytes_before=loaded.tail.bytes_since)
+                self._set_loaded(LoadedImage(self._loaded.image, tail))
 
     def _back_off(self, attempt: int) -> None:
         ceiling = min(_FIRST_BACKOFF_S * 2 ** min(attempt, 16), _LONGEST_BACKOFF_S)

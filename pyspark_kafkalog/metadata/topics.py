@@ -16,7 +16,7 @@ from typing import Final
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
 from pyspark_kafkalog.metadata.bootstrap import random_uuid
 from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, MetadataImage
-from pyspark_kafkalog.metadata.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.records import MetadataRecord, partition_record, record
 from pyspark_kafkalog.storage.log_config import validate_topic_configs
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, validate_topic_name
 
@@ -122,15 +122,4 @@ def _config_record(topic: str, name: str, value: str | None) -> MetadataRecord:
 
 def _partition_record(image: MetadataImage, topic_id: str, partition: int) -> MetadataRecord:
     """A partition on the one node that stands for the root, as its leader."""
-    broker = image.brokers[min(image.brokers)]
-    return record(
-        "PartitionRecord",
-        partitionId=partition,
-        topicId=topic_id,
-        replicas=(broker.broker_id,),
-        isr=(broker.broker_id,),
-        leader=broker.broker_id,
-        leaderEpoch=0,
-        partitionEpoch=0,
-        directories=broker.log_dirs[:1],
-    )
+    return partition_record(topic_id, partition, leader_epoch=0, node=image.node)

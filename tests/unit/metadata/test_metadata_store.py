@@ -294,7 +294,7 @@ def test_unknown_end_of_a_publish_is_resolved_by_looking_for_ones_own_commit(
         return [record("ProducerIdsRecord", brokerId=1, nextProducerId=image.next_producer_id + 1000)]
 
     fs = LinkReportsFailure(effect)
-    unsure = MetadataStore.open(root, fs=fs)
+    unsure = MetadataStore.open(root, clock=lambda: 1_000, fs=fs)
     if other_thread_refreshes:
         fs.after_failure = unsure.refresh
     outcome = unsure.commit(build, operation="producer ids")

@@ -1,0 +1,74 @@
+"""What a committer does for the metadata log after its commit: write a snapshot when one is due, remove old files.
+
+The commit is published by then. An error here is logged and ends nothing: whoever commits next tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.metadata.broker_configs import broker_configs
+from pyspark_kafkalog.metadata.commit_log import CommitLog
+from pyspark_kafkalog.metadata.commit_retention import CommitRetention
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.log_tail import KnownSnapshot, LoadedImage
+from pyspark_kafkalog.metadata.snapshot_schedule import MetadataLogConfig, snapshot_is_due
+from pyspark_kafkalog.metadata.snapshots import Snapshots
+from pyspark_kafkalog.storage.filesystem import FileSystem
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Housekeeping:
+    """Of one commit log. Threads may share it: while one is at it, the others go on without."""
+
+    def __init__(self, log: CommitLog, snapshots: Snapshots, fs: FileSystem) -> None:
+        self._snapshots = snapshots
+        self._retention = CommitRetention(log, snapshots, fs)
+        self._lock = threading.Lock()
+        self._properties: Mapping[str, str] | None = None
+        self._config: MetadataLogConfig | None = None
+
+    def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
+        """Do what is due as of `loaded`; the snapshot that was made or found meanwhile, None when there was none."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        newer: KnownSnapshot | None = None
+        try:
+            config = self._config_of(loaded.image)
+            if snapshot_is_due(loaded.tail, config, now_ms=now_ms):
+                newer = self._newer_snapshot(loaded)
+            newest = newer or loaded.tail.snapshot
+            if newest is not None and newest.is_sound and config.max_retention_ms >= 0:
+                self._retention.remove_expired(
+                    snapshot_end_offset=newest.end_offset, older_than_ms=now_ms - config.max_retention_ms
+                )
+        except (OSError, KafkalogError) as error:
+            _LOG.warning("after a commit, which is made, looking after the metadata log failed: %s", error)
+        finally:
+            self._lock.release()
+        return newer
+
+    def _config_of(self, image: MetadataImage) -> MetadataLogConfig:
+        properties = broker_configs(image)
+        if self._config is None or properties is not self._properties:
+            self._properties, self._config = properties, MetadataLogConfig.from_properties(properties)
+        return self._config
+
+    def _newer_snapshot(self, loaded: LoadedImage) -> KnownSnapshot | None:
+        """One that another process has written since this process last knew of one, else a new one.
+
+        How much was committed after another's is not known here: that counts as nothing, and the next one comes later.
+        """
+        known = loaded.tail.snapshot
+        pointed = self._snapshots.pointed_to()
+        if pointed is None or pointed[0] <= (0 if known is None else known.end_offset):
+            return self._snapshots.write(loaded.image)
+        end_offset, size_bytes = pointed
+        if end_offset > loaded.image.next_offset:
+            return None  # of commits that this process has not seen
+        return KnownSnapshot(end_offset, size_bytes, loaded.image.last_timestamp_ms, is_sound=False)

@@ -1,0 +1,55 @@
+"""A small file that holds one offset of the commit log as a hint. Written over in place, never waited for.
+
+    00000000000000000194 9b1c2f7e\\n     20 digits, a blank, the CRC-32C of the digits
+
+What it says may be late, never early: who writes it has done what it tells of. A crash or a power failure leaves it as
+it was, short, or mixed; what the CRC does not confirm counts as no hint.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.record.crc32c import crc32c
+from pyspark_kafkalog.storage.filesystem import FileSystem
+
+_DIGITS: Final = 20
+_SIZE_BYTES: Final = _DIGITS + 10
+
+
+def _text(offset: int) -> bytes:
+    digits = b"%020d" % offset
+    return b"%s %08x\n" % (digits, crc32c(digits))
+
+
+class OffsetHint:
+    """The hint in one file."""
+
+    def __init__(self, path: Path, fs: FileSystem) -> None:
+        self.path = path
+        self._fs = fs
+
+    def read(self) -> int | None:
+        """The offset, or None when there is no file or its bytes are no hint. Raises OSError when it cannot be read."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            data = os.read(fd, _SIZE_BYTES + 1)
+        finally:
+            os.close(fd)
+        digits = data[:_DIGITS]
+        if len(data) != _SIZE_BYTES or not digits.isdigit() or data != _text(int(digits)):
+            return None
+        return int(digits)
+
+    def write(self, offset: int) -> None:
+        """Replace the hint. Raises OSError."""
+        fd = self._fs.open(self.path, os.O_WRONLY | os.O_CREAT)
+        try:
+            self._fs.pwrite_all(fd, _text(offset), 0)
+        finally:
+            self._fs.close(fd)

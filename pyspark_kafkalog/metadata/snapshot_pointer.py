@@ -1,0 +1,33 @@
+"""Which snapshot is the newest: a hint, so that opening a root need not list its metadata directory.
+
+    __cluster_metadata-0/kafkalog-newest-snapshot     the snapshot's file name and a line end
+
+Replaced by a rename after the snapshot is there. A crash in between leaves the name of the one before: that costs
+reading more commits. Without the file, or when what it names is gone or damaged, the directory is listed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.metadata.snapshot_file import SnapshotId
+from pyspark_kafkalog.storage.filesystem import FileSystem
+
+POINTER_FILE: Final = "kafkalog-newest-snapshot"
+_MAX_BYTES: Final = 64
+
+
+def read_pointer(directory: Path) -> SnapshotId | None:
+    """The snapshot that the pointer names, None when it names none. Raises OSError when it cannot be read."""
+    try:
+        with (directory / POINTER_FILE).open("rb") as file:
+            data = file.read(_MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    return SnapshotId.parse(data.decode("ascii", errors="replace").removesuffix("\n"))
+
+
+def write_pointer(directory: Path, snapshot: SnapshotId, fs: FileSystem) -> None:
+    """Make `snapshot` the one that is named, durably. Raises OSError."""
+    fs.write_file_atomic(directory / POINTER_FILE, f"{snapshot.file_name}\n".encode("ascii"))
