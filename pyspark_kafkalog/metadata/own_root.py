@@ -42,6 +42,7 @@ class OwnRoot:
         self._store = store
         self._clock = clock
         self._fs = fs
+        self._unsure: dict[str, int] = {}
 
     def refresh(self) -> None:
         self._store.refresh()
@@ -175,13 +176,11 @@ class OwnRoot:
     def commit_staged(
         self, staged: Sequence[StagedFile], *, transaction: WriteTransaction | None, flush: FlushMode
     ) -> CommitResult:
-        from pyspark_kafkalog.metadata.write_commit import commit_staged  # the engine: not for those who just look
+        from pyspark_kafkalog.metadata.write_commit import WriteCommitter  # the engine: not for those who just look
 
         fs = flushing_file_system(self._fs, flush)
         store = self._store if fs is self._fs else MetadataStore(self.path, clock=self._clock, fs=fs)
-        result = commit_staged(
-            store, staged, transaction=transaction, broker_config=_broker_config, clock=self._clock, fs=fs
-        )
+        result = WriteCommitter(store, _broker_config, self._clock, fs, self._unsure).commit(staged, transaction)
         if store is not self._store:
             self._store.refresh()
         return result

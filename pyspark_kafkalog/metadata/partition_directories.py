@@ -36,6 +36,12 @@ def ensure_partition_directories(root: Path, topic: TopicImage, fs: FileSystem) 
         fs.fsync_dir(root)
 
 
+def ensure_partition_directory(root: Path, topic_partition: TopicPartition, topic_id: str, fs: FileSystem) -> None:
+    """Make one partition's directory if it is not there; see `ensure_partition_directories`."""
+    if _ensure(root, topic_partition, topic_id, fs):
+        fs.fsync_dir(root)
+
+
 def _ensure(root: Path, topic_partition: TopicPartition, topic_id: str, fs: FileSystem) -> bool:
     directory = root / str(topic_partition)
     if _topic_id_of(directory) == topic_id:

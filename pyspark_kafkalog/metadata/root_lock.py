@@ -1,7 +1,8 @@
 """The root's `.lock`: one writer at a time moves data and commits; readers never take it.
 
 An flock on an empty file, held by an open descriptor: the kernel lets go of it when the holder ends, however it ends,
-so a crash leaves nothing to clean up. Correctness does not hang on it: the commit log's put-if-absent decides.
+so a crash leaves nothing to clean up. What is committed is decided by the commit log's put-if-absent, lock or not; the
+lock keeps two writers from putting their bytes into the same segment.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ def root_lock(root: Path, *, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S, fs: File
         raise LogDirError(f"cannot open the lock file {path}: {error}") from error
     try:
         _acquire(fd, path, timeout_s)
-        yield
+        try:
+            yield
+        finally:
+            # Closing is not enough: a child that another thread has forked meanwhile holds the descriptor too.
+            fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         fs.close(fd)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -195,7 +196,12 @@ class BrokerConfig:
 
     def log_config(self, topic_overrides: Mapping[str, str] | None = None) -> LogConfig:
         """The configuration of a topic with `topic_overrides` in a log directory with these settings."""
-        return LogConfig.from_properties(topic_overrides, self.properties)
+        return _topic_config(frozenset((topic_overrides or {}).items()), frozenset(self.properties.items()))
+
+
+@lru_cache(maxsize=256)
+def _topic_config(overrides: frozenset[tuple[str, str]], properties: frozenset[tuple[str, str]]) -> LogConfig:
+    return LogConfig.from_properties(dict(overrides), dict(properties))
 
 
 def _check_dedupe_buffer(config: BrokerConfig) -> None:

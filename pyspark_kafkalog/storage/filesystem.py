@@ -19,8 +19,11 @@ _COPY_CHUNK_BYTES: Final = 8 << 20
 class FileSystem:
     """The local POSIX file system. Tests subclass it to inject faults and kills.
 
-    Files are handled by descriptor (`open`, `pwrite_all`, `fsync`, `close`), names by path.
+    Files are handled by descriptor (`open`, `pwrite_all`, `fsync`, `close`), names by path. `waits_for_disk` says
+    whether `fsync` takes its time.
     """
+
+    waits_for_disk = True
 
     def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
         """os.open with O_CLOEXEC; the umask decides the mode."""

@@ -27,6 +27,8 @@ UNFLUSHED_MARKER: Final = ".unflushed"
 class UnflushedFileSystem(FileSystem):
     """`inner`, without its waits for the disk."""
 
+    waits_for_disk = False
+
     def __init__(self, inner: FileSystem) -> None:
         self._inner = inner
 

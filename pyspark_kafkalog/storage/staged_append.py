@@ -60,7 +60,7 @@ def append_staged(log: UnifiedLog, staged: StagedFile, *, leader_epoch: int, dur
         _check_size(fd, staged, path)
         if stamps:
             _append_stamped(log, fd, batches, path)
-        elif not _adopt(log, path, batches):
+        elif not _adopt(log, path, fd, batches):
             _append_copied(log, fd, batches)
     finally:
         os.close(fd)
@@ -88,10 +88,14 @@ def _final_table(
     return batches
 
 
-def _adopt(log: UnifiedLog, path: Path, batches: NDArray[np.void]) -> bool:
-    """Make the file a segment by itself if it is large and would not roll inside; says whether it did."""
+def _adopt(log: UnifiedLog, path: Path, fd: int, batches: NDArray[np.void]) -> bool:
+    """Make the file a segment by itself if it is large and would not roll inside; says whether it did.
+
+    Both names then stand for the same bytes, so a file that has another name already is left alone: what the other
+    name is for is not known here, and must not see its headers change.
+    """
     size_bytes = int(batches["size_bytes"].sum())
-    if size_bytes < min(ADOPT_BYTES, log.config.segment_bytes // 2):
+    if size_bytes < min(ADOPT_BYTES, log.config.segment_bytes // 2) or os.fstat(fd).st_nlink > 1:
         return False
     segment = log.roll()
     if segment.plan(batches, now_ms=log.clock()).count < len(batches):

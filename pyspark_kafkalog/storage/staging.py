@@ -38,7 +38,7 @@ class StagedFile:
     @property
     def write_id(self) -> str:
         """The id of the write that the file is part of."""
-        return self.name.rpartition("-")[0]
+        return write_id_of(self.name)
 
     @property
     def records_count(self) -> int:
@@ -46,6 +46,11 @@ class StagedFile:
 
     def path(self, root: Path) -> Path:
         return root / str(self.topic_partition) / self.name
+
+
+def write_id_of(name: str) -> str:
+    """The write id in a staged file's name."""
+    return name.rpartition("-")[0]
 
 
 class StagedFileWriter:

@@ -1,0 +1,69 @@
+"""Clean-up of abandoned staged files: what tasks, drivers and machines that died have left, and nobody will commit.
+
+    <root>/<topic>-<partition>/<write id>-<task>.staged
+
+A write is alive while any of its files, in whatever partition, is younger than `staging.retention.ms`. Commits meet
+staged files of others in the partitions they write to, and look after the old ones among them once they are done. So as
+not to look for the younger files of a long write each time, the old ones get the time of its youngest. A crash in
+between leaves files to the next commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.names import STAGED_SUFFIX, parse_partition_dir
+from pyspark_kafkalog.storage.staging import write_id_of
+
+_NS_A_MS = 1_000_000
+
+
+def remove_abandoned(root: Path, seen: Iterable[Path], *, now_ms: int, retention_ms: int, fs: FileSystem) -> None:
+    """Remove the files of all writes that a file in `seen` is of and that are abandoned. Never raises OSError."""
+    too_old_ns = (now_ms - retention_ms) * _NS_A_MS
+    suspects = {write_id_of(path.name) for path in seen if (_modified_ns(path) or too_old_ns + 1) <= too_old_ns}
+    if not suspects:
+        return
+    files: dict[str, dict[Path, int]] = {}
+    with contextlib.suppress(OSError):
+        for path in _staged_files(root):
+            write_id = write_id_of(path.name)
+            modified_ns = _modified_ns(path) if write_id in suspects else None
+            if modified_ns is not None:
+                files.setdefault(write_id, {})[path] = modified_ns
+        for ages in files.values():
+            _settle(ages, too_old_ns, fs)
+
+
+def _settle(ages: dict[Path, int], too_old_ns: int, fs: FileSystem) -> None:
+    """Remove one write's files, or make them as young as the youngest of them."""
+    youngest_ns = max(ages.values())
+    for path, modified_ns in ages.items():
+        with contextlib.suppress(OSError):
+            if youngest_ns <= too_old_ns:
+                fs.unlink_if_there(path)
+            elif modified_ns <= too_old_ns:
+                os.utime(path, ns=(youngest_ns, youngest_ns))
+
+
+def _staged_files(root: Path) -> Iterable[Path]:
+    with os.scandir(root) as directories:
+        for directory in directories:
+            if parse_partition_dir(directory.name) is None:
+                continue
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+                for entry in entries:
+                    if entry.name.endswith(STAGED_SUFFIX):
+                        yield Path(entry.path)
+
+
+def _modified_ns(path: Path) -> int | None:
+    """When the file was written last; None when it is gone."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
