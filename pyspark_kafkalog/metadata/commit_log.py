@@ -40,7 +40,6 @@ from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record, enc
 from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, encode_batch
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
 #: A commit file above this is damaged: reading it would not be bounded. Room for 100,000 partitions' states.
@@ -165,15 +164,8 @@ class CommitLog:
             "the later commits",
         )
 
-    def publish(
-        self,
-        base_offset: int,
-        records: Sequence[MetadataRecord],
-        *,
-        timestamp_ms: int,
-        flush: FlushMode = "fsync",
-    ) -> Commit:
-        """Make `records` the commit at `base_offset`, made at `timestamp_ms`, durably as `flush` has it, or raise.
+    def publish(self, base_offset: int, records: Sequence[MetadataRecord], *, timestamp_ms: int) -> Commit:
+        """Make `records` the commit at `base_offset`, made at `timestamp_ms`, durably, or raise.
 
         Raises CommitConflictError when another commit is there; OSError when writing failed before the call that
         decides, so there is no commit; CommitStateUnknownError when that call or one after it failed: look for the
@@ -181,12 +173,11 @@ class CommitLog:
         """
         data = _encode_commit(base_offset, records, timestamp_ms)
         path = self.path(base_offset)
-        fs = flushing_file_system(self._fs, flush)
-        temporary = self._write_temporary(path, data, fs)
+        temporary = self._write_temporary(path, data)
         try:
-            fs.link(temporary, path)
-            fs.unlink(temporary)
-            fs.fsync_dir(self.directory)
+            self._fs.link(temporary, path)
+            self._fs.unlink(temporary)
+            self._fs.fsync_dir(self.directory)
         except FileExistsError:
             self._discard(temporary)
             raise CommitConflictError(f"another writer made the commit at offset {base_offset} first") from None
@@ -196,11 +187,12 @@ class CommitLog:
                 f"publishing {path} failed, the commit may be there or not: {error}"
             ) from error
         commit = Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data))
-        if flush == "fsync":
-            self._note_head(commit.next_offset)
+        self._note_head(commit.next_offset)
         return commit
 
     def _note_head(self, next_offset: int) -> None:
+        if not self._fs.waits_for_disk:
+            return  # after a power failure the log may be shorter
         try:
             self._head.write(next_offset)
         except OSError as error:
@@ -210,15 +202,15 @@ class CommitLog:
         """Make the names of all commits that are there durable."""
         self._fs.fsync_dir(self.directory)
 
-    def _write_temporary(self, path: Path, data: bytes, fs: FileSystem) -> Path:
+    def _write_temporary(self, path: Path, data: bytes) -> Path:
         temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
-        fd = fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        fd = self._fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:
-                fs.pwrite_all(fd, data, 0)
-                fs.fsync(fd)
+                self._fs.pwrite_all(fd, data, 0)
+                self._fs.fsync(fd)
             finally:
-                fs.close(fd)
+                self._fs.close(fd)
         except OSError:
             self._discard(temporary)
             raise

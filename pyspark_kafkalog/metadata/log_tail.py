@@ -17,7 +17,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 class KnownSnapshot:
     """A snapshot that is there: the offset it ends at, its size, the time (ms) of the last commit in it.
 
-    `is_sound`: this process has read it whole or written it, so what it holds may go from the log.
+    `is_sound`: this process has read it whole, or written it and waited for the disk, so what it holds may go.
     """
 
     end_offset: int

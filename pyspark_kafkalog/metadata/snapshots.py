@@ -112,7 +112,7 @@ class Snapshots:
             fs=self._fs,
         )
         write_pointer(self._directory, SnapshotId(image.next_offset, LEADER_EPOCH), self._fs)
-        return KnownSnapshot(image.next_offset, size_bytes, image.last_timestamp_ms, is_sound=True)
+        return KnownSnapshot(image.next_offset, size_bytes, image.last_timestamp_ms, is_sound=self._fs.waits_for_disk)
 
 
 def _is_own(snapshot: SnapshotId) -> bool:

@@ -50,7 +50,6 @@ from pyspark_kafkalog.metadata.log_tail import LoadedImage
 from pyspark_kafkalog.metadata.records import FORMAT_VERSION, MetadataRecord, record
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.flush_mode import FlushMode
 from pyspark_kafkalog.storage.names import encode_uuid
 
 __all__ = ["CommitOutcome", "MetadataStore", "is_ours", "time_ms"]
@@ -214,9 +213,7 @@ class MetadataStore:
         if image.format_version is not None and image.format_version != FORMAT_VERSION:
             raise unknown_format_error(str(file), str(image.format_version))
 
-    def commit(
-        self, build: Build, *, operation: str, max_attempts: int = _MAX_ATTEMPTS, flush: FlushMode = "fsync"
-    ) -> CommitOutcome:
+    def commit(self, build: Build, *, operation: str, max_attempts: int = _MAX_ATTEMPTS) -> CommitOutcome:
         """Publish the records that `build` makes from the newest image; again from a newer one when another was first.
 
         `build` may return no records: then nothing is published. What it raises ends the commit. `operation` is one
@@ -236,7 +233,7 @@ class MetadataStore:
                 return CommitOutcome(image, None)
             header = record("CommitRecord", commitId=commit_id, operation=operation)
             try:
-                return self._publish(image, (header, *records), flush)
+                return self._publish(image, (header, *records))
             except CommitConflictError as error:
                 failure = error
             except CommitStateUnknownError as error:
@@ -266,14 +263,14 @@ class MetadataStore:
             ) from error
         return own
 
-    def _publish(self, image: MetadataImage, records: tuple[MetadataRecord, ...], flush: FlushMode) -> CommitOutcome:
+    def _publish(self, image: MetadataImage, records: tuple[MetadataRecord, ...]) -> CommitOutcome:
         timestamp_ms = self._clock()
         next_offset = image.next_offset + len(records)
         delta = start_delta(image, base_offset=image.next_offset, timestamp_ms=timestamp_ms)
         delta.replay(records)
         after = delta.build(next_offset)
         check_invariants(image, after, delta.touched)
-        commit = self.log.publish(image.next_offset, records, timestamp_ms=timestamp_ms, flush=flush)
+        commit = self.log.publish(image.next_offset, records, timestamp_ms=timestamp_ms)
         with self._refresh_lock:
             loaded = self._loaded
             if loaded.image is image:
