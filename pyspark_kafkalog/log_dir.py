@@ -24,10 +24,10 @@ from pyspark_kafkalog.errors import (
     ReadOnlyLogDirError,
     UnknownTopicError,
 )
+from pyspark_kafkalog.metadata.bootstrap import is_vacant
 from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
 from pyspark_kafkalog.metadata.commit_result import CommitResult
 from pyspark_kafkalog.metadata.own_root import OwnRoot
-from pyspark_kafkalog.metadata.root_lock import LOCK_FILE
 from pyspark_kafkalog.metadata.store import MetadataStore, is_ours, time_ms
 from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.broker_config import BrokerConfig
@@ -109,11 +109,12 @@ class LogDir:
         Also when others do the same at once, and after a crash in the middle of it.
         """
         root = Path(path)
-        try:
-            return cls.open(root, clock=clock, fs=fs)
-        except LogDirError:
-            if not (is_ours(root) or _is_vacant(root)):
-                raise
+        if not is_vacant(root):
+            try:
+                return cls.open(root, clock=clock, fs=fs)
+            except LogDirError:
+                if not is_ours(root):
+                    raise
         try:
             return cls.create(root, clock=clock, fs=fs)
         except LogDirError:
@@ -359,8 +360,3 @@ class LogDir:
                 f"{self.path} is a Kafka broker's log directory: it can be read, not written to or reconfigured"
             )
         return self._root
-
-
-def _is_vacant(root: Path) -> bool:
-    """Whether there is nothing at `root`, or a directory with nothing but perhaps the lock of whoever makes it ours."""
-    return not root.exists() or (root.is_dir() and all(entry.name == LOCK_FILE for entry in root.iterdir()))

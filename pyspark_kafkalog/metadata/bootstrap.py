@@ -17,7 +17,7 @@ from typing import Final
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.commit_log import CommitLog
 from pyspark_kafkalog.metadata.records import FORMAT_VERSION, MetadataRecord, record
-from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from pyspark_kafkalog.storage.names import (
@@ -112,12 +112,27 @@ def _make_dir(directory: Path, fs: FileSystem) -> None:
         raise LogDirError(f"{directory} is not a directory")
 
 
+def is_vacant(root: Path) -> bool:
+    """Whether a root of ours may be made at `root`: nothing is there, an empty directory, or one just begun."""
+    if not root.exists():
+        return True
+    return root.is_dir() and all(entry.name == LOCK_FILE or _is_begun(entry) for entry in root.iterdir())
+
+
+def _is_begun(entry: Path) -> bool:
+    """Whether it is a metadata log's directory of ours as a crash before the marker leaves it."""
+    return (
+        entry.name == METADATA_DIR
+        and entry.is_dir()
+        and all(child.name.startswith(FORMAT_MARKER) for child in entry.iterdir())
+    )
+
+
 def _refuse_foreign(root: Path) -> None:
     if is_ours(root):
         return
     for entry in root.iterdir():
-        begun = entry.name == METADATA_DIR and all(child.name.startswith(FORMAT_MARKER) for child in entry.iterdir())
-        if entry.name == META_PROPERTIES or (parse_partition_dir(entry.name) is not None and not begun):
+        if entry.name == META_PROPERTIES or (parse_partition_dir(entry.name) is not None and not _is_begun(entry)):
             raise ReadOnlyLogDirError(
                 f"{root} holds {entry.name}, so it is a Kafka broker's log directory: it can be read, not written to"
             )

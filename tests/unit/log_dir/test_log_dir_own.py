@@ -326,6 +326,14 @@ def test_root_half_made_by_a_crash_cannot_be_opened(tmp_path: Path) -> None:
     assert LogDir.open_or_create(root).topics() == ()
 
 
+def test_root_whose_making_was_killed_before_its_marker_is_taken_for_a_brokers(tmp_path: Path) -> None:
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    (tmp_path / ".lock").touch()
+    log_dir = LogDir.open_or_create(tmp_path)
+    log_dir.append("orders", _table(0, 1))
+    assert log_dir.read("orders").num_rows == 1
+
+
 _READ_AS_NOBODY = """
 import os, sys
 from pyspark_kafkalog import LogDir
