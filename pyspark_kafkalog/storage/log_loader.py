@@ -93,7 +93,11 @@ def create_segment(
         created_ms=now_ms,
         jitter_ms=roll_jitter_ms(directory, base_offset, config, rng),
     )
-    segment.create()
+    try:
+        segment.create()
+    except BaseException:
+        segment.close_files()
+        raise
     return segment
 
 
