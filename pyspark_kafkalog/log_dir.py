@@ -103,6 +103,28 @@ class LogDir:
         return cls(root, clock=clock, fs=fs)
 
     @classmethod
+    def adopt(
+        cls,
+        path: str | Path,
+        *,
+        server_properties: str | Path | None = None,
+        create_missing: bool = False,
+        clock: Callable[[], int] = time_ms,
+        fs: FileSystem = LOCAL,
+    ) -> LogDir:
+        """Make the log directory of a stopped Kafka broker ours, in place, and open it; one of ours is just opened.
+
+        Nothing is copied; an unclean log is recovered as by the broker. `server_properties` is the broker's
+        configuration file, whose settings for topics are kept. `create_missing` makes the partitions, empty, that
+        topics have elsewhere. Raises LogDirError for a running broker's directory, and for what cannot be adopted.
+        """
+        from pyspark_kafkalog.metadata.adopt import adopt  # the engine: not for those who just look
+
+        properties = None if server_properties is None else Path(server_properties)
+        adopt(Path(path), server_properties=properties, create_missing=create_missing, clock=clock, fs=fs)
+        return cls.open(path, clock=clock, fs=fs)
+
+    @classmethod
     def open_or_create(cls, path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> LogDir:
         """Open the log directory at `path`; where there is nothing, or an empty directory, make one of ours.
 
@@ -357,6 +379,7 @@ class LogDir:
     def _own(self) -> OwnRoot:
         if isinstance(self._root, ForeignRoot):
             raise ReadOnlyLogDirError(
-                f"{self.path} is a Kafka broker's log directory: it can be read, not written to or reconfigured"
+                f"{self.path} is a Kafka broker's log directory: it can be read, not written to or reconfigured; "
+                "kafkalog adopt makes it one of this package's"
             )
         return self._root

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 _COMMANDS: Final = {
+    "adopt": ("pyspark_kafkalog.tools.adopt", "make a Kafka broker's log directory ours, in place"),
     "configs": (
         "pyspark_kafkalog.tools.configs",
         "describe and change configurations of topics and brokers",

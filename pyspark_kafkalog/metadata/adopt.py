@@ -1,0 +1,324 @@
+"""A broker's directory becomes ours in place: nothing is copied, and a broker can still mount what was taken over.
+
+    1  refuse a running broker, take its lock; make the plan, which changes nothing
+    2  unlink .kafka_cleanshutdown: from here on a broker, or the next try, recovers
+    3  strays renamed, missing partitions made, topic ids written where they lack
+    4  each log recovered as by the broker, and closed; its state is known now
+    5  our metadata log built whole in a directory of its own, with the states of all partitions
+    6  the broker's metadata log renamed to `__cluster_metadata-0.kafka-stray`, which Kafka passes over
+    7  ours renamed to `__cluster_metadata-0`: this decides
+
+Up to 7 the root is the broker's: it may start again after a crash, or adopting may, which does all steps once more from
+what it finds. After 7 it is ours, with all that was committed in 5.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import DiskFormatError, LogDirError
+from pyspark_kafkalog.metadata.adopt_lock import adoption_lock, refuse_signs_of_life
+from pyspark_kafkalog.metadata.adopt_logs import AdoptedLog, LogFacts, adopt_log
+from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR, WORK_DIR, AdoptionPlan, TopicPlan, make_plan
+from pyspark_kafkalog.metadata.bootstrap import FORMAT_MARKER, METADATA_DIR, is_ours, metadata_dir
+from pyspark_kafkalog.metadata.broker_configs import broker_config_record
+from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE
+from pyspark_kafkalog.metadata.records import MetadataRecord, partition_state_record, record
+from pyspark_kafkalog.metadata.store import MetadataStore, time_ms
+from pyspark_kafkalog.storage.clean_shutdown import remove_clean_shutdown
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.log_reader import LogReader
+from pyspark_kafkalog.storage.meta_properties import write_meta_properties
+from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import REPLICATION_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.partition_metadata import read_topic_id, write_topic_id
+
+_MARKER_TEXT: Final = b"version=1\n"
+_OPERATION: Final = "adopt"
+_PARALLEL_LOGS: Final = 8
+_PARTITIONS_PER_COMMIT: Final = 10_000
+#: Brokers are given producer ids in blocks of this size, of which one may have handed out any.
+_PRODUCER_ID_BLOCK: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedPartition:
+    """A partition that was taken over: offsets [log_start_offset, high_watermark), and what was found on the way.
+
+    `cut_bytes` of a damaged tail went, as in a broker's recovery. `last_stable_offset` is below the high watermark
+    where a transaction was open: nobody will end it now.
+    """
+
+    topic_partition: TopicPartition
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    leader_epoch: int
+    cut_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What adopting did, or with `dry_run` would do. `was_ours`: the root was ours already, and nothing was done.
+
+    `topics` with their ids; `partitions` is empty in a dry run, when no log has been opened yet.
+    """
+
+    root: Path
+    topics: Mapping[str, str]
+    partitions: tuple[AdoptedPartition, ...]
+    next_producer_id: int
+    kept_metadata: Path | None
+    notes: tuple[str, ...]
+    dry_run: bool = False
+    was_ours: bool = False
+
+
+def adopt(
+    root: Path,
+    *,
+    server_properties: Path | None = None,
+    create_missing: bool = False,
+    dry_run: bool = False,
+    clock: Callable[[], int] = time_ms,
+    rng: random.Random | None = None,
+    fs: FileSystem = LOCAL,
+) -> Adoption:
+    """Make the broker's directory `root` ours; run it again after a crash. With `dry_run` only see whether it can be.
+
+    `server_properties` is the broker's configuration file, whose settings for topics are kept as those of the root;
+    `create_missing` makes partitions that the root does not hold, empty.
+
+    Raises LogDirError for a running broker's directory, for what is none, and for what `make_plan` refuses;
+    DiskFormatError for a damaged log that a broker would refuse as well.
+    """
+    rng = rng if rng is not None else random.SystemRandom()
+    if not root.is_dir():
+        raise LogDirError(f"{root} is not a directory")
+    with adoption_lock(root, fs=fs, create=not dry_run):
+        if is_ours(root):
+            return _finish(root)
+        refuse_signs_of_life(root)
+        plan = make_plan(root, server_properties=server_properties, create_missing=create_missing, rng=rng)
+        _check_ends(plan)
+        if dry_run:
+            return _outcome(plan, {}, plan.next_producer_id, dry_run=True)
+        _prepare_directories(plan, fs)
+        logs = _adopt_logs(plan, clock, fs)
+        next_producer_id = _next_producer_id(plan, logs)
+        _build(plan, logs, next_producer_id, clock, rng, fs)
+        _take_over(plan, fs)
+        return _outcome(plan, logs, next_producer_id)
+
+
+def _finish(root: Path) -> Adoption:
+    """What an adoption left that was stopped after it had decided."""
+    shutil.rmtree(root / WORK_DIR, ignore_errors=True)
+    store = MetadataStore.open(root)
+    topics = {name: topic.topic_id for name, topic in store.image.topics.items()}
+    return Adoption(
+        root=root,
+        topics=topics,
+        partitions=(),
+        next_producer_id=store.image.next_producer_id,
+        kept_metadata=_if_there(root / KEPT_METADATA_DIR),
+        notes=(),
+        was_ours=True,
+    )
+
+
+def _check_ends(plan: AdoptionPlan) -> None:
+    """After a clean shutdown each log must reach its high watermark whole, for then nothing would recover it.
+
+    Checked before anything is changed: `.kafka_cleanshutdown` goes first, and the next try would cut the damage off.
+    """
+    if not plan.clean_shutdown:
+        return
+    high_watermarks = _high_watermarks(plan.root)
+    for topic_partition in _partitions(plan):
+        high_watermark = high_watermarks.get(topic_partition, 0)
+        if high_watermark > plan.log_starts.get(topic_partition, 0):
+            LogReader(plan.root / str(topic_partition), topic_partition).check_end(high_watermark)
+
+
+def _high_watermarks(root: Path) -> Mapping[TopicPartition, int]:
+    try:
+        return read_offset_checkpoint(root / REPLICATION_OFFSET_CHECKPOINT)
+    except DiskFormatError:
+        return {}
+
+
+def _partitions(plan: AdoptionPlan) -> Iterator[TopicPartition]:
+    """The partitions that have a directory."""
+    for topic in plan.topics:
+        missing = set(topic.missing)
+        for number in range(topic.partitions_count):
+            if number not in missing:
+                yield TopicPartition(topic.name, number)
+
+
+def _prepare_directories(plan: AdoptionPlan, fs: FileSystem) -> None:
+    remove_clean_shutdown(plan.root, fs=fs)
+    fs.fsync_dir(plan.root)
+    for stray in plan.strays:
+        fs.rename(plan.root / str(stray), plan.root / f"{stray}.{uuid.uuid4().hex}-stray")
+    for topic in plan.topics:
+        for number in topic.missing:
+            fs.mkdir(plan.root / str(TopicPartition(topic.name, number)))
+        for number in range(topic.partitions_count):
+            path = plan.root / str(TopicPartition(topic.name, number)) / PARTITION_METADATA
+            if not _says(path, topic.topic_id):
+                write_topic_id(path, topic.topic_id, fs=fs)
+    fs.fsync_dir(plan.root)
+
+
+def _says(path: Path, topic_id: str) -> bool:
+    try:
+        return read_topic_id(path) == topic_id
+    except (FileNotFoundError, DiskFormatError):
+        return False
+
+
+def _adopt_logs(plan: AdoptionPlan, clock: Callable[[], int], fs: FileSystem) -> Mapping[TopicPartition, AdoptedLog]:
+    def adopt_one(topic: TopicPlan, topic_partition: TopicPartition) -> AdoptedLog:
+        facts = LogFacts(
+            recovery_point=plan.recovery_points.get(topic_partition, 0),
+            log_start_offset=plan.log_starts.get(topic_partition, 0),
+            leader_epoch=topic.leader_epochs.get(topic_partition.partition, -1),
+            clean_shutdown=plan.clean_shutdown,
+        )
+        return adopt_log(
+            plan.root / str(topic_partition),
+            plan.broker_config.log_config(topic.configs),
+            facts,
+            producer_id_expiration_ms=plan.broker_config.producer_id_expiration_ms,
+            clock=clock,
+            fs=fs,
+        )
+
+    wanted = [
+        (topic, TopicPartition(topic.name, number)) for topic in plan.topics for number in range(topic.partitions_count)
+    ]
+    if not wanted:
+        return {}
+    with ThreadPoolExecutor(max_workers=min(len(wanted), _PARALLEL_LOGS)) as pool:
+        adopted = pool.map(adopt_one, *zip(*wanted, strict=True))
+        return {topic_partition: log for (_, topic_partition), log in zip(wanted, adopted, strict=True)}
+
+
+def _next_producer_id(plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog]) -> int:
+    """Above any id that the cluster has handed out, as far as it can be told."""
+    largest = max((log.largest_producer_id for log in logs.values()), default=-1)
+    if largest < 0:
+        return plan.next_producer_id
+    return max(plan.next_producer_id, (largest // _PRODUCER_ID_BLOCK + 1) * _PRODUCER_ID_BLOCK)
+
+
+def _build(
+    plan: AdoptionPlan,
+    logs: Mapping[TopicPartition, AdoptedLog],
+    next_producer_id: int,
+    clock: Callable[[], int],
+    rng: random.Random,
+    fs: FileSystem,
+) -> None:
+    """Make our metadata log, all of it durable, in a root of its own inside the root."""
+    work = plan.root / WORK_DIR
+    if work.exists():
+        shutil.rmtree(work)
+    fs.mkdir(work)
+    fs.mkdir(metadata_dir(work))
+    # With the marker the identity beside it is taken for that of a root of ours that is not finished.
+    fs.write_file_atomic(metadata_dir(work) / FORMAT_MARKER, _MARKER_TEXT)
+    write_meta_properties(work / META_PROPERTIES, plan.properties, fs=fs)
+    if not (plan.root / META_PROPERTIES).exists():
+        write_meta_properties(plan.root / META_PROPERTIES, plan.properties, fs=fs)
+    store = MetadataStore.create(work, clock=clock, rng=rng, fs=fs)
+    for records in _commits(plan, logs, next_producer_id):
+        store.commit(lambda image, records=records: records, operation=_OPERATION)  # type: ignore[misc]
+
+
+def _commits(
+    plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog], next_producer_id: int
+) -> Iterator[list[MetadataRecord]]:
+    """The records of all topics, in commits of a bounded size; the first one says what holds for the root too."""
+    records = [broker_config_record(name, value) for name, value in sorted(plan.broker_config.properties.items())]
+    if next_producer_id:
+        records.append(record("ProducerIdsRecord", brokerId=plan.properties.node_id, nextProducerId=next_producer_id))
+    partitions = 0
+    for topic in plan.topics:
+        records.append(record("TopicRecord", name=topic.name, topicId=topic.topic_id))
+        records.extend(
+            record("ConfigRecord", resourceType=TOPIC_RESOURCE, resourceName=topic.name, name=name, value=value)
+            for name, value in topic.configs.items()
+        )
+        for number in range(topic.partitions_count):
+            log = logs[TopicPartition(topic.name, number)]
+            records.append(_partition_record(plan, topic, number, log))
+            records.append(partition_state_record(topic.topic_id, number, log.state))
+            partitions += 1
+            if partitions % _PARTITIONS_PER_COMMIT == 0:
+                yield records
+                records = []
+    if records:
+        yield records
+
+
+def _partition_record(plan: AdoptionPlan, topic: TopicPlan, number: int, log: AdoptedLog) -> MetadataRecord:
+    node_id = plan.properties.node_id
+    return record(
+        "PartitionRecord",
+        partitionId=number,
+        topicId=topic.topic_id,
+        replicas=(node_id,),
+        isr=(node_id,),
+        leader=node_id,
+        leaderEpoch=log.state.leader_epoch,
+        partitionEpoch=0,
+        directories=(plan.properties.directory_id,),
+    )
+
+
+def _take_over(plan: AdoptionPlan, fs: FileSystem) -> None:
+    root = plan.root
+    if plan.metadata_dir == root / METADATA_DIR:
+        fs.rename(plan.metadata_dir, root / KEPT_METADATA_DIR)
+        fs.fsync_dir(root)
+    fs.rename(metadata_dir(root / WORK_DIR), metadata_dir(root))
+    fs.fsync_dir(root)
+    shutil.rmtree(root / WORK_DIR, ignore_errors=True)
+
+
+def _outcome(
+    plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog], next_producer_id: int, *, dry_run: bool = False
+) -> Adoption:
+    return Adoption(
+        root=plan.root,
+        topics={topic.name: topic.topic_id for topic in plan.topics},
+        partitions=tuple(
+            AdoptedPartition(
+                topic_partition,
+                log.state.log_start_offset,
+                log.state.log_end_offset,
+                log.state.last_stable_offset,
+                log.state.leader_epoch,
+                log.cut_bytes,
+            )
+            for topic_partition, log in logs.items()
+        ),
+        next_producer_id=next_producer_id,
+        kept_metadata=None if plan.metadata_dir is None else plan.root / KEPT_METADATA_DIR,
+        notes=plan.notes,
+        dry_run=dry_run,
+    )
+
+
+def _if_there(path: Path) -> Path | None:
+    return path if path.exists() else None

@@ -1,0 +1,113 @@
+"""Keeping a broker, and any other adoption, away from a root while it is adopted; refusing one that a broker is using.
+
+A broker holds a POSIX record lock on `.lock` as long as it runs, which the kernel drops when the process ends, however
+it ends. The lock taken here, on the same file, is both: an flock, as by writers of this package, and an open file
+description lock, which excludes a broker's. Both on one descriptor, for on NFS they are the same.
+
+Over a file system that does not carry locks between hosts, a broker on another host shows in another way: it writes
+`replication-offset-checkpoint` every five seconds. That file is watched when it is fresh and there was no clean
+shutdown.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.metadata.root_lock import LOCK_FILE
+from pyspark_kafkalog.storage.clean_shutdown import was_clean_shutdown
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.offset_checkpoints import RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT
+
+#: A checkpoint written within this time may be a running broker's (replica.high.watermark.checkpoint.interval.ms: 5 s).
+FRESH_S: Final = 15.0
+WATCH_S: Final = 11.0
+_POLL_S: Final = 0.25
+_WATCHED: Final = (REPLICATION_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT)
+
+
+@contextmanager
+def adoption_lock(root: Path, *, fs: FileSystem, create: bool = True) -> Iterator[None]:
+    """Hold `.lock` of `root` against brokers and writers for the block; without `create`, only where the file is.
+
+    Raises LogDirError when a broker is running on `root`, or another process is adopting it or writes to it.
+    """
+    path = root / LOCK_FILE
+    try:
+        fd = fs.open(path, os.O_RDWR | (os.O_CREAT if create else 0))
+    except FileNotFoundError:
+        yield  # no broker has ever been here, and nothing is to be changed
+        return
+    try:
+        _lock(fd, path)
+        try:
+            yield
+        finally:
+            # Closing is not enough: a child that another thread has forked meanwhile holds the descriptor too.
+            _lock_records(fd, fcntl.F_UNLCK)
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        fs.close(fd)
+
+
+def _lock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise LogDirError(
+            f"{path} is held by another process, which writes to this log directory or adopts it"
+        ) from None
+    try:
+        _lock_records(fd, fcntl.F_WRLCK)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        raise LogDirError(
+            f"a Kafka broker is running on {path.parent} (it holds {path.name}): stop it, or adopt a copy"
+        ) from None
+
+
+def _lock_records(fd: int, kind: int) -> None:
+    """Take (F_WRLCK) or drop (F_UNLCK) a lock on the whole file that conflicts with a Java FileLock.
+
+    Raises OSError when somebody holds one.
+    """
+    if hasattr(fcntl, "F_OFD_SETLK"):
+        whole_file = struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, whole_file)
+    else:
+        fcntl.lockf(fd, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def refuse_signs_of_life(root: Path) -> None:
+    """Watch the checkpoints of `root` for a while if they are fresh. Raises LogDirError when one is written."""
+    before = _written(root)
+    now_s = time.time()
+    if was_clean_shutdown(root) or not any(abs(now_s - mtime_ns / 1e9) < FRESH_S for mtime_ns, _ in before.values()):
+        return
+    deadline = time.monotonic() + WATCH_S
+    while time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        changed = [name for name, seen in _written(root).items() if seen != before.get(name)]
+        if changed:
+            raise LogDirError(f"{root / changed[0]} has just been written: a Kafka broker is running on this directory")
+
+
+def _written(root: Path) -> dict[str, tuple[int, int]]:
+    """Modification time and inode of the watched files: a checkpoint is replaced by a new file."""
+    found = {}
+    for name in _WATCHED:
+        try:
+            status = os.stat(root / name)
+        except FileNotFoundError:
+            continue
+        found[name] = (status.st_mtime_ns, status.st_ino)
+    return found

@@ -1,0 +1,125 @@
+"""One partition of a broker's directory made ready for commits: recovered as by the broker, closed, and its state told.
+
+The log is opened as a starting broker opens it, so that after an unclean shutdown it ends before its first damaged
+batch, and closed as by a broker that stops: indexes trimmed, a producer snapshot at its end. Its end is the high
+watermark from then on: the broker's own, had this been the only replica, which it is from now on. A crash leaves a log
+that a broker, or the next try, opens in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.log_segment import LogSegment
+from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, parse_segment_file, segment_file
+from pyspark_kafkalog.storage.producer_snapshot import read_snapshot
+from pyspark_kafkalog.storage.producer_state import list_snapshots
+from pyspark_kafkalog.storage.unified_log import UnifiedLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """What the broker left about a log beside its files: checkpointed offsets, the cluster's leader epoch."""
+
+    recovery_point: int
+    log_start_offset: int
+    leader_epoch: int
+    clean_shutdown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedLog:
+    """A log that is ready: its state, the largest producer id seen (-1: none), bytes of a damaged tail cut off."""
+
+    state: LogState
+    largest_producer_id: int
+    cut_bytes: int
+
+
+def adopt_log(
+    directory: Path,
+    config: LogConfig,
+    facts: LogFacts,
+    *,
+    producer_id_expiration_ms: int,
+    clock: Callable[[], int],
+    fs: FileSystem,
+) -> AdoptedLog:
+    """Recover the log in `directory`, which may be empty, and close it. Raises DiskFormatError for damage below that.
+
+    The leader epoch is the latest that is known; one more after an unclean shutdown, as for any log that is recovered.
+    """
+    found_bytes = _log_bytes(directory)
+    largest_producer_id = _largest_snapshot_producer_id(directory)
+    log = UnifiedLog.open(
+        directory,
+        config,
+        recovery_point=facts.recovery_point,
+        log_start_offset=facts.log_start_offset,
+        clean_shutdown=facts.clean_shutdown,
+        producer_id_expiration_ms=producer_id_expiration_ms,
+        clock=clock,
+        fs=fs,
+    )
+    try:
+        _assign_epoch(log, facts)
+        _count_index_bytes(log.active_segment)
+        state = log.state()
+        kept_bytes = sum(segment.size_bytes for segment in log.segments)
+        log.close()
+    except BaseException:
+        log.suspend()
+        raise
+    return AdoptedLog(state, max((largest_producer_id, *log.producers.producers)), max(found_bytes - kept_bytes, 0))
+
+
+def _assign_epoch(log: UnifiedLog, facts: LogFacts) -> None:
+    latest = log.epochs.latest
+    known = -1 if latest is None else latest.epoch
+    epoch = max(known, facts.leader_epoch, 0)
+    if not facts.clean_shutdown:
+        epoch += 1
+    if epoch > known and (latest is not None or epoch > 0):
+        log.assign_epoch(epoch, log.log_end_offset)
+
+
+def _count_index_bytes(segment: LogSegment) -> None:
+    """Tell what follows the last index entry, which a commit's state has to say; a broker counts from its start."""
+    index = segment.offset_index
+    if not index.entries:
+        segment.bytes_since_last_index_entry = segment.size_bytes
+        return
+    last = index.entry(index.entries - 1)
+    if segment.position_at_or_before(last.offset) == last.position > 0:
+        segment.bytes_since_last_index_entry = segment.size_bytes - last.position
+    else:
+        segment.rebuild_indexes()
+
+
+def _log_bytes(directory: Path) -> int:
+    total = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            parsed = parse_segment_file(entry.name)
+            if parsed is not None and parsed[1] == LOG_SUFFIX:
+                total += entry.stat().st_size
+    return total
+
+
+def _largest_snapshot_producer_id(directory: Path) -> int:
+    """Over all snapshots, so that producers that have expired count too."""
+    largest = -1
+    for offset in list_snapshots(directory):
+        try:
+            entries = read_snapshot(segment_file(directory, offset, PRODUCER_SNAPSHOT_SUFFIX))
+        except (CorruptIndexError, FileNotFoundError):
+            continue
+        largest = max((largest, *(entry.producer_id for entry in entries)))
+    return largest
