@@ -113,7 +113,8 @@ class ImageDelta:
     def _build_broker_configs(self) -> Mapping[str, Mapping[str, str]]:
         if not self._broker_configs:
             return self.base.broker_configs
-        return {**self.base.broker_configs, **self._broker_configs}
+        changed = {**self.base.broker_configs, **self._broker_configs}
+        return {broker: configs for broker, configs in changed.items() if configs}
 
     def _own_topics(self) -> dict[str, TopicImage]:
         if self._topics is None:

@@ -50,6 +50,7 @@ from pyspark_kafkalog.metadata.log_tail import LoadedImage
 from pyspark_kafkalog.metadata.records import FORMAT_VERSION, MetadataRecord, record
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.flush_mode import flush_earlier
 from pyspark_kafkalog.storage.names import encode_uuid
 
 __all__ = ["CommitOutcome", "MetadataStore", "is_ours", "time_ms"]
@@ -95,6 +96,7 @@ class MetadataStore:
         self.root = root
         self.log = CommitLog(metadata_dir(root), fs=fs)
         self._clock = clock
+        self._fs = fs
         self._rng = rng if rng is not None else random.SystemRandom()
         self._identity = _identity(root)
         self._refresh_lock = threading.Lock()
@@ -270,6 +272,8 @@ class MetadataStore:
         delta.replay(records)
         after = delta.build(next_offset)
         check_invariants(image, after, delta.touched)
+        if self._fs.waits_for_disk:
+            flush_earlier(self.root, self._fs)  # a commit on disk is nothing without those before it
         commit = self.log.publish(image.next_offset, records, timestamp_ms=timestamp_ms)
         with self._refresh_lock:
             loaded = self._loaded

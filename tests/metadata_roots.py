@@ -1,0 +1,59 @@
+"""Small things that the tests of the commit log and its snapshots share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark_kafkalog.metadata import store as store_module
+from pyspark_kafkalog.metadata.bootstrap import metadata_dir
+from pyspark_kafkalog.metadata.broker_configs import broker_config_record
+from pyspark_kafkalog.metadata.records import partition_state_record
+from pyspark_kafkalog.metadata.snapshot_file import SnapshotId
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.topics import create_topic
+from pyspark_kafkalog.storage.log_state import LogState
+
+
+class Clock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self, now_ms: int = 1_000) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def forget_images() -> None:
+    """As in a new process: nothing is cached."""
+    store_module._CACHE._images.clear()
+
+
+def add_topic(store: MetadataStore, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> str:
+    """Create a topic; its id."""
+    outcome = store.commit(
+        lambda image: create_topic(image, name, partitions=partitions, configs=configs), operation="create topic"
+    )
+    return outcome.image.topic(name).topic_id
+
+
+def write_to(store: MetadataStore, topic_id: str, end: int, *, partition: int = 0) -> None:
+    """A commit that moves one partition's end."""
+    state = LogState(log_end_offset=end, active_size_bytes=end * 10)
+    store.commit(lambda image: [partition_state_record(topic_id, partition, state)], operation="write")
+
+
+def settings_of(store: MetadataStore, configs: Mapping[str, str | None]) -> None:
+    """A commit that changes broker-level settings, None back to their defaults."""
+    store.commit(lambda image: [broker_config_record(*each) for each in configs.items()], operation="alter")
+
+
+def commit_files(root: Path) -> list[Path]:
+    """The commits' files, oldest first."""
+    return sorted(metadata_dir(root).glob("*.log"))
+
+
+def snapshot_files(root: Path) -> list[Path]:
+    """The snapshots' files, oldest first."""
+    return sorted(path for path in metadata_dir(root).iterdir() if SnapshotId.parse(path.name) is not None)

@@ -1,0 +1,237 @@
+"""Snapshots: what is written reads back, damage is refused, a root opens from the newest that is whole."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from pathlib import Path
+
+import pytest
+from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.metadata.bootstrap import metadata_dir
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.image_delta import ImageDelta
+from pyspark_kafkalog.metadata.image_records import image_records
+from pyspark_kafkalog.metadata.message_json import json_text
+from pyspark_kafkalog.metadata.records import MetadataRecord, record, transactional_id_record
+from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot, write_snapshot
+from pyspark_kafkalog.metadata.snapshot_pointer import POINTER_FILE
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.record.header import parse_header
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+
+KAFKAS = Path(__file__).parents[2] / "data" / "fixtures" / "cluster-metadata"
+EVERY_COMMIT = {"metadata.log.max.record.bytes.between.snapshots": "1"}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+def make_root(root: Path, *, snapshots: int = 3) -> MetadataStore:
+    """A root with so many snapshots, the last one behind the last commit."""
+    store = MetadataStore.create(root, clock=Clock())
+    topic_id = add_topic(store, "orders", 3)
+    settings_of(store, EVERY_COMMIT)
+    for end in range(1, snapshots):
+        write_to(store, topic_id, end)
+    settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1000000"})
+    assert len(snapshot_files(root)) == snapshots
+    write_to(store, topic_id, 100)
+    return store
+
+
+def applied(records: list[MetadataRecord]) -> MetadataImage:
+    delta = ImageDelta(MetadataImage(), commit_offset=7, timestamp_ms=5)
+    delta.replay(records)
+    return delta.build(7)
+
+
+@pytest.mark.parametrize(("name", "records"), [("0" * 20 + "-" + "0" * 10, 0), ("194-2", 70), ("286-3", 100)])
+def test_kafkas_own_snapshots_are_read_to_the_last_record(name: str, records: int) -> None:
+    end_offset, epoch = map(int, name.split("-"))
+    snapshot = SnapshotId(end_offset, epoch)
+    path = KAFKAS / "__cluster_metadata-0" / snapshot.file_name
+    dump = (KAFKAS / "expected/dump/__cluster_metadata-0" / f"{path.name}.decoded.txt").read_text("utf-8")
+    payloads = re.findall(r" payload: (.*)$", dump, re.MULTILINE)
+    assert len(payloads) == records
+    read = read_snapshot(path)
+    assert [json_text(each.to_json()) for each in read.records] == payloads
+    header = re.search(r"SnapshotHeader (.*)$", dump, re.MULTILINE)
+    assert header is not None
+    assert read.last_contained_timestamp_ms == json.loads(header[1])["lastContainedLogTimestamp"]
+    assert SnapshotId.parse(path.name) == snapshot
+
+
+def test_image_comes_back_from_its_records(root: Path) -> None:
+    store = MetadataStore.create(root)
+    topic_id = add_topic(store, "orders", 3)
+    add_topic(store, "empty", 1, {"retention.ms": "5", "cleanup.policy": "compact"})
+    write_to(store, topic_id, 8, partition=1)
+    settings_of(store, {"num.partitions": "4", "log.retention.ms": "9"})
+    store.commit(
+        lambda image: [
+            record("ProducerIdsRecord", nextProducerId=3000),
+            transactional_id_record("q", version=4, producer_id=2, incarnation="b", fenced=("x", "a")),
+        ],
+        operation="x",
+    )
+    image = store.image
+    again = applied(list(image_records(image)))
+    assert again.topics == image.topics
+    assert again.topic_names == image.topic_names
+    assert again.broker_configs == image.broker_configs
+    assert again.brokers == image.brokers
+    assert again.features == image.features
+    assert again.transactional_ids == image.transactional_ids
+    assert again.next_producer_id == 3000
+    assert again.format_version == 1
+
+
+def test_broker_config_taken_back_leaves_no_trace(root: Path) -> None:
+    store = MetadataStore.create(root)
+    before = store.image.broker_configs
+    settings_of(store, {"num.partitions": "4"})
+    settings_of(store, {"num.partitions": None})
+    assert store.image.broker_configs == before == {}
+
+
+def test_many_records_take_many_batches_and_one_may_be_as_large_as_it_likes(tmp_path: Path) -> None:
+    path = tmp_path / SnapshotId(9, 0).file_name
+    records = [record("FeatureLevelRecord", name=f"f{number}", featureLevel=1) for number in range(2500)]
+    records.append(record("ConfigRecord", resourceType=2, resourceName="t", name="n", value="v" * 30_000))
+    size_bytes = write_snapshot(path, records, last_contained_timestamp_ms=5, epoch=0, fs=LOCAL)
+    snapshot = read_snapshot(path)
+    assert list(snapshot.records) == records
+    assert snapshot.size_bytes == size_bytes == path.stat().st_size
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def batch_starts(data: bytes) -> list[int]:
+    starts = [0]
+    while starts[-1] < len(data):
+        starts.append(starts[-1] + parse_header(data, starts[-1], file="", file_position=0).size_bytes)
+    return starts[:-1]
+
+
+def test_damaged_snapshot_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:
+    path = tmp_path / SnapshotId(9, 0).file_name
+    records = [record("FeatureLevelRecord", name=f"f{number}", featureLevel=1) for number in range(5)]
+    write_snapshot(path, records, last_contained_timestamp_ms=5, epoch=0, fs=LOCAL)
+    good = path.read_bytes()
+    cuts = [good[:length] for length in range(len(good))]
+    epochs = {start + at for start in batch_starts(good) for at in range(12, 16)}  # which no check covers
+    flips = [good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in range(len(good)) if at not in epochs]
+    extra = [good + b"\0", good + good]
+    for data in (*cuts, *flips, *extra):
+        path.write_bytes(data)
+        with pytest.raises(DiskFormatError, match=path.name):
+            list(read_snapshot(path).records)
+
+
+def test_snapshot_without_header_or_footer_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / SnapshotId(9, 0).file_name
+    write_snapshot(path, [record("NoOpRecord")], last_contained_timestamp_ms=5, epoch=0, fs=LOCAL)
+    good = path.read_bytes()
+    path.write_bytes(good[: batch_starts(good)[-1]])
+    with pytest.raises(CorruptRecordError, match="snapshot's footer"):
+        list(read_snapshot(path).records)
+    path.write_bytes(b"")
+    with pytest.raises(CorruptRecordError, match="begins with a snapshot header, found an empty file"):
+        read_snapshot(path)
+
+
+def test_root_opens_from_the_snapshot_and_lists_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = make_root(root).image
+    forget_images()
+    commits_there = len(commit_files(root))
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, lambda *_: pytest.fail("listed"))
+    read: list[Path] = []
+    real_open = os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest: read.append(Path(path)) or real_open(path, *rest))
+    assert MetadataStore.open(root).image == image
+    commits = [path for path in read if path.suffix == ".log"]
+    assert len(commits) < 5 < commits_there
+
+
+@pytest.mark.parametrize(
+    "pointer", [None, b"", b"\xff\xfe", b"snapshot\n", b"00000000000000000001-0000000000.checkpoint\n"]
+)
+def test_root_opens_without_a_good_pointer(root: Path, pointer: bytes | None) -> None:
+    image = make_root(root).image
+    path = metadata_dir(root) / POINTER_FILE
+    path.unlink() if pointer is None else path.write_bytes(pointer)
+    commit_files(root)[0].unlink()  # nothing but a snapshot can lead to the image
+    forget_images()
+    assert MetadataStore.open(root).image == image
+
+
+def test_pointer_to_an_older_snapshot_only_means_reading_more(root: Path) -> None:
+    image = make_root(root).image
+    oldest = snapshot_files(root)[0]
+    (metadata_dir(root) / POINTER_FILE).write_text(f"{oldest.name}\n")
+    for newer in snapshot_files(root)[1:]:
+        newer.write_bytes(b"not looked at")
+    forget_images()
+    assert MetadataStore.open(root).image == image
+
+
+def test_damaged_snapshots_do_no_harm_while_the_commits_are_there(root: Path) -> None:
+    image = make_root(root).image
+    for damaged in reversed(snapshot_files(root)):
+        damaged.write_bytes(damaged.read_bytes()[:-1])
+        forget_images()
+        assert MetadataStore.open(root).image == image
+
+
+def test_damaged_snapshot_is_named_when_nothing_else_leads_on(root: Path) -> None:
+    make_root(root)
+    *_, newest = snapshot_files(root)
+    newest.write_bytes(newest.read_bytes()[:-1])
+    for path in commit_files(root)[:-2]:
+        path.unlink()
+    forget_images()
+    with pytest.raises(CorruptRecordError, match=newest.name):
+        MetadataStore.open(root)
+
+
+def test_snapshots_of_other_epochs_are_not_taken_for_ours(root: Path) -> None:
+    image = make_root(root, snapshots=1).image
+    for snapshot in (SnapshotId(10**6, 2), SnapshotId(0, 0)):
+        (metadata_dir(root) / snapshot.file_name).write_bytes(b"another's")
+    (metadata_dir(root) / POINTER_FILE).write_text(SnapshotId(10**6, 2).file_name)
+    forget_images()
+    assert MetadataStore.open(root).image == image
+
+
+def test_half_written_snapshot_is_never_read(root: Path) -> None:
+    image = make_root(root, snapshots=1).image
+    (metadata_dir(root) / "00000000000000009999-0000000000-0123456789abcdef.checkpoint.part").write_bytes(b"half")
+    (metadata_dir(root) / POINTER_FILE).unlink()
+    forget_images()
+    assert MetadataStore.open(root).image == image
+
+
+class NoSpaceForSnapshots(FileSystem):
+    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
+        if ".checkpoint" in path.name:
+            raise OSError(28, "No space left on device", str(path))
+        return super().open(path, flags, mode)
+
+
+def test_commit_is_made_though_its_snapshot_fails(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    MetadataStore.create(root, clock=Clock())
+    store = MetadataStore.open(root, clock=Clock(), fs=NoSpaceForSnapshots())
+    with caplog.at_level(logging.WARNING):
+        settings_of(store, EVERY_COMMIT)
+        add_topic(store, "orders", 1)
+    assert caplog.text.count("No space left on device") == 2
+    assert snapshot_files(root) == []
+    forget_images()
+    assert set(MetadataStore.open(root).image.topics) == {"orders"}
