@@ -30,6 +30,7 @@ class Housekeeping:
         self._snapshots = snapshots
         self._retention = CommitRetention(log, snapshots, fs)
         self._lock = threading.Lock()
+        self._sound_end_offset = 0  # of the newest snapshot that is sure to be there whole
         self._properties: Mapping[str, str] | None = None
         self._config: MetadataLogConfig | None = None
 
@@ -42,10 +43,12 @@ class Housekeeping:
             config = self._config_of(loaded.image)
             if snapshot_is_due(loaded.tail, config, now_ms=now_ms):
                 newer = self._newer_snapshot(loaded)
-            newest = newer or loaded.tail.snapshot
-            if newest is not None and newest.is_sound and config.max_retention_ms >= 0:
+            for snapshot in (loaded.tail.snapshot, newer):
+                if snapshot is not None and snapshot.is_sound:
+                    self._sound_end_offset = max(self._sound_end_offset, snapshot.end_offset)
+            if config.max_retention_ms >= 0:
                 self._retention.remove_expired(
-                    snapshot_end_offset=newest.end_offset, older_than_ms=now_ms - config.max_retention_ms
+                    snapshot_end_offset=self._sound_end_offset, older_than_ms=now_ms - config.max_retention_ms
                 )
         except (OSError, KafkalogError) as error:
             _LOG.warning("after a commit, which is made, looking after the metadata log failed: %s", error)

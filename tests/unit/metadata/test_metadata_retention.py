@@ -1,0 +1,254 @@
+"""Old commits and snapshots go, the oldest first; readers that are left behind go on from the newest snapshot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+
+from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.metadata.bootstrap import metadata_dir
+from pyspark_kafkalog.metadata.commit_retention import START_FILE
+from pyspark_kafkalog.metadata.snapshot_file import SnapshotId
+from pyspark_kafkalog.metadata.store import MetadataStore
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> MetadataStore:
+    store = MetadataStore.create(tmp_path / "root", clock=clock)
+    add_topic(store, "orders", 1)
+    return store
+
+
+@pytest.fixture
+def ends() -> Iterator[int]:
+    return iter(range(1, 10**6))
+
+
+def write(store: MetadataStore, ends: Iterator[int], times: int = 1) -> None:
+    topic_id = store.image.topic("orders").topic_id
+    for _ in range(times):
+        write_to(store, topic_id, next(ends))
+
+
+def snapshot_every(store: MetadataStore, size_bytes: int, **more: str) -> None:
+    settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": str(size_bytes), **more})
+
+
+def test_what_is_left_is_what_retention_leaves(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
+    snapshot_every(store, 1)
+    write(store, ends, 20)
+    old = [int(path.stem) for path in commit_files(store.root)]
+    clock.now_ms += 7 * DAY_MS
+    write(store, ends, 10)
+    assert [int(path.stem) for path in commit_files(store.root)][: len(old)] == old
+    clock.now_ms += 1
+    write(store, ends, 20)
+    left = list(store.log.replay())
+    assert all(clock.now_ms - commit.timestamp_ms <= 7 * DAY_MS for commit in left)
+    assert len(left) == 30
+    newest = SnapshotId.parse(snapshot_files(store.root)[-1].name)
+    assert newest is not None
+    assert newest.end_offset == store.image.next_offset
+    oldest = SnapshotId.parse(snapshot_files(store.root)[0].name)
+    assert oldest is not None
+    assert oldest.end_offset >= left[0].base_offset
+    image = store.image
+    forget_images()
+    assert MetadataStore.open(store.root).image == image
+
+
+def test_newest_snapshot_and_the_last_commit_in_it_stay_whatever_their_age(
+    store: MetadataStore, clock: Clock, ends: Iterator[int]
+) -> None:
+    snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
+    for _ in range(30):
+        clock.now_ms += DAY_MS
+        write(store, ends)
+        assert len(commit_files(store.root)) >= 1
+        assert snapshot_files(store.root)
+        image = store.image
+        forget_images()
+        assert MetadataStore.open(store.root, clock=clock).image == image
+    assert len(commit_files(store.root)) == 1
+    assert len(snapshot_files(store.root)) == 2
+
+
+def test_nothing_goes_that_no_snapshot_holds(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
+    snapshot_every(store, 10**9, **{"metadata.log.max.snapshot.interval.ms": "0", "metadata.max.retention.ms": "1"})
+    for _ in range(10):
+        clock.now_ms += DAY_MS
+        write(store, ends)
+    assert len(list(store.log.replay())) == 13
+    assert snapshot_files(store.root) == []
+
+
+def test_retention_below_0_keeps_all(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
+    snapshot_every(store, 1, **{"metadata.max.retention.ms": "-1"})
+    for _ in range(10):
+        clock.now_ms += 1000 * DAY_MS
+        write(store, ends)
+    assert len(list(store.log.replay())) == 13
+
+
+def test_a_commit_removes_a_few_files_at_most(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
+    snapshot_every(store, 1)
+    write(store, ends, 50)
+    clock.now_ms += 8 * DAY_MS
+    before = len(commit_files(store.root))
+    for _ in range(12):
+        write(store, ends)
+        after = len(commit_files(store.root))
+        assert before - after == 3
+        before = after
+
+
+@pytest.mark.parametrize("hint", [None, b"", b"00000000000000000004 00000000\n", "stale"])
+def test_oldest_commit_is_found_without_a_good_hint(
+    store: MetadataStore, clock: Clock, ends: Iterator[int], hint: bytes | str | None
+) -> None:
+    snapshot_every(store, 1)
+    write(store, ends, 30)
+    clock.now_ms += 8 * DAY_MS
+    write(store, ends, 3)
+    path = metadata_dir(store.root) / START_FILE
+    if hint is None:
+        path.unlink()
+    elif hint == "stale":
+        commit_files(store.root)[0].unlink()
+    else:
+        path.write_bytes(hint)
+    forget_images()
+    again = MetadataStore.open(store.root, clock=clock)
+    before = len(commit_files(store.root))
+    write(again, ends, 3)
+    assert len(commit_files(store.root)) == before - 9
+
+
+def test_processes_that_remove_side_by_side_get_along(
+    store: MetadataStore, clock: Clock, ends: Iterator[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot_every(store, 1)
+    write(store, ends, 60)
+    clock.now_ms += 8 * DAY_MS
+    stores = [store]
+    for _ in range(2):
+        forget_images()
+        stores.append(MetadataStore.open(store.root, clock=clock))
+    monkeypatch.setattr(os, "scandir", lambda *_: pytest.fail("listed"))
+    for _ in range(10):
+        for each in stores:
+            write(each, ends)
+    monkeypatch.undo()
+    assert len(list(store.log.replay())) <= 31
+    assert all(each.refresh() == store.image for each in stores)
+
+
+def test_reader_that_fell_behind_goes_on_from_the_newest_snapshot(
+    store: MetadataStore, clock: Clock, ends: Iterator[int]
+) -> None:
+    readers = []
+    for steps in range(4):
+        forget_images()
+        readers.append(MetadataStore.open(store.root, clock=clock))
+        write(store, ends, steps)
+    snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
+    for _ in range(10):
+        clock.now_ms += 1
+        write(store, ends)
+    assert len(commit_files(store.root)) == 1
+    for reader in readers:
+        assert reader.refresh() == store.image
+    clock.now_ms += 1
+    write(store, ends)
+    for reader in readers:
+        assert reader.refresh() == store.refresh()
+        write(reader, ends)
+
+
+def test_reader_of_a_snapshot_alone_notices_that_it_fell_behind(
+    store: MetadataStore, clock: Clock, ends: Iterator[int]
+) -> None:
+    snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
+    write(store, ends)
+    forget_images()
+    reader = MetadataStore.open(store.root, clock=clock)
+    assert reader._loaded.tail.last_file == snapshot_files(store.root)[-1]
+    for _ in range(5):
+        clock.now_ms += 1
+        write(store, ends)
+    assert reader.refresh() == store.image
+
+
+def test_nothing_new_costs_one_open_and_one_stat(
+    store: MetadataStore, ends: Iterator[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, ends, 5)
+    calls = []
+    for name in ("open", "stat", "listdir", "scandir"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda *args, _name=name, _real=real, **more: calls.append(_name) or _real(*args, **more)
+        )
+    store.refresh()
+    assert calls == ["open", "stat"]
+
+
+def test_lost_newest_commit_is_noticed_by_who_opens_and_by_who_commits(
+    store: MetadataStore, ends: Iterator[int]
+) -> None:
+    write(store, ends, 5)
+    forget_images()
+    other = MetadataStore.open(store.root)
+    write(store, ends, 2)
+    lost = commit_files(store.root)[-2]
+    lost.unlink()
+    forget_images()
+    with pytest.raises(CorruptRecordError, match=rf"{lost.name}.*has reached {store.image.next_offset}.*no such file"):
+        MetadataStore.open(store.root)
+    with pytest.raises(CorruptRecordError, match=lost.name):
+        write(other, ends)
+    commit_files(store.root)[-1].unlink()
+    with pytest.raises(CorruptRecordError, match=lost.name):
+        write(other, ends)
+    with pytest.raises(CorruptRecordError):
+        write(store, ends)
+
+
+def test_lost_commit_is_noticed_without_the_head_when_later_ones_are_there(
+    store: MetadataStore, ends: Iterator[int]
+) -> None:
+    write(store, ends, 5)
+    commit_files(store.root)[2].unlink()
+    (metadata_dir(store.root) / "kafkalog-head").write_bytes(b"")
+    forget_images()
+    with pytest.raises(CorruptRecordError, match="no such file"):
+        MetadataStore.open(store.root)
+
+
+def test_root_without_a_head_opens_and_gets_one_with_the_next_commit(store: MetadataStore, ends: Iterator[int]) -> None:
+    write(store, ends, 2)
+    head = metadata_dir(store.root) / "kafkalog-head"
+    head.unlink()
+    forget_images()
+    again = MetadataStore.open(store.root)
+    write(again, ends)
+    assert int(head.read_text().split()[0]) == again.image.next_offset
+
+
+def test_lost_first_commit_of_a_root_without_snapshots_is_named(store: MetadataStore) -> None:
+    first = commit_files(store.root)[0]
+    first.unlink()
+    forget_images()
+    with pytest.raises(CorruptRecordError, match=first.name):
+        MetadataStore.open(store.root)
