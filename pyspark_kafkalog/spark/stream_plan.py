@@ -78,7 +78,7 @@ def plan_read(start: StreamOffsets, end: StreamOffsets, view: StreamView, *, is_
     losses: list[str] = []
     for topic_partition, end_offset in sorted(end.items()):
         start_offset = start.get(topic_partition)
-        asked = f"offsets {'' if start_offset is None else start_offset} to {end_offset} were asked for"
+        asked = f"offsets {start_offset or 0} to {end_offset} were asked for"
         found = view.get(topic_partition)
         if found is None:
             losses.append(f"{topic_partition}: {asked}, {_gone()}")
@@ -107,7 +107,7 @@ def _there(
     if start_offset is None:
         start_offset = found.log_start_offset
         if start_offset > 0:
-            loss = f"the partition is new to this stream and is to be read from the earliest, {_taken(found)}"
+            loss = f"as the partition is new to the stream, {_taken(found)}"
     if end_offset < start_offset:
         if is_initial or loss:
             return None, loss

@@ -28,7 +28,7 @@ from pyspark_kafkalog.spark.stream_offsets import StreamOffsets, from_json, to_j
 from pyspark_kafkalog.spark.stream_plan import plan_latest, plan_read
 from pyspark_kafkalog.spark.stream_task import StreamRange, read_stream_range
 from pyspark_kafkalog.spark.stream_view import StreamView, take_view
-from pyspark_kafkalog.spark.subscription import Subscription, at_location, subscribed_partitions
+from pyspark_kafkalog.spark.subscription import at_location, subscribed_partitions
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query starts, by the options. Spark asks twice for it: the answer stays."""
         if self._initial is None:
             if self._target is None:
-                self._opened().log_dir.refresh()
+                self._opened().refresh()
             self._initial = self._resolve_initial()
             self._is_initial_anew = True
         return to_json(self._initial)
@@ -228,29 +228,41 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> _Source:
         if self._source is None:
-            self._source = _Source.open(self._options)
+            self._source = _Source(self._options)
         return self._source
 
 
 class _Source:
     """The log directory as the options name it."""
 
-    def __init__(self, log_dir: LogDir, subscription: Subscription, *, committed: bool) -> None:
-        self.log_dir = log_dir
-        self.subscription = subscription
-        self._committed = committed
-
-    @classmethod
-    def open(cls, options: StreamReadOptions) -> _Source:
-        from pyspark_kafkalog.log_dir import LogDir
-
+    def __init__(self, options: StreamReadOptions) -> None:
         location = locate(options.path)
-        subscription = at_location(options.subscription, location)
-        return cls(LogDir.open(location.root), subscription, committed=options.committed)
+        self._root = location.root
+        self._committed = options.committed
+        self._view: StreamView | None = None
+        self._view_version: int | None = None
+        self.subscription = at_location(options.subscription, location)
+        self.log_dir = self._open()
+
+    def refresh(self) -> None:
+        """See what is there now. A broker's directory is opened anew: it may have been adopted meanwhile."""
+        if self.log_dir.is_foreign:
+            self.log_dir = self._open()
+        else:
+            self.log_dir.refresh()
 
     def refreshed_view(self) -> StreamView:
-        self.log_dir.refresh()
-        return take_view(self.log_dir, self.subscription, committed=self._committed)
+        """The subscribed partitions as they are now; the view of before where nothing was committed since."""
+        self.refresh()
+        if self._view is None or self.log_dir.version is None or self.log_dir.version != self._view_version:
+            self._view = take_view(self.log_dir, self.subscription, committed=self._committed)
+            self._view_version = self.log_dir.version
+        return self._view
+
+    def _open(self) -> LogDir:
+        from pyspark_kafkalog.log_dir import LogDir
+
+        return LogDir.open(self._root)
 
 
 def _monotonic_ms() -> int:

@@ -1,0 +1,91 @@
+"""Limits of a micro-batch: shares add up, nobody starves, and waiting for more comes to an end."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
+from pyspark_kafkalog.spark.options import parse_stream_read_options
+from pyspark_kafkalog.spark.read_limits import BatchDelay, default_read_limit, prorate
+
+SIZES = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 2**62)), min_size=1, max_size=40)
+
+
+@given(SIZES, st.one_of(st.integers(1, 60), st.integers(1, 2**62)))
+def test_shares_add_up_to_the_limit_and_each_partition_progresses(sizes: list[int], limit: int) -> None:
+    shares = prorate(limit, sizes)
+    assert all(1 <= share <= size for share, size in zip(shares, sizes, strict=True))
+    assert sum(shares) == min(sum(sizes), max(limit, len(sizes)))
+
+
+@given(SIZES, st.integers(1, 2**62))
+def test_shares_are_within_one_offset_of_sparks_unless_small_ones_must_be_kept_from_starving(
+    sizes: list[int], limit: int
+) -> None:
+    shares, total = prorate(limit, sizes), sum(sizes)
+    if total > limit and all(limit * size >= total for size in sizes):
+        assert all(0 <= share - limit * size // total <= 1 for share, size in zip(shares, sizes, strict=True))
+
+
+@given(SIZES, st.integers(1, 1000))
+def test_a_larger_partition_never_gets_less(sizes: list[int], limit: int) -> None:
+    shares = prorate(limit, sorted(sizes))
+    assert all(after >= before - 1 for before, after in itertools.pairwise(shares))
+
+
+def test_the_numbers_of_sparks_own_test() -> None:
+    sizes = [101, 11, 1]
+    assert prorate(10, sizes) == [8, 1, 1]
+    assert prorate(10, [93, 10]) == [9, 1]
+    assert prorate(10, [84, 9]) == [9, 1]
+
+
+def test_shares_of_equal_partitions() -> None:
+    assert prorate(10, [7, 7, 7]) == [4, 3, 3]
+    assert prorate(2, [7, 7, 7]) == [1, 1, 1]
+    assert prorate(10, [1000, *[1] * 9]) == [1] * 10
+    assert prorate(5, []) == []
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
+    clock = Clock()
+    delay = BatchDelay(10, 500, clock_ms=clock)
+    assert not delay.holds_back(1), "the first batch of a run never waits"
+    assert delay.holds_back(9)
+    assert not delay.holds_back(10)
+    clock.now_ms += 499
+    assert delay.holds_back(9)
+    clock.now_ms += 1
+    assert not delay.holds_back(0)
+    assert delay.holds_back(9), "the wait begins anew with each batch"
+
+
+def test_no_minimum_no_wait() -> None:
+    delay = BatchDelay(None, 500, clock_ms=Clock())
+    assert not delay.holds_back(0)
+    assert not delay.holds_back(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ReadAllAvailable()),
+        ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "2", "maxBytesPerTrigger": "9"}, ReadMaxRows(5)),
+        ({"maxBytesPerTrigger": "1k"}, ReadMaxBytes(1024)),
+        ({"minOffsetsPerTrigger": "2"}, ReadMinRows(2)),
+    ],
+)
+def test_spark_is_told_of_one_limit(options: dict[str, str], expected: ReadLimit) -> None:
+    assert default_read_limit(parse_stream_read_options({"path": "/x", **options})) == expected

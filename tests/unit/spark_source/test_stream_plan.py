@@ -1,0 +1,217 @@
+"""Planning of micro-batches from offsets alone: each offset once and in order, losses named, replays the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.spark.offset_ranges import OffsetRange
+from pyspark_kafkalog.spark.stream_limits import limit_offsets, unread_count
+from pyspark_kafkalog.spark.stream_offsets import from_json, to_json
+from pyspark_kafkalog.spark.stream_plan import plan_latest, plan_read
+from pyspark_kafkalog.spark.stream_view import PartitionView
+from pyspark_kafkalog.storage.names import TopicPartition
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+def there(
+    topic_partition: TopicPartition,
+    start_offset: int,
+    end_offset: int,
+    *,
+    stable: int | None = None,
+    topic_id: str = "id",
+    foreign_in: Path | None = None,
+) -> dict[TopicPartition, PartitionView]:
+    found = PartitionView(
+        topic_partition=topic_partition,
+        topic_id=topic_id,
+        directory=foreign_in or Path("/none"),
+        log_start_offset=start_offset,
+        high_watermark=end_offset,
+        readable_end_offset=end_offset if stable is None else stable,
+        active_base_offset=-1,
+        active_size_bytes=-1,
+        is_foreign=foreign_in is not None,
+    )
+    return {topic_partition: found}
+
+
+def spans(ranges: list[OffsetRange]) -> list[tuple[TopicPartition, int, int]]:
+    return [(each.topic_partition, each.start_offset, each.end_offset) for each in ranges]
+
+
+def test_all_there_is_and_new_partitions_from_their_earliest() -> None:
+    view = there(A0, 0, 10) | there(A1, 0, 7) | there(B0, 0, 0)
+    plan = plan_latest({A0: 4}, view, {"a": "id"})
+    assert plan.ends == {A0: 10, A1: 7, B0: 0}
+    assert plan.losses == []
+    read = plan_read({A0: 4}, plan.ends, view, is_initial=False)
+    assert spans(read.ranges) == [(A0, 4, 10), (A1, 0, 7)]
+    assert read.losses == []
+
+
+def test_read_committed_never_goes_back_where_the_last_stable_offset_is_behind() -> None:
+    view = there(A0, 0, 10, stable=3)
+    assert plan_latest({A0: 5}, view, {}).ends == {A0: 5}
+    assert plan_latest({A0: 5}, view, {}).losses == []
+
+
+def test_what_retention_took_is_a_loss_that_names_partition_range_asked_and_range_there() -> None:
+    view = there(A0, 6, 10)
+    plan = plan_latest({A0: 4}, view, {})
+    assert plan.ends == {A0: 10}
+    assert plan.losses == [
+        "a-0: offsets from 4 on were asked for, those from the log start 6 to the high watermark 10 are there: "
+        "retention or delete-records has taken the others"
+    ]
+    read = plan_read({A0: 4}, {A0: 8}, view, is_initial=False)
+    assert spans(read.ranges) == [(A0, 6, 8)]
+    assert "a-0: offsets 4 to 8 were asked for, those from the log start 6" in read.losses[0]
+    assert plan_read({A0: 6}, {A0: 8}, view, is_initial=False).losses == []
+
+
+def test_a_range_that_retention_took_whole() -> None:
+    read = plan_read({A0: 4}, {A0: 6}, there(A0, 20, 20), is_initial=False)
+    assert (read.ranges, len(read.losses)) == ([], 1)
+
+
+def test_a_new_partition_that_does_not_begin_at_0_is_a_loss() -> None:
+    read = plan_read({}, {A0: 8}, there(A0, 6, 10), is_initial=False)
+    assert spans(read.ranges) == [(A0, 6, 8)]
+    assert "a-0: offsets 0 to 8 were asked for, as the partition is new to the stream, those from" in read.losses[0]
+
+
+def test_a_partition_that_vanished() -> None:
+    plan = plan_latest({A0: 4, B0: 1}, there(A0, 0, 10), {})
+    assert plan.ends == {A0: 10}
+    assert plan.losses[0].startswith("b-0: offsets from 1 on were asked for, the partition is not there")
+    read = plan_read({A0: 4, B0: 1}, {A0: 10}, there(A0, 0, 10), is_initial=False)
+    assert spans(read.ranges) == [(A0, 4, 10)]
+    assert "b-0" in read.losses[0]
+    vanished_since = plan_read({A0: 4, B0: 1}, {A0: 10, B0: 3}, there(A0, 0, 10), is_initial=False)
+    assert spans(vanished_since.ranges) == [(A0, 4, 10)]
+    assert "b-0: offsets 1 to 3 were asked for" in vanished_since.losses[0]
+
+
+def test_a_topic_made_anew_is_left_out_once_and_is_new_after_that() -> None:
+    view = there(A0, 0, 50, topic_id="anew")
+    plan = plan_latest({A0: 4}, view, {"a": "id"})
+    assert plan.ends == {}
+    assert "deleted and made anew, its id is now anew" in plan.losses[0]
+    read = plan_read({A0: 4}, {}, view, is_initial=False)
+    assert read.ranges == []
+    assert "made anew" in read.losses[0]
+    assert plan_latest({}, view, {"a": "anew"}).ends == {A0: 50}
+    assert spans(plan_read({}, {A0: 50}, view, is_initial=False).ranges) == [(A0, 0, 50)]
+
+
+def test_a_log_of_ours_that_got_shorter_was_made_anew() -> None:
+    view = there(A0, 0, 3)
+    plan = plan_latest({A0: 4}, view, {})
+    assert plan.ends == {}
+    assert "the log got shorter, or the topic was deleted and made anew" in plan.losses[0]
+    replayed = plan_read({A0: 1}, {A0: 4}, view, is_initial=False)
+    assert replayed.ranges == [], "its records are not those that were asked for"
+    assert len(replayed.losses) == 1
+
+
+def test_a_brokers_log_that_got_shorter_is_gone_on_with_at_its_end(tmp_path: Path) -> None:
+    (tmp_path / f"{0:020d}.log").write_bytes(b"")
+    view = there(A0, 0, 3, foreign_in=tmp_path)
+    plan = plan_latest({A0: 4}, view, {})
+    assert plan.ends == {A0: 3}
+    assert len(plan.losses) == 1
+    read = plan_read({A0: 4}, {A0: 3}, view, is_initial=False)
+    assert read.ranges == []
+    assert "a-0: offsets 4 to 3 were asked for" in read.losses[0]
+
+
+def test_a_first_batch_that_is_made_again_from_a_later_start_says_nothing_of_losses() -> None:
+    view = there(A0, 0, 10) | there(A1, 0, 5)
+    read = plan_read({A0: 9, A1: 0}, {A0: 6}, view, is_initial=True)
+    assert (read.ranges, read.losses) == ([], [])
+
+
+@pytest.mark.parametrize("given_json", [{"a": {"0": -1}}, {"a": 5}, {"a": {"x": 5}}, {"a": {"0": 1.5}}, {"p": "q"}])
+def test_offsets_of_another_source_are_refused(given_json: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOptionError, match="checkpointLocation names a checkpoint"):
+        from_json(given_json)
+
+
+def test_the_json_form_is_that_of_sparks_kafka_source_in_order() -> None:
+    offsets = {TopicPartition("b", 0): 2**62, **{TopicPartition("a", number): number for number in (10, 9, 2)}}
+    assert (
+        json.dumps(to_json(offsets), separators=(",", ":"))
+        == '{"a":{"2":2,"9":9,"10":10},"b":{"0":4611686018427387904}}'
+    )
+    assert from_json(to_json(offsets)) == offsets
+
+
+PARTITIONS = [TopicPartition(topic, partition) for topic in "ab" for partition in range(3)]
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.sampled_from(PARTITIONS), st.integers(1, 50)),
+        st.tuples(st.just("retain"), st.sampled_from(PARTITIONS), st.integers(0, 100)),
+        st.tuples(st.just("batch"), st.just(A0), st.integers(1, 60)),
+        st.tuples(st.just("replay"), st.just(A0), st.integers(1, 60)),
+    ),
+    max_size=40,
+)
+
+
+@given(ACTIONS)
+def test_each_offset_is_read_once_and_in_order_whatever_happens_between_batches(
+    actions: list[tuple[str, TopicPartition, int]],
+) -> None:
+    """Appends (a partition's first one makes it) and retention of what was read, limited batches, killed ones."""
+    logs: dict[TopicPartition, tuple[int, int]] = {}
+    read_to: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
+
+    def view() -> dict[TopicPartition, PartitionView]:
+        return {each: there(each, *log)[each] for each, log in sorted(logs.items())}
+
+    def batch(limit: int, *, killed: bool) -> int:
+        nonlocal offsets
+        seen = view()
+        plan = plan_latest(offsets, seen, {})
+        ends = limit_offsets(offsets, plan.ends, seen, limit)
+        assert all(ends[each] >= offset for each, offset in offsets.items()), "never back"
+        read = plan_read(offsets, ends, seen, is_initial=False)
+        if killed:
+            for each, (start_offset, end_offset) in list(logs.items()):
+                logs[each] = (start_offset, end_offset + 5)
+            again = plan_read(from_json(to_json(offsets)), from_json(to_json(ends)), view(), is_initial=False)
+            assert again == read
+        assert plan.losses == read.losses == []
+        for each in read.ranges:
+            assert each.start_offset == read_to.get(each.topic_partition, 0)
+            read_to[each.topic_partition] = each.end_offset
+        count = sum(each.offsets_count for each in read.ranges)
+        unread = unread_count(offsets, plan.ends, seen)
+        waiting = len([each for each in seen if plan.ends[each] > offsets.get(each, 0)])
+        assert count == min(unread, max(limit, waiting))
+        assert len(read.ranges) == waiting, "every partition that has something progresses"
+        offsets = from_json(to_json(ends))
+        return count
+
+    for action, topic_partition, number in actions:
+        if action == "append":
+            start_offset, end_offset = logs.get(topic_partition, (0, 0))
+            logs[topic_partition] = (start_offset, end_offset + number)
+        elif action == "retain" and topic_partition in logs:
+            start_offset, end_offset = logs[topic_partition]
+            logs[topic_partition] = (max(start_offset, min(number, read_to.get(topic_partition, 0))), end_offset)
+        elif action in ("batch", "replay"):
+            batch(number, killed=action == "replay")
+    while batch(25, killed=False):
+        pass
+    assert read_to == {each: end_offset for each, (_, end_offset) in logs.items()}
