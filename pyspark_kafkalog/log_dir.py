@@ -33,11 +33,11 @@ from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.broker_config import BrokerConfig
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.flush_mode import FlushMode
+from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.foreign_root import ForeignRoot
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging import StagedFile
+from pyspark_kafkalog.storage.staging import StagedFile, discard_staged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -318,6 +318,9 @@ class LogDir:
         from pyspark_kafkalog.storage.topic_stager import StagingTask
 
         transaction = self._transaction(transactional_id, transaction_version)
+        fs = flushing_file_system(self._fs, flush)
+        if transaction is not None and transaction.version <= (self.last_version(transaction.transactional_id) or -1):
+            return self.commit_staged((), transaction=transaction, flush=flush)
         described = self.ensure_topic(topic)
         if partition is not None and not 0 <= partition < len(described.partitions):
             raise UnknownTopicError(f"topic {topic!r} has partitions 0 to {len(described.partitions) - 1}")
@@ -331,13 +334,12 @@ class LogDir:
             asked_compression=compression_type,
             batch_size_bytes=BATCH_SIZE_BYTES,
             clock_ms=self._clock,
-            fs=self._fs,
+            fs=fs,
         )
         try:
             return self.commit_staged(staged, transaction=transaction, flush=flush)
         except BaseException:
-            for each in staged:
-                self._fs.unlink_if_there(each.path(self.path))
+            discard_staged(self.path, staged, fs)
             raise
 
     def commit_staged(

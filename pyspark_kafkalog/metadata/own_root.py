@@ -23,10 +23,12 @@ from pyspark_kafkalog.metadata.write_transaction import WriteTransaction, take_o
 from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
+from pyspark_kafkalog.storage.flush_mode import FlushMode, flush_earlier, flushing_file_system
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging import StagedFile
+
+_Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
 
 #: The resource name under which settings of all brokers are kept, as with Kafka's dynamic configuration.
 _ALL_BROKERS = ""
@@ -106,13 +108,13 @@ class OwnRoot:
                 if there.get(name) != value
             ]
 
-        self._store.commit(build, operation="alter broker configs")
+        self._commit(build, operation="alter broker configs")
 
     def broker_configs(self) -> Mapping[str, str]:
         return broker_config_records.broker_configs(self._store.image)
 
     def alter_broker_configs(self, *, add: Mapping[str, str], delete: Collection[str]) -> None:
-        self._store.commit(
+        self._commit(
             lambda image: broker_config_records.alter_broker_configs(image, add=add, delete=delete),
             operation="alter broker configs",
         )
@@ -167,7 +169,7 @@ class OwnRoot:
             if not _broker_config(self._store.image).delete_topic_enable:
                 raise InvalidConfigError(f"topic {name} cannot be deleted: delete.topic.enable is false")
             delay_ms = self.log_config(name).file_delete_delay_ms
-            self._store.commit(lambda image: topic_records.delete_topic(image, name), operation="delete topic")
+            self._commit_locked(lambda image: topic_records.delete_topic(image, name), operation="delete topic")
             for partition in topic.partitions:
                 put_aside(self.path, TopicPartition(name, partition.partition), self._fs)
             self._fs.fsync_dir(self.path)
@@ -187,21 +189,33 @@ class OwnRoot:
 
     def init_transaction(self, transactional_id: str, incarnation: str) -> None:
         """Commit that `incarnation` holds the transactional id from now on; those before it are fenced."""
-        with root_lock(self.path, fs=self._fs):
-            self._store.commit(
-                lambda image: take_over(image, transactional_id, incarnation, now_ms=self._clock()),
-                operation="init transaction",
-            )
+        self._commit(
+            lambda image: take_over(image, transactional_id, incarnation, now_ms=self._clock()),
+            operation="init transaction",
+        )
 
     def last_version(self, transactional_id: str) -> int | None:
         """The last version of the transactional id that has been committed."""
         known = self._store.refresh().transactional_ids.get(transactional_id)
         return None if known is None or known.version < 0 else known.version
 
-    def _commit_topic(self, name: str, build: Callable[[MetadataImage], list[MetadataRecord]], operation: str) -> None:
+    def _commit_topic(self, name: str, build: _Build, operation: str) -> None:
         with root_lock(self.path, fs=self._fs):
-            image = self._store.commit(build, operation=operation).image
+            image = self._commit_locked(build, operation=operation)
             ensure_partition_directories(self.path, _topic(image, name), self._fs)
+
+    def _commit(self, build: _Build, *, operation: str) -> None:
+        with root_lock(self.path, fs=self._fs):
+            self._commit_locked(build, operation=operation)
+
+    def _commit_locked(self, build: _Build, *, operation: str) -> MetadataImage:
+        def flushed(image: MetadataImage) -> Sequence[MetadataRecord]:
+            records = build(image)
+            if records:
+                flush_earlier(self.path, self._fs)
+            return records
+
+        return self._store.commit(flushed, operation=operation).image
 
 
 def _topic(image: MetadataImage, name: str) -> TopicImage:

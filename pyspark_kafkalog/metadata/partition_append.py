@@ -8,7 +8,6 @@ crash, or an error, leaves bytes above the high watermarks; after an error `undo
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -104,14 +103,15 @@ class PartitionAppender:
         before = self.image.partition(topic_partition.topic, topic_partition.partition).state
         if before.log_end_offset == 0:
             ensure_partition_directory(self.root, topic_partition, topic.topic_id, self.fs)
+        log = self._resume(topic_partition, topic, before)
+        closing.callback(log.suspend)
+        # Not before: resuming removes a file that is committed already.
         for each in staged:
-            if not os.path.exists(each.path(self.root)):
+            if each.name not in log.staged:
                 raise UnknownTopicError(
                     f"{each.name}, staged for {topic_partition}, is gone: the topic was deleted, or the write was "
                     "given up or committed before; write again what is missing"
                 )
-        log = self._resume(topic_partition, topic, before)
-        closing.callback(log.suspend)
         leader_epoch = before.leader_epoch + 1 if log.is_recovered else before.leader_epoch
         for each in staged:
             log.append_staged(each, leader_epoch=leader_epoch, durable=False)

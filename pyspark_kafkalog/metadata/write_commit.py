@@ -17,7 +17,6 @@ import contextlib
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError
 from pyspark_kafkalog.metadata.commit_result import CommitResult
@@ -36,7 +35,7 @@ from pyspark_kafkalog.storage.broker_config import BrokerConfig
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.flush_mode import flush_earlier, note_unflushed
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging import StagedFile
+from pyspark_kafkalog.storage.staging import StagedFile, discard_staged
 from pyspark_kafkalog.storage.staging_cleanup import remove_abandoned
 
 
@@ -123,13 +122,6 @@ class WriteCommitter:
         if others:
             retention_ms = self.broker_config(self.store.image).staging_retention_ms
             remove_abandoned(self.store.root, others, now_ms=self.clock(), retention_ms=retention_ms, fs=self.fs)
-
-
-def discard_staged(root: Path, staged: Sequence[StagedFile], fs: FileSystem) -> None:
-    """Remove staged files that are not wanted any more; what cannot be removed is left to clean-up."""
-    for each in staged:
-        with contextlib.suppress(OSError):
-            fs.unlink_if_there(each.path(root))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ A crash before the commit leaves the file behind; nothing refers to it, and clea
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +53,13 @@ class StagedFile:
 def write_id_of(name: str) -> str:
     """The write id in a staged file's name."""
     return name.rpartition("-")[0]
+
+
+def discard_staged(root: Path, staged: Iterable[StagedFile], fs: FileSystem) -> None:
+    """Remove staged files that are not wanted any more; what cannot be removed is left to clean-up."""
+    for each in staged:
+        with contextlib.suppress(OSError):
+            fs.unlink_if_there(each.path(root))
 
 
 class StagedFileWriter:
