@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import DiskFormatError, LogDirError
+from pyspark_kafkalog.errors import CommitStateUnknownError, DiskFormatError, LogDirError
 from pyspark_kafkalog.metadata.adopt_lock import adoption_lock, refuse_signs_of_life
 from pyspark_kafkalog.metadata.adopt_logs import AdoptedLog, LogFacts, adopt_log
 from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR, WORK_DIR, AdoptionPlan, TopicPlan, make_plan
@@ -240,9 +240,12 @@ def _build(
     write_meta_properties(work / META_PROPERTIES, plan.properties, fs=fs)
     if not (plan.root / META_PROPERTIES).exists():
         write_meta_properties(plan.root / META_PROPERTIES, plan.properties, fs=fs)
-    store = MetadataStore.create(work, clock=clock, rng=rng, fs=fs)
-    for records in _commits(plan, logs, next_producer_id):
-        store.commit(lambda image, records=records: records, operation=_OPERATION)  # type: ignore[misc]
+    try:
+        store = MetadataStore.create(work, clock=clock, rng=rng, fs=fs)
+        for records in _commits(plan, logs, next_producer_id):
+            store.commit(lambda image, records=records: records, operation=_OPERATION)  # type: ignore[misc]
+    except CommitStateUnknownError as error:
+        raise LogDirError(f"{plan.root} is not ours yet, adopt it again: {error}") from error
 
 
 def _commits(

@@ -15,10 +15,17 @@ from pathlib import Path
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_segment import LogSegment
 from pyspark_kafkalog.storage.log_state import LogState
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, parse_segment_file, segment_file
+from pyspark_kafkalog.storage.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    parse_segment_file,
+    segment_file,
+)
 from pyspark_kafkalog.storage.producer_snapshot import read_snapshot
 from pyspark_kafkalog.storage.producer_state import list_snapshots
 from pyspark_kafkalog.storage.unified_log import UnifiedLog
@@ -58,6 +65,9 @@ def adopt_log(
     """
     found_bytes = _log_bytes(directory)
     largest_producer_id = _largest_snapshot_producer_id(directory)
+    # Before loading: that drops an epoch in which nothing was written, since the broker begins another.
+    latest_epoch = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).latest
+    epoch = max(facts.leader_epoch, -1 if latest_epoch is None else latest_epoch.epoch)
     log = UnifiedLog.open(
         directory,
         config,
@@ -69,7 +79,7 @@ def adopt_log(
         fs=fs,
     )
     try:
-        _assign_epoch(log, facts)
+        _assign_epoch(log, epoch if facts.clean_shutdown else epoch + 1)
         _count_index_bytes(log.active_segment)
         state = log.state()
         kept_bytes = sum(segment.size_bytes for segment in log.segments)
@@ -80,13 +90,10 @@ def adopt_log(
     return AdoptedLog(state, max((largest_producer_id, *log.producers.producers)), max(found_bytes - kept_bytes, 0))
 
 
-def _assign_epoch(log: UnifiedLog, facts: LogFacts) -> None:
+def _assign_epoch(log: UnifiedLog, epoch: int) -> None:
+    """Let what is appended from now on be of `epoch`, or of a later one that recovery has found in the log."""
     latest = log.epochs.latest
-    known = -1 if latest is None else latest.epoch
-    epoch = max(known, facts.leader_epoch, 0)
-    if not facts.clean_shutdown:
-        epoch += 1
-    if epoch > known and (latest is not None or epoch > 0):
+    if epoch >= 0 and (latest is None or latest.epoch < epoch):
         log.assign_epoch(epoch, log.log_end_offset)
 
 
