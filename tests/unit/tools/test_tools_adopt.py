@@ -1,0 +1,122 @@
+"""kafkalog adopt: what it prints, what a dry run leaves alone, and what it says when it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.tools.main import main
+
+FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
+
+
+class Tool:
+    """Runs `kafkalog adopt --path ROOT ...` in this process."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root = root
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> str:
+        exit_code, out, err = self.try_to(*arguments)
+        assert (exit_code, err) == (0, "")
+        return out
+
+    def try_to(self, *arguments: str) -> tuple[int, str, str]:
+        self._capsys.readouterr()
+        try:
+            exit_code = main(["adopt", "--path", str(self.root), *arguments])
+        except SystemExit as exited:
+            exit_code = int(str(exited.code))
+        captured = self._capsys.readouterr()
+        return exit_code, captured.out, captured.err
+
+    def fails(self, *arguments: str) -> str:
+        exit_code, out, err = self.try_to(*arguments)
+        assert (exit_code, out) == (1, "")
+        assert err.startswith("kafkalog adopt: ")
+        assert err.count("\n") == 1
+        return err
+
+
+def foreign(fixture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tool:
+    shutil.copytree(FIXTURES / fixture, tmp_path / fixture, ignore=shutil.ignore_patterns("expected"))
+    return Tool(tmp_path / fixture, capsys)
+
+
+def files_of(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_dry_run_changes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = foreign("transactions", tmp_path, capsys)
+    before = files_of(tool.root)
+    assert tool("--dry-run").startswith(f"{tool.root} can be adopted: 1 topics. Nothing was changed.\n")
+    assert files_of(tool.root) == before
+    assert json.loads(tool("--dry-run", "--output", "json"))["dryRun"] is True
+    assert files_of(tool.root) == before
+
+
+def test_open_transactions_and_what_is_kept_go_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = foreign("transactions", tmp_path, capsys)().splitlines()
+    assert lines[0] == f"Adopted {tmp_path / 'transactions'}: 1 topics with 2 partitions."
+    assert "  transactions-0: a transaction is open since offset 162; read_committed ends there" in lines
+    lines = foreign("cluster-metadata", tmp_path, capsys)().splitlines()
+    assert lines[-1] == "  the broker's metadata log is kept as __cluster_metadata-0.kafka-stray"
+
+
+def test_recovery_goes_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = foreign("unclean", tmp_path, capsys)()
+    assert "  unclean-torn-0: 41 bytes of a damaged tail were cut off\n" in out
+    assert "unclean-killed-0" not in out
+
+
+def test_json_lacks_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = foreign("transactions", tmp_path, capsys)
+    tree = json.loads(tool("--output", "json"))
+    log_dir = LogDir.open(tool.root)
+    assert tree["topics"] == [{"topic": "transactions", "topicId": log_dir.topic("transactions").topic_id}]
+    first = log_dir.partition("transactions", 0)
+    assert tree["partitions"][0] == {
+        "topic": "transactions",
+        "partition": 0,
+        "logStartOffset": 0,
+        "highWatermark": first.high_watermark,
+        "lastStableOffset": 162,
+        "leaderEpoch": first.leader_epoch,
+        "cutBytes": 0,
+    }
+    assert tree["nextProducerId"] > 0
+    assert (tree["wasOurs"], tree["keptMetadata"]) == (False, None)
+    assert json.loads(tool("--output", "json"))["wasOurs"] is True
+    assert tool() == f"{tool.root} is a log directory of this package already: nothing to do.\n"
+
+
+def test_adoption_is_no_part_of_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = foreign("codecs-none", tmp_path, capsys)
+    tool()
+    assert [(each.operation, each.topics) for each in LogDir.open(tool.root).history()] == [
+        ("adopt", ("codecs-none",)),
+        ("create root", ()),
+    ]
+
+
+def test_missing_partitions_are_made_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = foreign("codecs-none", tmp_path, capsys)
+    shutil.rmtree(tool.root / "codecs-none-0")
+    assert "missing are codecs-none: 0 of 3" in tool.fails()
+    assert "  codecs-none: empty partitions for 0\n" in tool("--create-missing")
+
+
+def test_refusal_is_not_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = Tool(tmp_path / "nothing", capsys)
+    assert "is not a directory" in tool.fails()
+    tool = foreign("cars", tmp_path, capsys)
+    assert "nothing.properties" in tool.fails("--server-properties", str(tmp_path / "nothing.properties"))
+    (tmp_path / "bad.properties").write_text("log.segment.bytes=x\n")
+    assert "log.segment.bytes=x is not allowed" in tool.fails("--server-properties", str(tmp_path / "bad.properties"))
+    assert LogDir.open(tool.root).is_foreign
