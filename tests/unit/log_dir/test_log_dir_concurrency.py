@@ -1,0 +1,204 @@
+"""Several writers on one root, in processes and in threads: nothing lost, nothing twice, order kept, whoever dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_kafkalog.errors import ProducerFencedError
+from pyspark_kafkalog.log_dir import LogDir, WriteTransaction
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.record.scan import scan_batches
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.staging import StagedFile, StagedFileWriter
+
+# Forked, not spawned: starts at once, and tries what a fork does to threads and locks.
+FORK = multiprocessing.get_context("fork")
+WRITERS = 4
+COMMITS = 12
+PLACES = [TopicPartition(topic, partition) for topic in ("orders", "payments") for partition in range(2)]
+JOIN_S = 60
+LONGEST_TURN_S = 10
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    log_dir = LogDir.create(tmp_path / "log")
+    for topic in ("orders", "payments"):
+        log_dir.create_topic(topic, partitions=2, configs={"internal.segment.bytes": "3000"})
+    return log_dir.path
+
+
+def stage(root: Path, writer: str, sequence: int, place: TopicPartition, count: int = 3) -> StagedFile:
+    """`count` records that say who wrote them, in which commit, and their number in it."""
+    staging = StagedFileWriter(root, place, write_id=f"{writer}.{sequence}.{os.getpid()}", task=0)
+    values = [f"{writer} {sequence} {at}".encode() for at in range(count)]
+    data = encode_batch(
+        [Record(offset=at, timestamp_ms=sequence, key=None, value=value) for at, value in enumerate(values)]
+    )
+    staging.append(data, scan_batches(data, file="staged").batches)
+    return staging.finish(durable=False)
+
+
+def write_all(root: Path, writer: str, commits: int = COMMITS) -> None:
+    """Every commit goes to all partitions of both topics."""
+    log_dir = LogDir.open(root)
+    for sequence in range(commits):
+        staged = [stage(root, writer, sequence, place) for place in PLACES]
+        log_dir.commit_staged(staged, transaction=WriteTransaction(writer, sequence, "run") if sequence % 2 else None)
+
+
+def run_processes(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> list[int | None]:
+    """Exit codes of processes that run `target`."""
+    processes = [FORK.Process(target=_exit_code, args=(target, each)) for each in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(JOIN_S)
+        if process.is_alive():
+            process.kill()
+    return [process.exitcode for process in processes]
+
+
+def _exit_code(target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    try:
+        target(*arguments)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def sequences(root: Path, *, commits: dict[str, int]) -> None:
+    """Check that each writer's first `commits` commits are in each partition once, whole and in order."""
+    log_dir = LogDir.open(root)
+    for place in PLACES:
+        found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        table = log_dir.read(place.topic, partition=place.partition)
+        assert table["offset"].to_pylist() == list(range(len(table)))
+        for value in table["value"].to_pylist():
+            writer, sequence, at = value.decode().split()
+            found[writer].append((int(sequence), int(at)))
+        expected = {
+            writer: [(sequence, at) for sequence in range(count) for at in range(3)]
+            for writer, count in commits.items()
+            if count
+        }
+        assert found == expected, place
+
+
+def test_writers_in_processes_lose_or_double_records(root: Path) -> None:
+    writers = [f"writer-{number}" for number in range(WRITERS)]
+    assert run_processes(write_all, [(root, writer) for writer in writers]) == [0] * WRITERS
+    sequences(root, commits=dict.fromkeys(writers, COMMITS))
+    assert not list(root.glob("*/*.staged"))
+
+
+def test_writers_in_threads_lose_or_double_records(root: Path) -> None:
+    log_dir = LogDir.open(root)
+    errors: list[BaseException] = []
+
+    def write(writer: str) -> None:
+        try:
+            for sequence in range(COMMITS):
+                log_dir.commit_staged([stage(root, writer, sequence, place) for place in PLACES])
+        except BaseException as error:  # for the main thread to raise
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(f"writer-{number}",)) for number in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(JOIN_S)
+    assert errors == []
+    sequences(root, commits={f"writer-{number}": COMMITS for number in range(WRITERS)})
+
+
+def replay(root: Path, incarnation: str) -> None:
+    """The same versions as others commit at the same time; ends when fenced."""
+    log_dir = LogDir.open(root)
+    for version in range(COMMITS):
+        staged = [stage(root, "query", version, place) for place in PLACES]
+        try:
+            log_dir.commit_staged(staged, transaction=WriteTransaction("query", version, incarnation))
+        except ProducerFencedError:
+            return
+
+
+@pytest.mark.parametrize("incarnations", [["run"] * 3, ["run-1", "run-2", "run-3"]], ids=["replays", "zombies"])
+def test_versions_committed_by_several_at_once_are_there_twice(root: Path, incarnations: list[str]) -> None:
+    assert run_processes(replay, [(root, each) for each in incarnations]) == [0] * len(incarnations)
+    last = LogDir.open(root).last_version("query")
+    assert last is not None
+    if len(set(incarnations)) == 1:
+        assert last == COMMITS - 1
+    sequences(root, commits={"query": last + 1})
+
+
+def test_killed_writers_take_records_of_others_along(root: Path) -> None:
+    writers = [f"writer-{number}" for number in range(WRITERS)]
+    survivors = writers[:2]
+    processes = {
+        writer: FORK.Process(
+            target=_exit_code, args=(write_all, (root, writer, COMMITS if writer in survivors else 10_000))
+        )
+        for writer in writers
+    }
+    for process in processes.values():
+        process.start()
+    for number, writer in enumerate(writers[2:]):
+        time.sleep(0.3 + 0.1 * number)
+        process = processes[writer]
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(JOIN_S)
+    for writer in survivors:
+        processes[writer].join(JOIN_S)
+        assert processes[writer].exitcode == 0
+    write_all(root, "after")
+    log_dir = LogDir.open(root)
+    commits = {**dict.fromkeys(survivors, COMMITS), "after": COMMITS}
+    values = [value.decode().split() for value in log_dir.read("orders", partition=0)["value"].to_pylist()]
+    for writer in writers[2:]:
+        commits[writer] = 1 + max((int(sequence) for name, sequence, _ in values if name == writer), default=-1)
+    sequences(root, commits=commits)
+
+
+def test_a_forked_child_keeps_the_lock(root: Path) -> None:
+    with root_lock(root):
+        child = FORK.Process(target=time.sleep, args=(JOIN_S,))
+        child.start()
+    try:
+        with root_lock(root, timeout_s=1):
+            pass
+    finally:
+        child.kill()
+        child.join(JOIN_S)
+
+
+def test_a_waiting_writer_never_gets_its_turn(root: Path) -> None:
+    """Others that commit one after the other leave it the lock in time."""
+    busy = [FORK.Process(target=_exit_code, args=(write_all, (root, f"busy-{at}", 10_000))) for at in range(2)]
+    for process in busy:
+        process.start()
+    try:
+        log_dir = LogDir.open(root)
+        for sequence in range(5):
+            began = time.monotonic()
+            log_dir.commit_staged([stage(root, "patient", sequence, place) for place in PLACES])
+            assert time.monotonic() - began < LONGEST_TURN_S
+    finally:
+        for process in busy:
+            process.kill()
+            process.join(JOIN_S)
