@@ -1,0 +1,49 @@
+"""Metadata snapshots of ours before Kafka's dump tool."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kafka_oracle import dump_log
+from metadata_roots import Clock, add_topic, settings_of, snapshot_files, write_to
+
+from pyspark_kafkalog.metadata.message import MessageSchema
+from pyspark_kafkalog.metadata.message_json import json_text
+from pyspark_kafkalog.metadata.records import OWN_API_KEYS_FROM, record, transactional_id_record
+from pyspark_kafkalog.metadata.snapshot_file import read_snapshot
+from pyspark_kafkalog.metadata.store import MetadataStore
+
+
+def test_kafka_reads_our_snapshots(tmp_path: Path) -> None:
+    store = MetadataStore.create(tmp_path / "root", clock=Clock(1_700_000_000_000))
+    settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1", "num.partitions": "3"})
+    topic_id = add_topic(store, "orders", 3, {"retention.ms": "7"})
+    add_topic(store, "many", 1200)
+    write_to(store, topic_id, 4)
+    store.commit(
+        lambda image: [
+            record("ProducerIdsRecord", nextProducerId=1000),
+            transactional_id_record("q", version=1, producer_id=0, incarnation="b", fenced=("a",)),
+        ],
+        operation="x",
+    )
+    snapshots = snapshot_files(store.root)
+    assert len(snapshots) == 5
+    result = dump_log(snapshots, "--cluster-metadata-decoder")
+    assert result.returncode == 0, result.stderr
+    assert "isvalid: false" not in result.stdout
+    dumps = re.split(r"^Dumping ", result.stdout, flags=re.MULTILINE)[1:]
+    for path, dump in zip(snapshots, dumps, strict=True):
+        end_offset = int(path.name.partition("-")[0])
+        assert f"Snapshot end offset: {end_offset}, epoch: 0" in dump
+        assert len(re.findall(r'SnapshotHeader \{"version":0,"lastContainedLogTimestamp":1700000000000\}', dump)) == 1
+        assert dump.count('SnapshotFooter {"version":0}') == 1
+        payloads = re.findall(r"^\| offset: (\d+) .*? payload: (.*)$", dump, re.MULTILINE)
+        records = list(read_snapshot(path).records)
+        for each, (offset, payload) in zip(records, payloads, strict=True):
+            api_key = MessageSchema.load(each.type).api_key
+            if api_key >= OWN_API_KEYS_FROM:
+                assert payload.startswith(f"Error at {offset}, skipping.")
+            else:
+                assert payload == json_text(each.to_json())
