@@ -100,12 +100,17 @@ class StagedFileWriter:
         self._next_offset = int(batches["last_offset"][-1]) + 1
 
     def finish(self, *, durable: bool = True) -> StagedFile:
-        """Make the file durable and describe it. The name becomes durable with the commit that uses it."""
+        """Make the file durable and describe it. The name becomes durable with the commit that uses it.
+
+        On an error nothing stays.
+        """
         try:
             if durable:
                 self._fs.fsync(self._fd)
-        finally:
-            self._fs.close(self._fd)
+        except BaseException:
+            self.discard()
+            raise
+        self._fs.close(self._fd)
         batches = np.concatenate(self._tables) if self._tables else np.empty(0, dtype=BATCH_DTYPE)
         return StagedFile(self._topic_partition, self._path.name, self._size_bytes, batches)
 
