@@ -12,14 +12,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import uuid
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.image import TopicImage
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id, write_topic_id
 
@@ -74,11 +73,20 @@ def put_aside(root: Path, topic_partition: TopicPartition, fs: FileSystem) -> No
         os.utime(target)
 
 
-def remove_deleted(root: Path, *, now_ms: int, delay_ms: int) -> None:
+def remove_deleted(root: Path, *, now_ms: int, delay_ms: int, fs: FileSystem = LOCAL) -> None:
     """Remove the directories of deleted topics that were put aside more than `delay_ms` ago."""
     for directory in root.glob(f"*{_DELETE_SUFFIX}"):
         if not _DELETED_DIR.fullmatch(directory.name) or directory.is_symlink():
             continue
         with contextlib.suppress(FileNotFoundError):
             if directory.stat().st_mtime_ns // 1_000_000 + delay_ms <= now_ms:
-                shutil.rmtree(directory)
+                _remove_tree(directory, fs)
+
+
+def _remove_tree(directory: Path, fs: FileSystem) -> None:
+    for entry in list(directory.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            _remove_tree(entry, fs)
+        else:
+            fs.unlink_if_there(entry)
+    fs.rmdir(directory)
