@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench_data import FIRST_MS, KEY_BYTES, TOPIC, VALUE_BYTES, orders, write_ours
 from bench_peers import Broker, make_broker, standin_jar, start_spark
 from bench_runs import OURS, Contender, Goal, measure, report, report_limit
 from pyspark import StorageLevel
@@ -27,11 +28,8 @@ from pyspark_kafkalog import LogDir
 
 CONNECTOR, DELTA, CEILING = "spark-sql-kafka", "delta", "transport ceiling"
 PARTS = ("write", "read", "slice", "segment", "codec")
-TOPIC = "orders"
 PARTITIONS = 4
 CORES = 2
-KEY_BYTES, VALUE_BYTES = 14, 100
-FIRST_MS = 1_767_225_600_000
 READ_GOALS = (Goal(CONNECTOR, 3.0), Goal(CEILING, 0.75))
 WRITE_GOALS = (Goal(CONNECTOR, 4.0), Goal(DELTA, 3.0), Goal(CEILING, 0.70))
 SLICE_GOALS = (Goal("full read", 20.0),)
@@ -55,13 +53,7 @@ class Bench:
     missed: list[str] = field(default_factory=list)
 
     def orders(self, records: int | None = None, tasks: int = PARTITIONS) -> DataFrame:
-        """Records with a key of 14 bytes and a value of 100, part of it random, one a millisecond."""
-        text = """rpad(concat(md5(string(id)), md5(string(id + 1))), 100, '{"status":"shipped","currency":"EUR"}')"""
-        return self.spark.range(0, records or self.records, 1, tasks).selectExpr(
-            "CAST(concat('customer-', lpad(string(id * 7919 % 100000), 5, '0')) AS BINARY) AS key",
-            f"CAST({text} AS BINARY) AS value",
-            f"timestamp_millis({FIRST_MS} + id) AS timestamp",
-        )
+        return orders(self.spark, records or self.records, tasks)
 
     def root(self, name: str, *, partitions: int = PARTITIONS, configs: dict[str, str] | None = None) -> Path:
         """A new, empty log directory with the topic."""
@@ -73,11 +65,6 @@ class Bench:
 
     def read_ours(self, root: Path, **options: str) -> DataFrame:
         return self.spark.read.format("kafkalog").option("subscribe", TOPIC).options(**options).load(str(root))
-
-
-def write_ours(rows: DataFrame, root: Path, codec: str) -> None:
-    writer = rows.write.format("kafkalog").mode("append").option("topic", TOPIC)
-    writer.option("compression.type", codec).save(str(root))
 
 
 def to_noop(rows: DataFrame) -> None:
