@@ -184,4 +184,4 @@ def _check_indexes(active: LogSegment, state: LogState) -> None:
     is_whole = position + state.bytes_since_last_index_entry == state.active_size_bytes
     if not is_whole or time_index.last_entry.timestamp_ms > state.active_max_timestamp_ms:
         active.rebuild_indexes()
-    active.make_room()
+    active.reserve_room()

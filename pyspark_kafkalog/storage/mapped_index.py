@@ -2,8 +2,9 @@
 
     entry 0 | entry 1 | ... | entry n-1 | zeros up to the preallocated length, while the segment is active
 
-Entries are written with `pwrite` through the file system seam and read through a read-only mapping of the same pages.
-The zero tail goes on `trim` (roll, close). After SIGKILL it stays, so the real number of entries is found on opening.
+Entries are written with `pwrite` through the file system seam and read through a read-only mapping of the same pages,
+which a writer makes when it searches. The zero tail goes on `trim` (roll, close). After SIGKILL it stays, so the real
+number of entries is found on opening. A writer that stays for one append sets no tail aside: `reserve`.
 
 Other processes map the file while its writer trims it, and a load from a mapped page past the end of a file kills the
 process. So a reader maps just the entries, which it counts with `pread`; and a writer that drops entries replaces the
@@ -52,6 +53,7 @@ class MappedIndex:
         self._fd = _NOT_OPEN
         self._map: Buffer = b""
         self._length_bytes = 0
+        self._reserved_bytes = 0
         self._entries = 0
         self._is_changed = False
         if writable:
@@ -104,7 +106,6 @@ class MappedIndex:
                 self._set_length(self._round_down(self._max_index_bytes))
             else:
                 self._load(self._fd)
-                self._remap(self._fd, self._length_bytes)
         except BaseException:
             self.close_handler()
             raise
@@ -120,10 +121,20 @@ class MappedIndex:
             )
         self._entries = self._count_entries(fd)
 
+    def _mapped(self) -> Buffer:
+        """A mapping of all entries."""
+        if len(self._map) < self.size_bytes:
+            self._remap(self._fd, self._length_bytes)
+        return self._map
+
     def _remap(self, fd: int, length_bytes: int) -> None:
+        self._unmap()
+        self._map = mmap.mmap(fd, length_bytes, mmap.MAP_SHARED, mmap.PROT_READ) if length_bytes else b""
+
+    def _unmap(self) -> None:
         if isinstance(self._map, mmap.mmap):
             self._map.close()
-        self._map = mmap.mmap(fd, length_bytes, mmap.MAP_SHARED, mmap.PROT_READ) if length_bytes else b""
+        self._map = b""
 
     def _round_down(self, length_bytes: int) -> int:
         return length_bytes - length_bytes % self.entry_struct.size
@@ -168,8 +179,8 @@ class MappedIndex:
 
     @property
     def max_entries(self) -> int:
-        """Entries that fit in the file at its present length."""
-        return self._length_bytes // self.entry_struct.size
+        """Entries that fit in the file at its present length, or in what is reserved."""
+        return max(self._length_bytes, self._reserved_bytes) // self.entry_struct.size
 
     @property
     def length_bytes(self) -> int:
@@ -198,8 +209,13 @@ class MappedIndex:
         if rounded != self._length_bytes:
             self._set_length(rounded)
 
+    def reserve(self, length_bytes: int) -> None:
+        """Let the file grow to `length_bytes` with what is appended, nothing set aside on disk."""
+        self._reserved_bytes = self._round_down(length_bytes)
+
     def trim(self) -> None:
         """Cut the file to its entries: what rolling and closing do."""
+        self._reserved_bytes = 0
         self.resize(self.size_bytes)
 
     def truncate(self) -> None:
@@ -237,9 +253,7 @@ class MappedIndex:
 
     def close_handler(self) -> None:
         """Let go of the file as it is, its zero tail included."""
-        if isinstance(self._map, mmap.mmap):
-            self._map.close()
-        self._map = b""
+        self._unmap()
         self._entries = 0
         if self._fd != _NOT_OPEN:
             fd, self._fd = self._fd, _NOT_OPEN
@@ -254,9 +268,9 @@ class MappedIndex:
         self.close()
 
     def _set_length(self, length_bytes: int) -> None:
+        self._unmap()
         self._fs.truncate(self._fd, length_bytes)
         self._length_bytes = length_bytes
-        self._remap(self._fd, length_bytes)
 
     def _keep_entries(self, entries: int) -> None:
         """Keep the first `entries`; the file keeps its length, zeros take the place of the dropped ones."""
@@ -268,14 +282,14 @@ class MappedIndex:
 
     def _replace_file(self, entries: int) -> None:
         self._is_changed = True
-        kept = bytes(self._map[: entries * self.entry_struct.size])
+        kept = bytes(self._mapped()[: entries * self.entry_struct.size]) if entries else b""
         self._fs.write_file_atomic(self._path, kept, durable=False)
         fd = self._fs.open(self._path, os.O_RDWR)
         old_fd, self._fd = self._fd, fd
         self._fs.close(old_fd)
         self._entries = entries
         self._length_bytes = len(kept)
-        self._remap(fd, len(kept))
+        self._unmap()
 
     def _append_bytes(self, data: Buffer, count: int) -> None:
         if self._entries + count > self.max_entries:
@@ -283,6 +297,7 @@ class MappedIndex:
         self._is_changed = True
         self._fs.pwrite_all(self._fd, data, self.size_bytes)
         self._entries += count
+        self._length_bytes = max(self._length_bytes, self.size_bytes)
 
     def _floor_slot(self, key: int) -> int:
         """Slot of the last entry whose key is not above `key`, or -1. Bounded whatever the bytes are."""
@@ -291,7 +306,7 @@ class MappedIndex:
             return -1
         unpack_key = self.key_struct.unpack_from
         size = self.entry_struct.size
-        view = self._map
+        view = self._mapped()
         low, high = 0, entries - 1
         warm = entries - 1 - _WARM_BYTES // size
         if warm > 0:
@@ -310,7 +325,12 @@ class MappedIndex:
         return low
 
     def _entry_fields(self, slot: int) -> tuple[int, int]:
-        first, second = self.entry_struct.unpack_from(self._map, slot * self.entry_struct.size)
+        size = self.entry_struct.size
+        if (slot + 1) * size > len(self._map):
+            entry = os.pread(self._fd, size, slot * size).ljust(size, b"\0")
+            first, second = self.entry_struct.unpack(entry)
+        else:
+            first, second = self.entry_struct.unpack_from(self._map, slot * size)
         return first, second
 
     def _check_length(self) -> None:

@@ -133,7 +133,7 @@ class OffsetIndex(MappedIndex):
             )
 
     def _disk_rows(self) -> NDArray[np.void]:
-        return np.frombuffer(bytes(self._map[: self.size_bytes]), dtype=_DISK_DTYPE)
+        return np.frombuffer(bytes(self._mapped()[: self.size_bytes]), dtype=_DISK_DTYPE)
 
     def _check_rises(self, offset: int) -> None:
         if self._entries and offset <= self.last_offset:

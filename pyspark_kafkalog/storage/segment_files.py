@@ -101,6 +101,11 @@ class SegmentFiles:
         self.offset_index.resize(self.config.segment_index_bytes)
         self.time_index.resize(self.config.segment_index_bytes)
 
+    def reserve_room(self) -> None:
+        """As `make_room`, for a writer that is to trim them soon: the files grow with what is appended."""
+        self.offset_index.reserve(self.config.segment_index_bytes)
+        self.time_index.reserve(self.config.segment_index_bytes)
+
     def clear_indexes(self) -> None:
         """Empty all indexes, preallocated again, as before their rebuilding from the `.log`."""
         self.offset_index.reset()

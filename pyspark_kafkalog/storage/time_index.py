@@ -166,7 +166,7 @@ class TimeIndex(MappedIndex):
             )
 
     def _disk_rows(self) -> NDArray[np.void]:
-        return np.frombuffer(bytes(self._map[: self.size_bytes]), dtype=_DISK_DTYPE)
+        return np.frombuffer(bytes(self._mapped()[: self.size_bytes]), dtype=_DISK_DTYPE)
 
     def _check_does_not_fall(self, timestamp_ms: int, offset: int) -> None:
         last = self.last_entry
