@@ -10,12 +10,13 @@ synonyms (segment.ms, which log.roll.hours decides).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS
-from pyspark_kafkalog.storage.config_definitions import ConfigDefinition, format_value
+from pyspark_kafkalog.storage.config_definitions import format_value
 from pyspark_kafkalog.storage.log_config import topic_config_values
 from pyspark_kafkalog.storage.topic_configs import TOPIC_CONFIGS
 
@@ -68,7 +69,8 @@ def topic_entries(overrides: Mapping[str, str], broker: Mapping[str, str]) -> li
         if value is None:
             continue
         own = (Synonym(TOPIC_SOURCE, name, format_value(value)),) if name in overrides else ()
-        inherited = _broker_synonyms([each.definition for each in TOPIC_CONFIGS[name].synonyms], broker)
+        names = [each.definition.name for each in TOPIC_CONFIGS[name].synonyms]
+        inherited = _broker_synonyms(names, broker) if names else ()
         entries.append(ConfigEntry(name, format_value(value), own + inherited))
     return entries
 
@@ -83,8 +85,8 @@ def own_topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
 def broker_entries(settings: Mapping[str, str]) -> list[ConfigEntry]:
     """All broker-level configurations in force where `settings` were made, by name."""
     entries = []
-    for name, definition in sorted(BROKER_CONFIGS.items()):
-        synonyms = _broker_synonyms([definition], settings)
+    for name in sorted(BROKER_CONFIGS):
+        synonyms = _broker_synonyms([name], settings)
         if synonyms:
             entries.append(ConfigEntry(name, synonyms[0].value, synonyms))
     return entries
@@ -97,14 +99,21 @@ def set_broker_entries(settings: Mapping[str, str]) -> list[ConfigEntry]:
     ]
 
 
-def _broker_synonyms(definitions: Iterable[ConfigDefinition], settings: Mapping[str, str]) -> tuple[Synonym, ...]:
-    definitions = list(definitions)
-    found = [Synonym(BROKER_SOURCE, each.name, settings[each.name]) for each in definitions if each.name in settings]
-    found += [
-        Synonym(DEFAULT_SOURCE, each.name, format_value(each.default))
-        for each in definitions
-        if each.default is not None
-    ]
-    names = [each.name for each in found]
-    first = definitions[0].name if definitions else None
-    return tuple(found[names.index(first) :]) if first in names else ()
+def _broker_synonyms(names: Sequence[str], settings: Mapping[str, str]) -> tuple[Synonym, ...]:
+    """Settings that were made under one of `names`, then defaults, from the first one of the first name on."""
+    defaults = _broker_defaults()
+    found = [Synonym(BROKER_SOURCE, name, settings[name]) for name in names if name in settings]
+    found += [Synonym(DEFAULT_SOURCE, name, defaults[name]) for name in names if name in defaults]
+    first = next((at for at, each in enumerate(found) if each.name == names[0]), None)
+    return () if first is None else tuple(found[first:])
+
+
+@cache
+def _broker_defaults() -> Mapping[str, str]:
+    """Defaults by broker-level name. Of several names in different units, the last one has the topic's default."""
+    defaults = {name: each.default for name, each in BROKER_CONFIGS.items() if each.default is not None}
+    for config in TOPIC_CONFIGS.values():
+        if len(config.synonyms) > 1 and isinstance(config.definition.default, int):
+            last = config.synonyms[-1]
+            defaults[last.definition.name] = config.definition.default // last.scale
+    return {name: format_value(default) for name, default in defaults.items()}
