@@ -14,7 +14,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 # Spark's Python workers run in the same environment.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: demo test lint pytest bench java clean help
+.PHONY: demo test lint pytest bench bench-stream java clean help
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -34,6 +34,9 @@ pytest: $(VENV)/.installed-test java
 
 bench: $(VENV)/.installed-test java
 	$(PY) benchmarks/bench_spark.py $(BENCH_ARGS)
+
+bench-stream: $(VENV)/.installed-test java
+	$(PY) benchmarks/bench_stream.py $(BENCH_ARGS)
 
 java:
 	@sh scripts/bootstrap.sh java
