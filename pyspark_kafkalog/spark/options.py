@@ -6,6 +6,7 @@ and lists what is allowed. An option of the other direction is let pass where a 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -137,10 +138,9 @@ def parse_load_options(raw: Mapping[str, str]) -> SourceOptions:
 
     Raises InvalidOptionError when they fit neither.
     """
-    try:
+    with contextlib.suppress(InvalidOptionError):
         return parse_stream_read_options(raw)
-    except InvalidOptionError:
-        return parse_read_options(raw)
+    return parse_read_options(raw)
 
 
 def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: OffsetSpec) -> dict[str, Any]:
