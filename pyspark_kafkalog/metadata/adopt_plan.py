@@ -45,6 +45,8 @@ KEPT_METADATA_DIR: Final = f"{METADATA_DIR}.kafka-stray"
 #: Where the metadata log that is to be ours is built.
 WORK_DIR: Final = f"{METADATA_DIR}.adopting-stray"
 
+#: With more missing, a directory that merely looks like a partition's (backup-20240101) is likelier than a topic.
+_MISSING_MAX: Final = 10_000
 _PUT_ASIDE: Final = ("-delete", "-stray", "-future")
 #: What a broker creates its internal topics with: without these, retention would take what compaction should keep.
 _INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -200,13 +202,18 @@ def _plan_topic(
     known = None if metadata is None else metadata.topics.get(name)
     partitions = () if known is None else known.partitions
     count = max((*numbers, *partitions)) + 1
+    if count - len(numbers) > _MISSING_MAX:
+        raise LogDirError(
+            f"{root} holds {name}-{max(numbers)}, but only {len(numbers)} of {count} partitions of a topic {name!r}: "
+            "if it is none of Kafka's directories, move it away"
+        )
     configs = _INTERNAL_CONFIGS.get(name, {}) if metadata is None else metadata.topic_configs.get(name, {})
     return TopicPlan(
         name=name,
         topic_id=_agreed_topic_id(root, name, numbers, known, rng),
         partitions_count=count,
         configs=_usable_configs(name, configs, broker_config, notes),
-        missing=tuple(sorted(set(range(count)) - set(numbers))) if count != len(numbers) else (),
+        missing=tuple(sorted(set(range(count)) - set(numbers))),
         leader_epochs={} if known is None else {n: each.leader_epoch for n, each in known.partitions.items()},
     )
 

@@ -83,7 +83,7 @@ class BrokerMetadata:
 
     def _partition(self, record_type: str, fields: Mapping[str, Any]) -> None:
         name = self._names.get(fields["topicId"])
-        if name is None:
+        if name is None or fields["partitionId"] < 0:
             return
         partitions = self.topics[name].partitions
         if record_type == "PartitionRecord":

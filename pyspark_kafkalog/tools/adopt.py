@@ -78,7 +78,7 @@ def _print(outcome: Adoption) -> None:
         partitions = len(outcome.partitions)
         sys.stdout.write(f"Adopted {outcome.root}: {len(outcome.topics)} topics with {partitions} partitions.\n")
     for note in outcome.notes:
-        sys.stdout.write(f"  {note}\n")
+        sys.stdout.write(f"  {' '.join(note.split())}\n")
     for each in outcome.partitions:
         if each.cut_bytes:
             sys.stdout.write(f"  {each.topic_partition}: {each.cut_bytes} bytes of a damaged tail were cut off\n")

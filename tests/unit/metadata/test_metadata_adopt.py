@@ -260,6 +260,14 @@ def test_partition_between_others_is_missing_and_nobody_says_so(tmp_path: Path) 
     assert log_dir.read("codecs-none", partition=1)["value"].to_pylist() == [b"a"]
 
 
+def test_directory_that_only_looks_like_a_partition_fills_memory(tmp_path: Path) -> None:
+    root = copy_of("cars", tmp_path)
+    (root / "backup-2147483647").mkdir()
+    for create_missing in (False, True):
+        with pytest.raises(LogDirError, match="holds backup-2147483647, but only 1 of 2147483648 partitions"):
+            adopt(root, create_missing=create_missing, clock=clock)
+
+
 def test_topic_gets_partitions_of_another_with_its_name(tmp_path: Path) -> None:
     root = copy_of("codecs-none", tmp_path)
     (root / "codecs-none-2" / "partition.metadata").write_text(f"version: 0\ntopic_id: {ID_A}")

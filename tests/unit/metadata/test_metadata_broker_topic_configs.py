@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
+from pyspark_kafkalog.metadata.broker_metadata import read_broker_metadata, read_topic_configs
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 BROKER = FIXTURES / "cluster-metadata"
@@ -46,6 +46,29 @@ def test_configs_differ_from_what_kafkas_tool_prints() -> None:
 
 def test_directory_without_metadata_log_is_an_error() -> None:
     assert read_topic_configs(FIXTURES / "cars") == {}
+
+
+def test_damaged_snapshot_is_believed(tmp_path: Path) -> None:
+    shutil.copytree(BROKER / "__cluster_metadata-0", tmp_path / "log")
+    whole = read_broker_metadata(tmp_path / "log")
+    assert whole.damage is None
+    snapshot = tmp_path / "log" / SNAPSHOT
+    snapshot.chmod(0o600)
+    snapshot.write_bytes(snapshot.read_bytes()[:-20])
+    older = read_broker_metadata(tmp_path / "log")
+    assert older.damage is not None
+    assert SNAPSHOT in older.damage
+    assert {name: topic.topic_id for name, topic in older.topics.items()} == {
+        name: topic.topic_id for name, topic in whole.topics.items()
+    }, "the snapshot before and the log after it say the same"
+
+
+def test_gap_in_a_metadata_log_goes_unseen(tmp_path: Path) -> None:
+    shutil.copytree(BROKER / "__cluster_metadata-0", tmp_path / "log")
+    for snapshot in (tmp_path / "log").glob("*.checkpoint"):
+        snapshot.unlink()
+    (tmp_path / "log" / "00000000000000000000.log").unlink()
+    assert read_broker_metadata(tmp_path / "log").damage is not None
 
 
 def test_torn_metadata_log_is_an_error(tmp_path: Path) -> None:
