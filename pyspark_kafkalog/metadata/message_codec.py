@@ -173,14 +173,15 @@ def _reader(name: str, field: FieldSpec, version: int, flexible: bool) -> _Read:
     what = f"{name}.{field.name}"
     nullable = version in field.nullable
     if field.is_array:
-        element = _element_reader(what, field, version, flexible)
-        return _array_reader(what, element, nullable, flexible)
+        if field.element in _FORMATS:
+            return _fixed_array_reader(what, field.element, nullable, flexible)
+        return _array_reader(what, _value_reader(what, field, version, flexible), nullable, flexible)
     if field.struct is not None and nullable:
-        return _nullable_struct_reader(_element_reader(what, field, version, flexible), what)
+        return _nullable_struct_reader(_value_reader(what, field, version, flexible), what)
     return _value_reader(what, field, version, flexible, nullable)
 
 
-def _value_reader(what: str, field: FieldSpec, version: int, flexible: bool, nullable: bool) -> _Read:
+def _value_reader(what: str, field: FieldSpec, version: int, flexible: bool, nullable: bool = False) -> _Read:
     if field.element == "string":
         return _string_reader(what, nullable, flexible)
     if field.element in ("bytes", "records"):
@@ -188,10 +189,6 @@ def _value_reader(what: str, field: FieldSpec, version: int, flexible: bool, nul
     if field.struct is not None:
         return StructCodec(what, field.struct, version, flexible=flexible).decode
     return _fixed_reader(what, field.element)
-
-
-def _element_reader(what: str, field: FieldSpec, version: int, flexible: bool) -> _Read:
-    return _value_reader(what, field, version, flexible, nullable=False)
 
 
 def _fixed_reader(what: str, element: str) -> _Read:
@@ -262,6 +259,22 @@ def _array_reader(what: str, read_element: _Read, nullable: bool, flexible: bool
     return read
 
 
+def _fixed_array_reader(what: str, element: str, nullable: bool, flexible: bool) -> _Read:
+    """Reads an array of elements of one width, all of them at once."""
+    read_length = _length_reader(what, nullable, flexible, _INT32)
+    layout = struct.Struct(">" + _FORMATS[element])
+    is_uuid = element == "uuid"
+
+    def read(reader: MessageReader) -> tuple[Any, ...] | None:
+        length = read_length(reader)
+        if length <= 0:
+            return None if length < 0 else ()
+        data = reader.take(length * layout.size, what)
+        return tuple([encode_uuid(value) if is_uuid else value for (value,) in layout.iter_unpack(data)])
+
+    return read
+
+
 def _nullable_struct_reader(read_struct: _Read, what: str) -> _Read:
     def read(reader: MessageReader) -> Any:
         marker = reader.data[reader.advance(1, f"the null marker of {what}")]
@@ -274,7 +287,7 @@ def _tagged_reader(name: str, field: FieldSpec, version: int) -> _Read:
     """As `_reader`; a nullable struct in a tagged field has a varint for its null marker."""
     if field.struct is None or field.is_array or version not in field.nullable:
         return _reader(name, field, version, flexible=True)
-    read_struct = _element_reader(f"{name}.{field.name}", field, version, flexible=True)
+    read_struct = _value_reader(f"{name}.{field.name}", field, version, flexible=True)
 
     def read(reader: MessageReader) -> Any:
         return read_struct(reader) if reader.unsigned_varint(f"the null marker of {field.name}") else None

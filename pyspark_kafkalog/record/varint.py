@@ -67,6 +67,8 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def _read(data: bytes | memoryview, at: int, end: int, max_bytes: int) -> tuple[int, int]:
+    if at < end and (raw := data[at]) < 0x80:  # most of them are one byte
+        return raw, at + 1
     raw = 0
     for taken in range(max_bytes):
         if at + taken >= end:
