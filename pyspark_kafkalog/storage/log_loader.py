@@ -103,6 +103,8 @@ def create_segment(
 
 def roll_jitter_ms(directory: Path, base_offset: int, config: LogConfig, rng: random.Random | None) -> int:
     """How much earlier than segment.ms the segment rolls; without `rng`, always the same for a segment."""
+    if not config.segment_jitter_ms:
+        return 0  # Seeding a generator takes as long as all else that a small append computes.
     return config.random_segment_jitter_ms(rng or random.Random(f"{directory.name}/{base_offset}"))
 
 

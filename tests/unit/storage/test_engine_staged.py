@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -303,6 +304,10 @@ class KilledAt(FileSystem):
         self._count()
         super().rename(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        self._count()
+        super().link(source, target)
+
     def unlink(self, path: Path) -> None:
         self._count()
         super().unlink(path)
@@ -331,6 +336,65 @@ def test_a_kill_at_any_change_loses_and_doubles_nothing(directory: Path, batches
         if finished:
             assert last > 20
             return
+
+
+@pytest.mark.parametrize("others", [0, 3], ids=["at the same offset", "at another offset"])
+@pytest.mark.parametrize("before", [0, 3], ids=["empty", "not empty"])
+@pytest.mark.parametrize("batches", [2, 20, 40], ids=["copied", "adopted", "rolled"])
+def test_a_staged_file_is_damaged_by_an_append_that_was_killed(
+    directory: Path, batches: int, before: int, others: int, tmp_path: Path
+) -> None:
+    state = LogState()
+    if before:
+        state = committed(directory, state, staged(directory, before), config())
+    kept = tmp_path / "kept"
+    shutil.copytree(directory, kept)
+    for last in itertools.count():
+        fs = KilledAt(last)
+        file = staged(directory, batches, task=1)
+        with contextlib.suppress(InterruptedError), resumed(directory, state, config(), fs) as log:
+            log.append_staged(file, leader_epoch=0)
+        after = state
+        if others:
+            after = committed(directory, after, staged(directory, others, task=2), config())
+        after = committed(directory, after, file, config(), epoch=7)
+        assert after.log_end_offset == 5 * (before + others + batches)
+        check_whole(directory, config(), after.log_end_offset)
+        after = committed(directory, after, staged(directory, 20, task=3), config(), epoch=7)
+        check_whole(directory, config(), after.log_end_offset)
+        shutil.rmtree(directory)
+        shutil.copytree(kept, directory)
+        if fs.left >= 0:
+            assert last > 5
+            return
+
+
+def test_resuming_removes_the_staged_name_of_a_committed_segment_only(directory: Path) -> None:
+    large = staged(directory, 20)
+    with resumed(directory, LogState(), config()) as log:
+        log.append_staged(large, leader_epoch=0)
+        state = log.state()
+    waiting = staged(directory, 20, task=1)
+    resumed(directory, LogState(), config()).suspend()
+    assert (directory / large.name).exists()
+    with resumed(directory, LogState(), config()) as log:
+        assert set(log.staged) == {large.name, waiting.name}
+        log.append_staged(large, leader_epoch=0)
+    with resumed(directory, state, config()) as log:
+        assert log.staged == (waiting.name,)
+    assert not (directory / large.name).exists()
+    committed(directory, state, waiting, config())
+    assert check_whole(directory, config(), 200) == [0, 100]
+
+
+def test_a_damaged_log_leaves_its_files_open(directory: Path) -> None:
+    state = committed(directory, LogState(), staged(directory, 6), config())
+    os.truncate(directory / "00000000000000000000.log", 10)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(CorruptRecordError, match="committed"):
+            resumed(directory, state, config())
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 class Syncs(FileSystem):
