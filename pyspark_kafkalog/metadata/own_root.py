@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.metadata import broker_configs as broker_config_records
@@ -13,6 +16,7 @@ from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.partition_directories import (
     ensure_partition_directories,
+    has_partition_directories,
     put_aside,
     remove_deleted,
 )
@@ -27,6 +31,8 @@ from pyspark_kafkalog.storage.flush_mode import FlushMode, flush_earlier, flushi
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging import StagedFile
+
+_LOG: Final = logging.getLogger(__name__)
 
 _Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
 
@@ -139,6 +145,9 @@ class OwnRoot:
 
         Raises UnknownTopicError when auto.create.topics.enable is false.
         """
+        there = self._store.refresh().topics.get(name)
+        if there is not None and has_partition_directories(self.path, there):
+            return  # without the lock: a writer holds it through its commit
 
         def build(image: MetadataImage) -> list[MetadataRecord]:
             if name in image.topics:
@@ -170,10 +179,11 @@ class OwnRoot:
                 raise InvalidConfigError(f"topic {name} cannot be deleted: delete.topic.enable is false")
             delay_ms = self.log_config(name).file_delete_delay_ms
             self._commit_locked(lambda image: topic_records.delete_topic(image, name), operation="delete topic")
-            for partition in topic.partitions:
-                put_aside(self.path, TopicPartition(name, partition.partition), self._fs)
-            self._fs.fsync_dir(self.path)
-            remove_deleted(self.path, now_ms=self._clock(), delay_ms=delay_ms)
+            with _after_commit(f"topic {name} is deleted, but its files are not all put aside or removed"):
+                for partition in topic.partitions:
+                    put_aside(self.path, TopicPartition(name, partition.partition), self._fs)
+                self._fs.fsync_dir(self.path)
+                remove_deleted(self.path, now_ms=self._clock(), delay_ms=delay_ms, fs=self._fs)
 
     def commit_staged(
         self, staged: Sequence[StagedFile], *, transaction: WriteTransaction | None, flush: FlushMode
@@ -202,7 +212,8 @@ class OwnRoot:
     def _commit_topic(self, name: str, build: _Build, operation: str) -> None:
         with root_lock(self.path, fs=self._fs):
             image = self._commit_locked(build, operation=operation)
-            ensure_partition_directories(self.path, _topic(image, name), self._fs)
+            with _after_commit(f"topic {name} has directories that are still to be made, by who writes to it first"):
+                ensure_partition_directories(self.path, _topic(image, name), self._fs)
 
     def _commit(self, build: _Build, *, operation: str) -> None:
         with root_lock(self.path, fs=self._fs):
@@ -216,6 +227,15 @@ class OwnRoot:
             return records
 
         return self._store.commit(flushed, operation=operation).image
+
+
+@contextlib.contextmanager
+def _after_commit(what: str) -> Iterator[None]:
+    """Directories follow commits: what fails there is made good by a later writer, and undoes no commit."""
+    try:
+        yield
+    except OSError as error:
+        _LOG.warning("%s: %s", what, error)
 
 
 def _topic(image: MetadataImage, name: str) -> TopicImage:

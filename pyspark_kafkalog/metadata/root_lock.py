@@ -7,11 +7,11 @@ lock keeps two writers from putting their bytes into the same segment.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,7 @@ _FIRST_WAIT_S: Final = 0.0005
 _LONGEST_WAIT_S: Final = 0.02
 
 
-@contextmanager
+@contextlib.contextmanager
 def root_lock(root: Path, *, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S, fs: FileSystem = LOCAL) -> Iterator[None]:
     """Hold the lock of `root` for the block. Not reentrant, also within one thread.
 
@@ -44,7 +44,9 @@ def root_lock(root: Path, *, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S, fs: File
             # Closing is not enough: a child that another thread has forked meanwhile holds the descriptor too.
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
-        fs.close(fd)
+        # Whatever closing says, the lock is let go of; what was done under it is not to be called a failure for that.
+        with contextlib.suppress(OSError):
+            fs.close(fd)
 
 
 def _acquire(fd: int, path: Path, timeout_s: float) -> None:
