@@ -17,6 +17,7 @@ from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, Part
 from pyspark_kafkalog.metadata.partition_directories import (
     ensure_partition_directories,
     has_partition_directories,
+    has_partition_directories,
     put_aside,
     remove_deleted,
 )

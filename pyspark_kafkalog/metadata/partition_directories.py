@@ -41,6 +41,12 @@ def ensure_partition_directory(root: Path, topic_partition: TopicPartition, topi
         fs.fsync_dir(root)
 
 
+def has_partition_directories(root: Path, topic: TopicImage) -> bool:
+    """Whether the directories of `topic` have been made. They are made in order, so the last one tells."""
+    last = TopicPartition(topic.name, topic.partitions[-1].partition)
+    return _topic_id_of(root / str(last)) == topic.topic_id
+
+
 def _ensure(root: Path, topic_partition: TopicPartition, topic_id: str, fs: FileSystem) -> bool:
     directory = root / str(topic_partition)
     if _topic_id_of(directory) == topic_id:

@@ -79,7 +79,7 @@ class StagedFileWriter:
         self._fs = fs
         self._topic_partition = topic_partition
         self._path = root / str(topic_partition) / f"{write_id}-{task}{STAGED_SUFFIX}"
-        self._fd = fs.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        self._fd: int | None = fs.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         self._size_bytes = 0
         self._next_offset = 0
         self._tables: list[NDArray[np.void]] = []
@@ -97,6 +97,7 @@ class StagedFileWriter:
         """Write `data`, whose batches are in `batches` (positions in `data`, first base offset `next_offset`)."""
         if not len(batches):
             return
+        assert self._fd is not None
         assert int(batches["base_offset"][0]) == self._next_offset
         self._fs.pwrite_all(self._fd, data, self._size_bytes)
         table = np.array(batches, dtype=BATCH_DTYPE)
@@ -110,19 +111,22 @@ class StagedFileWriter:
     def finish(self, *, durable: bool = True) -> StagedFile:
         """Make the file durable and describe it. The name becomes durable with the commit that uses it.
 
-        On an error nothing stays.
+        Whatever becomes of it, `discard` removes the file.
         """
         try:
-            if durable:
+            if durable and self._fd is not None:
                 self._fs.fsync(self._fd)
-        except BaseException:
-            self.discard()
-            raise
-        self._fs.close(self._fd)
+        finally:
+            self._close()
         batches = np.concatenate(self._tables) if self._tables else np.empty(0, dtype=BATCH_DTYPE)
         return StagedFile(self._topic_partition, self._path.name, self._size_bytes, batches)
 
     def discard(self) -> None:
         """Close and remove the file."""
-        self._fs.close(self._fd)
+        self._close()
         self._fs.unlink_if_there(self._path)
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            self._fs.close(fd)

@@ -8,7 +8,6 @@ topic's codec where it has one of its own, LogAppendTime, the limits on timestam
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,9 +23,8 @@ from pyspark_kafkalog.record.partitioner import Partitioner, group_rows
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.parallel import in_parallel
 from pyspark_kafkalog.storage.staging import StagedFile, StagedFileWriter
-
-_PARALLEL_FILES: Final = 8
 
 _CODECS: Final = {
     "uncompressed": CompressionType.NONE,
@@ -100,24 +98,13 @@ class TopicStager:
             self._append(partition, columns, rows[order[bounds[partition] : bounds[partition + 1]]], now_ms)
 
     def finish(self) -> list[StagedFile]:
-        """The finished files, ordered by partition, their data on disk. On an error nothing stays."""
-        writers = [self._writers[partition] for partition in sorted(self._writers)]
+        """The finished files, ordered by partition, their data on disk. After an error `discard` removes them."""
+        finished = in_parallel([self._writers[partition].finish for partition in sorted(self._writers)])
         self._writers = {}
-        if not writers:
-            return []
-        # Side by side: waits for the disk that are one after the other take several times as long.
-        with ThreadPoolExecutor(max_workers=min(len(writers), _PARALLEL_FILES)) as pool:
-            ends = [pool.submit(writer.finish) for writer in writers]
-        try:
-            return [end.result() for end in ends]
-        except BaseException:
-            for end in ends:
-                if end.exception() is None:
-                    self._fs.unlink_if_there(end.result().path(self._task.root))
-            raise
+        return finished
 
     def discard(self) -> None:
-        """Remove what was staged and not finished."""
+        """Remove what was staged and not finished whole."""
         while self._writers:
             _, writer = self._writers.popitem()
             writer.discard()
