@@ -17,7 +17,6 @@ from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, Part
 from pyspark_kafkalog.metadata.partition_directories import (
     ensure_partition_directories,
     has_partition_directories,
-    has_partition_directories,
     put_aside,
     remove_deleted,
 )
