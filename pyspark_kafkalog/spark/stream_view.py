@@ -53,7 +53,8 @@ class PartitionView:
 
     def known_size_bytes(self, start_offset: int) -> int | None:
         """A bound on the bytes from `start_offset` on, where that is in the active segment and its size is known."""
-        return self.active_size_bytes if 0 <= self.active_base_offset <= start_offset else None
+        is_known = 0 <= self.active_base_offset <= start_offset and self.active_size_bytes >= 0
+        return self.active_size_bytes if is_known else None
 
 
 StreamView: TypeAlias = Mapping[TopicPartition, PartitionView]

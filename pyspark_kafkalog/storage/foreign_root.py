@@ -21,9 +21,11 @@ from pyspark_kafkalog.storage.listing import list_partitions
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
     META_PROPERTIES,
     PARTITION_METADATA,
     TopicPartition,
+    segment_file,
 )
 from pyspark_kafkalog.storage.offset_checkpoints import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -122,6 +124,7 @@ class ForeignRoot:
         high_watermark = self._high_watermarks.get(topic_partition, state.log_end_offset)
         if not self._is_clean:
             high_watermark = min(high_watermark, state.log_end_offset)
+        active_base_offset = state.base_offsets[-1] if state.base_offsets else -1
         return PartitionDescription(
             topic=topic_partition.topic,
             partition=topic_partition.partition,
@@ -129,6 +132,8 @@ class ForeignRoot:
             leader_epoch=0 if latest is None else latest.epoch,
             log_start_offset=state.log_start_offset,
             high_watermark=max(high_watermark, state.log_start_offset),
+            active_base_offset=active_base_offset,
+            active_size_bytes=_size_bytes(directory, active_base_offset),
         )
 
     def _topic_id(self, directories: Iterable[Path]) -> str | None:
@@ -138,3 +143,13 @@ class ForeignRoot:
             except (FileNotFoundError, DiskFormatError):
                 continue
         return None
+
+
+def _size_bytes(directory: Path, base_offset: int) -> int:
+    """Size of a segment's `.log`, -1 where there is none or it has gone since it was listed."""
+    if base_offset < 0:
+        return -1
+    try:
+        return segment_file(directory, base_offset, LOG_SUFFIX).stat().st_size
+    except FileNotFoundError:
+        return -1

@@ -177,6 +177,15 @@ def test_a_topic_that_is_not_there_to_start_with(root: Path) -> None:
         stream(root, subscribe="t,v").initialOffset()
 
 
+def test_a_pattern_that_no_topic_matches_yet(root: Path) -> None:
+    query = Query(lambda: stream(root, subscribePattern="^v"))
+    assert query.run() == []
+    assert query.offsets == ["{}"]
+    LogDir.open(root).create_topic("v1", partitions=1)
+    append(root, "v1", 3)
+    assert query.run() == rows_of("v1", 0, 0, 3)
+
+
 def test_a_path_of_one_partition(root: Path) -> None:
     assert len(Query(lambda: stream(root / "t-1", startingOffsets="earliest")).run()) == 20
 
