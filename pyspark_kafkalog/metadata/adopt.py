@@ -29,8 +29,8 @@ from pyspark_kafkalog.metadata.adopt_logs import AdoptedLog, LogFacts, adopt_log
 from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR, WORK_DIR, AdoptionPlan, TopicPlan, make_plan
 from pyspark_kafkalog.metadata.bootstrap import FORMAT_MARKER, METADATA_DIR, is_ours, metadata_dir
 from pyspark_kafkalog.metadata.broker_configs import broker_config_record
-from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE
-from pyspark_kafkalog.metadata.records import MetadataRecord, partition_state_record, record
+from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, BrokerImage
+from pyspark_kafkalog.metadata.records import MetadataRecord, partition_record, partition_state_record, record
 from pyspark_kafkalog.metadata.store import MetadataStore, time_ms
 from pyspark_kafkalog.storage.clean_shutdown import remove_clean_shutdown
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
@@ -242,19 +242,19 @@ def _build(
         write_meta_properties(plan.root / META_PROPERTIES, plan.properties, fs=fs)
     try:
         store = MetadataStore.create(work, clock=clock, rng=rng, fs=fs)
-        for records in _commits(plan, logs, next_producer_id):
+        for records in _commits(plan, logs, next_producer_id, store.image.node):
             store.commit(lambda image, records=records: records, operation=_OPERATION)  # type: ignore[misc]
     except CommitStateUnknownError as error:
         raise LogDirError(f"{plan.root} is not ours yet, adopt it again: {error}") from error
 
 
 def _commits(
-    plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog], next_producer_id: int
+    plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog], next_producer_id: int, node: BrokerImage
 ) -> Iterator[list[MetadataRecord]]:
     """The records of all topics, in commits of a bounded size; the first one says what holds for the root too."""
     records = [broker_config_record(name, value) for name, value in sorted(plan.broker_config.properties.items())]
     if next_producer_id:
-        records.append(record("ProducerIdsRecord", brokerId=plan.properties.node_id, nextProducerId=next_producer_id))
+        records.append(record("ProducerIdsRecord", brokerId=node.broker_id, nextProducerId=next_producer_id))
     partitions = 0
     for topic in plan.topics:
         records.append(record("TopicRecord", name=topic.name, topicId=topic.topic_id))
@@ -264,7 +264,8 @@ def _commits(
         )
         for number in range(topic.partitions_count):
             log = logs[TopicPartition(topic.name, number)]
-            records.append(_partition_record(plan, topic, number, log))
+            epoch = log.state.leader_epoch
+            records.append(partition_record(topic.topic_id, number, leader_epoch=epoch, node=node))
             records.append(partition_state_record(topic.topic_id, number, log.state))
             partitions += 1
             if partitions % _PARTITIONS_PER_COMMIT == 0:
@@ -272,21 +273,6 @@ def _commits(
                 records = []
     if records:
         yield records
-
-
-def _partition_record(plan: AdoptionPlan, topic: TopicPlan, number: int, log: AdoptedLog) -> MetadataRecord:
-    node_id = plan.properties.node_id
-    return record(
-        "PartitionRecord",
-        partitionId=number,
-        topicId=topic.topic_id,
-        replicas=(node_id,),
-        isr=(node_id,),
-        leader=node_id,
-        leaderEpoch=log.state.leader_epoch,
-        partitionEpoch=0,
-        directories=(plan.properties.directory_id,),
-    )
 
 
 def _take_over(plan: AdoptionPlan, fs: FileSystem) -> None:

@@ -243,7 +243,10 @@ def _usable_configs(
             notes.append(f"topic {name}: left out {config}={value}: {str(error).partition(';')[0]}")
         else:
             usable[config] = value
-    broker_config.log_config(usable)
+    try:
+        broker_config.log_config(usable)
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"the configuration of topic {name} is not allowed here: {error}") from None
     return usable
 
 

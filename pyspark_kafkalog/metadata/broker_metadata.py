@@ -71,9 +71,10 @@ class BrokerMetadata:
             self.topics[fields["name"]] = BrokerTopic(fields["name"], fields["topicId"])
             self._names[fields["topicId"]] = fields["name"]
         elif metadata_record.type == "RemoveTopicRecord":
-            name = self._names.pop(fields["topicId"], "")
-            self.topics.pop(name, None)
-            self.topic_configs.pop(name, None)
+            topic = self._topic(fields)
+            if topic is not None:
+                del self.topics[topic.name]
+                self.topic_configs.pop(topic.name, None)
         elif metadata_record.type in ("PartitionRecord", "PartitionChangeRecord"):
             self._partition(metadata_record.type, fields)
         elif metadata_record.type == "ConfigRecord":
@@ -81,11 +82,16 @@ class BrokerMetadata:
         elif metadata_record.type == "ProducerIdsRecord":
             self.next_producer_id = fields["nextProducerId"]
 
+    def _topic(self, fields: Mapping[str, Any]) -> BrokerTopic | None:
+        """The topic with the id that a record names, if it is there."""
+        topic = self.topics.get(self._names.get(fields["topicId"], ""))
+        return topic if topic is not None and topic.topic_id == fields["topicId"] else None
+
     def _partition(self, record_type: str, fields: Mapping[str, Any]) -> None:
-        name = self._names.get(fields["topicId"])
-        if name is None or fields["partitionId"] < 0:
+        topic = self._topic(fields)
+        if topic is None or fields["partitionId"] < 0:
             return
-        partitions = self.topics[name].partitions
+        partitions = topic.partitions
         if record_type == "PartitionRecord":
             partitions[fields["partitionId"]] = BrokerPartition(tuple(fields["replicas"]), fields["leaderEpoch"])
             return

@@ -21,6 +21,9 @@ from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
 from pyspark_kafkalog.metadata import adopt_lock
 from pyspark_kafkalog.metadata.adopt import Adoption, adopt
 from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR, WORK_DIR
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.image_delta import ImageDelta
+from pyspark_kafkalog.metadata.image_records import image_records
 from pyspark_kafkalog.metadata.records import MetadataRecord, encode_record, record
 from pyspark_kafkalog.metadata.store import MetadataStore, is_ours
 from pyspark_kafkalog.record.plain import Record, encode_batch
@@ -94,6 +97,7 @@ def test_adopted_partitions_do_not_take_records(fixture: str, tmp_path: Path) ->
     root = copy_of(fixture, tmp_path)
     before = contents(root)
     log_dir = LogDir.adopt(root, clock=clock)
+    adopted_identity = identity(root)
     values = [b"x" * 100] * 100
     for topic in log_dir.topics():
         if log_dir.log_config(topic).compact:
@@ -115,6 +119,11 @@ def test_adopted_partitions_do_not_take_records(fixture: str, tmp_path: Path) ->
             (start, end, stable), (was_start, was_end, was_stable) = offsets[partition], was_offsets[partition]
             assert (start, end) == (was_start, was_end + 300)
             assert stable == (was_stable if was_stable < was_end else end), "an open transaction was forgotten"
+    assert identity(root) == adopted_identity, "a log that was closed cleanly was taken for a crashed writer's"
+    image = MetadataStore.open(root).image
+    snapshot = ImageDelta(MetadataImage(), commit_offset=0, timestamp_ms=0)
+    snapshot.replay(image_records(image))
+    assert snapshot.build(image.next_offset).topics == image.topics
 
 
 def test_recovery_ends_elsewhere_than_kafkas(tmp_path: Path) -> None:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 from pathlib import Path
 
-from pyspark_kafkalog.metadata.broker_metadata import read_broker_metadata, read_topic_configs
+from pyspark_kafkalog.metadata.broker_metadata import (
+    BrokerMetadata,
+    committed_records,
+    read_broker_metadata,
+    read_topic_configs,
+)
+from pyspark_kafkalog.metadata.records import record
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 BROKER = FIXTURES / "cluster-metadata"
@@ -80,3 +87,30 @@ def test_torn_metadata_log_is_an_error(tmp_path: Path) -> None:
         read_topic_configs(tmp_path / "root")
     (last.parent / SNAPSHOT).write_bytes(b"\xff" * 99)
     read_topic_configs(tmp_path / "root")
+
+
+def test_records_that_contradict_each_other_are_fatal() -> None:
+    rng = random.Random(5)
+    ids, names = ["AAAAAAAAAAAAAAAAAAAAQQ", "AAAAAAAAAAAAAAAAAAAAQg"], ["a", "b"]
+    makers = [
+        lambda: record("TopicRecord", name=rng.choice(names), topicId=rng.choice(ids)),
+        lambda: record("RemoveTopicRecord", topicId=rng.choice(ids)),
+        lambda: record("PartitionRecord", topicId=rng.choice(ids), partitionId=rng.randrange(-2, 3)),
+        lambda: record("PartitionChangeRecord", topicId=rng.choice(ids), partitionId=rng.randrange(-2, 3), leader=1),
+        lambda: record(
+            "ConfigRecord",
+            resourceType=rng.randrange(40),
+            resourceName=rng.choice(names),
+            name="retention.ms",
+            value=rng.choice(["1", None]),
+        ),
+        lambda: record("BeginTransactionRecord", name="x"),
+        lambda: record("EndTransactionRecord"),
+        lambda: record("AbortTransactionRecord", reason="x"),
+    ]
+    for _ in range(200):
+        metadata = BrokerMetadata()
+        for each in committed_records(iter([rng.choice(makers)() for _ in range(40)])):
+            metadata.apply(each)
+        assert all(topic.name == name for name, topic in metadata.topics.items())
+        assert all(number >= 0 for topic in metadata.topics.values() for number in topic.partitions)
