@@ -214,7 +214,7 @@ def _unknown(name: str, direction: Direction) -> str:
         streams_alone = f"; in a streaming read also: {_allowed('stream', but='read')}"
     return (
         f"unknown option {name!r} of kafkalog; allowed to {verb}: {_allowed(direction)}{streams_alone}; "
-        f"accepted from Kafka clients without effect: {ignored}"
+        f"accepted without effect: {ignored}"
     )
 
 

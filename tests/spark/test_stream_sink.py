@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -273,3 +274,21 @@ def test_a_row_that_cannot_be_written_fails_the_batch_and_leaves_nothing(
         run(stream, root, tmp_path / "checkpoint")
     assert numbers(root) == []
     assert list(root.glob("*/*.staged")) == []
+
+
+def test_a_stream_from_one_log_directory_to_another_keeps_partitions_and_order_over_restarts_and_replays(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    source = LogDir.create(tmp_path / "source")
+    source.create_topic("t", partitions=3)
+    stream = spark.readStream.format("kafkalog").options(startingOffsets="earliest", maxOffsetsPerTrigger=40)
+    for start in (0, 100):
+        values = [f"{number}" for number in range(start, start + 100)]
+        source.append("t", pa.table({"key": [value[-1] for value in values], "value": values}))
+        frame = stream.load(str(source.path)).select("key", "value", "partition", "timestamp")
+        run(frame, root, tmp_path / "checkpoint", topic="t")
+        forget_last_commit(tmp_path / "checkpoint")
+    run(frame, root, tmp_path / "checkpoint", topic="t")
+    columns = ["key", "value", "partition", "timestamp"]
+    source.refresh()
+    assert LogDir.open(root).read("t", columns=columns) == source.read("t", columns=columns)
