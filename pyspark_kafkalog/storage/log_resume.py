@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.storage.append_info import LoadedLog
 from pyspark_kafkalog.storage.append_plan import SegmentCounters
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX, FileSystem
 from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_loader import roll_jitter_ms
@@ -69,7 +69,7 @@ def resume(
     with contextlib.ExitStack() as undo:
         undo.callback(active.close_files)
         has_tail = _cut_to_state(active, state)
-        _check_indexes(active, state)
+        _check_indexes(active, state, is_recovered=has_tail or bool(found.later))
         epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=fs)
         epochs.truncate_above(state.leader_epoch)
         undo.pop_all()
@@ -87,7 +87,14 @@ def resume(
         log_start_offset=state.log_start_offset,
         log_end_offset=state.log_end_offset,
         recovery_point=state.log_end_offset,
-        names_changed=not found.has_active or state.active_size_bytes == 0,
+        # Indexes are cut by replacing the file, which is a change of names too.
+        names_changed=(
+            not found.has_active
+            or state.active_size_bytes == 0
+            or active.offset_index.is_changed
+            or active.time_index.is_changed
+            or bool(found.later)
+        ),
         is_recovered=has_tail or bool(found.later),
         staged=tuple(name for name in found.staged if name not in found.committed),
     )
@@ -107,19 +114,20 @@ def _counters(state: LogState) -> SegmentCounters:
 class _Found:
     """What lies in the directory.
 
-    `later` are files above the active segment and snapshots above the log end; `committed` are staged files that have
-    become segments below the log end.
+    `later` are files above the active segment and snapshots above the log end, `temporary` those of writes of small files
+    that were killed; `committed` are staged files that have become segments below the log end.
     """
 
     closed_bases: list[int]
     has_active: bool
     later: list[str]
+    temporary: list[str]
     staged: list[str]
     committed: set[str]
 
     @classmethod
     def list(cls, directory: Path, state: LogState) -> _Found:
-        bases, later = [], []
+        bases, later, temporary = [], [], []
         staged: dict[str, int] = {}
         log_inodes = set()
         active_inode = None
@@ -129,6 +137,8 @@ class _Found:
                 if parsed is None:
                     if entry.name.endswith(STAGED_SUFFIX):
                         staged[entry.name] = entry.inode()
+                    elif entry.name.endswith(TEMPORARY_SUFFIX):
+                        temporary.append(entry.name)
                     continue
                 offset, suffix = parsed
                 last = state.log_end_offset if suffix == PRODUCER_SNAPSHOT_SUFFIX else state.active_base_offset
@@ -142,13 +152,13 @@ class _Found:
         if active_inode is not None and state.active_size_bytes:
             log_inodes.add(active_inode)
         committed = {name for name, inode in staged.items() if inode in log_inodes}
-        return cls(bases, active_inode is not None, later, [*staged], committed)
+        return cls(bases, active_inode is not None, later, temporary, [*staged], committed)
 
     def remove_leftovers(self, directory: Path, fs: FileSystem) -> None:
         # From the highest down and a .log before its indexes, so that a crash in between leaves nothing to be mistaken.
         for name in sorted(self.later, key=lambda each: (each[:20], each.endswith(LOG_SUFFIX)), reverse=True):
             fs.unlink_if_there(directory / name)
-        for name in self.committed:
+        for name in (*self.committed, *self.temporary):
             fs.unlink_if_there(directory / name)
 
 
@@ -170,8 +180,12 @@ def _cut_to_state(active: LogSegment, state: LogState) -> bool:
     return found > state.active_size_bytes
 
 
-def _check_indexes(active: LogSegment, state: LogState) -> None:
-    """Drop index entries past the log end, and rebuild the indexes if one does not end where it should."""
+def _check_indexes(active: LogSegment, state: LogState, *, is_recovered: bool) -> None:
+    """Drop index entries past the log end, and rebuild the indexes if one does not begin or end where it should.
+
+    Where a crashed writer left something to cut off they are rebuilt in any case, as Kafka does on recovery: its last
+    entry may be half written, and then look like one of an earlier batch.
+    """
     offset_index, time_index = active.offset_index, active.time_index
     if offset_index.entries and offset_index.last_offset >= state.log_end_offset:
         offset_index.truncate_to(state.log_end_offset)
@@ -182,6 +196,8 @@ def _check_indexes(active: LogSegment, state: LogState) -> None:
     active.txn_index.truncate_to(state.log_end_offset)
     position = offset_index.entry(offset_index.entries - 1).position if offset_index.entries else 0
     is_whole = position + state.bytes_since_last_index_entry == state.active_size_bytes
-    if not is_whole or time_index.last_entry.timestamp_ms > state.active_max_timestamp_ms:
+    # A segment's first batch has no entry: one at position 0 is a page of zeros, of which a power failure left no more.
+    is_zeroed = offset_index.entries > 0 and offset_index.entry(0).position == 0
+    if is_recovered or is_zeroed or not is_whole or time_index.last_entry.timestamp_ms > state.active_max_timestamp_ms:
         active.rebuild_indexes()
     active.reserve_room()

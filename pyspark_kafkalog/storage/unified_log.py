@@ -75,6 +75,8 @@ class UnifiedLog:
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
+        #: Base of the first segment closed since the last flush, whose indexes are to reach the disk with the data.
+        self._flush_from = loaded.recovery_point
         self._producers = loaded.producers
         self._rng = rng
         self._high_watermark = high_watermark
@@ -249,10 +251,11 @@ class UnifiedLog:
             assert active.size_bytes == 0
             return active
         active.become_inactive()
+        self._flush_from = min(self._flush_from, active.base_offset)
         producers = self.producers
         segment = self.add_segment(base_offset)
         producers.end_offset = base_offset
-        producers.take_snapshot()
+        producers.take_snapshot(durable=True)
         return segment
 
     def check_producers(self, batches: NDArray[np.void]) -> None:
@@ -344,12 +347,12 @@ class UnifiedLog:
         """
         if is_last:
             self.active_segment.trim_indexes()
-        for segment in self.segments.from_offset(self.recovery_point):
+        for segment in self.segments.from_offset(min(self.recovery_point, self._flush_from)):
             segment.flush()
         if self.names_changed:
             self.fs.fsync_dir(self.directory)
             self.names_changed = False
-        self.recovery_point = self.log_end_offset
+        self.recovery_point = self._flush_from = self.log_end_offset
 
     def close(self) -> None:
         """Kafka's clean close: data on disk, closing time index entries, indexes trimmed, a producer snapshot."""
