@@ -20,6 +20,10 @@ from pyspark_kafkalog.metadata.snapshot_schedule import MetadataLogConfig, snaps
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
+#: No file goes younger than this, as with Kafka. A committer has long come to its link by then: the name it links to
+#: must not have been taken and become free again meanwhile.
+DELETE_DELAY_MS: Final = 60_000
+
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -47,8 +51,9 @@ class Housekeeping:
                 if snapshot is not None and snapshot.is_sound:
                     self._sound_end_offset = max(self._sound_end_offset, snapshot.end_offset)
             if config.max_retention_ms >= 0:
+                kept_ms = max(config.max_retention_ms, DELETE_DELAY_MS)
                 self._retention.remove_expired(
-                    snapshot_end_offset=self._sound_end_offset, older_than_ms=now_ms - config.max_retention_ms
+                    snapshot_end_offset=self._sound_end_offset, older_than_ms=now_ms - kept_ms
                 )
         except (OSError, KafkalogError) as error:
             _LOG.warning("after a commit, which is made, looking after the metadata log failed: %s", error)

@@ -162,7 +162,7 @@ def test_image_of_snapshot_and_rest_is_that_of_the_full_replay(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.lists(st.tuples(steps, st.integers(0, 50)), min_size=1, max_size=25),
+    st.lists(st.tuples(steps, st.integers(0, 50_000)), min_size=1, max_size=25),
     st.lists(st.integers(0, 24), max_size=6),
 )
 def test_readers_left_behind_by_retention_end_at_the_same_image(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,13 @@ from metadata_roots import Clock, add_topic, commit_files, forget_images, settin
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.bootstrap import metadata_dir
 from pyspark_kafkalog.metadata.commit_retention import START_FILE
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.records import MetadataRecord, partition_state_record
+from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.snapshot_file import SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore
 
+MINUTE_MS = 60_000
 DAY_MS = 86_400_000
 
 
@@ -93,6 +100,17 @@ def test_nothing_goes_that_no_snapshot_holds(store: MetadataStore, clock: Clock,
     assert snapshot_files(store.root) == []
 
 
+def test_no_commit_goes_within_a_minute_of_its_making(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
+    snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
+    write(store, ends, 10)
+    clock.now_ms += MINUTE_MS
+    write(store, ends, 5)
+    assert len(list(store.log.replay())) == 18
+    clock.now_ms += 1
+    write(store, ends, 5)
+    assert len(list(store.log.replay())) == 10
+
+
 def test_retention_below_0_keeps_all(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "-1"})
     for _ in range(10):
@@ -164,12 +182,12 @@ def test_reader_that_fell_behind_goes_on_from_the_newest_snapshot(
         write(store, ends, steps)
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
     for _ in range(10):
-        clock.now_ms += 1
+        clock.now_ms += MINUTE_MS + 1
         write(store, ends)
     assert len(commit_files(store.root)) == 1
     for reader in readers:
         assert reader.refresh() == store.image
-    clock.now_ms += 1
+    clock.now_ms += MINUTE_MS + 1
     write(store, ends)
     for reader in readers:
         assert reader.refresh() == store.refresh()
@@ -185,7 +203,7 @@ def test_reader_of_a_snapshot_alone_notices_that_it_fell_behind(
     reader = MetadataStore.open(store.root, clock=clock)
     assert reader._loaded.tail.last_file == snapshot_files(store.root)[-1]
     for _ in range(5):
-        clock.now_ms += 1
+        clock.now_ms += MINUTE_MS + 1
         write(store, ends)
     assert reader.refresh() == store.image
 
@@ -252,3 +270,50 @@ def test_lost_first_commit_of_a_root_without_snapshots_is_named(store: MetadataS
     forget_images()
     with pytest.raises(CorruptRecordError, match=first.name):
         MetadataStore.open(store.root)
+
+
+def fast_clock() -> int:
+    """A minute goes by in 30 ms."""
+    return time.time_ns() // 1_000_000 * 2_000
+
+
+def count_up(root: Path, times: int) -> None:
+    store = MetadataStore.open(root, clock=fast_clock)
+
+    def build(image: MetadataImage) -> list[MetadataRecord]:
+        topic = image.topic("orders")
+        state = topic.partitions[0].state
+        return [partition_state_record(topic.topic_id, 0, replace(state, log_end_offset=state.log_end_offset + 1))]
+
+    for _ in range(times):
+        with root_lock(root):
+            store.commit(build, operation="count")
+
+
+def watch(root: Path, until: int) -> None:
+    store = MetadataStore.open(root, clock=fast_clock)
+    seen = 0
+    while seen < until:
+        if seen % 3 == 0:
+            forget_images()
+            store = MetadataStore.open(root, clock=fast_clock)
+        end = store.refresh().partition("orders", 0).high_watermark
+        assert end >= seen
+        seen = end
+        time.sleep(0.02)
+
+
+def test_readers_and_writers_side_by_side_while_files_go(tmp_path: Path) -> None:
+    store = MetadataStore.create(tmp_path / "root", clock=fast_clock)
+    add_topic(store, "orders", 1)
+    snapshot_every(store, 600, **{"metadata.max.retention.ms": "0"})
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=count_up, args=(store.root, 70)) for _ in range(3)]
+    processes += [context.Process(target=watch, args=(store.root, 210)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert store.refresh().partition("orders", 0).high_watermark == 210
+    assert len(commit_files(store.root)) < 150
