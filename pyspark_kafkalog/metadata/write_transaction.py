@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Final
 
-from pyspark_kafkalog.errors import ProducerFencedError
+from pyspark_kafkalog.errors import InvalidOptionError, ProducerFencedError
 from pyspark_kafkalog.metadata.image import MetadataImage, TransactionalIdImage
 from pyspark_kafkalog.metadata.records import MetadataRecord, record, transactional_id_record
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
+from pyspark_kafkalog.storage.config_definitions import LONG_MAX
 
 #: The last epoch that Kafka lets a writer have: the one after is kept for fencing it.
 LAST_PRODUCER_EPOCH: Final = (1 << 15) - 2
@@ -27,11 +28,18 @@ LAST_PRODUCER_EPOCH: Final = (1 << 15) - 2
 
 @dataclass(frozen=True, slots=True)
 class WriteTransaction:
-    """Says what a write is: `version` of `transactional_id`, by the run `incarnation` of its writer."""
+    """Says what a write is: `version` (0 or more) of `transactional_id`, by the run `incarnation` of its writer."""
 
     transactional_id: str
     version: int
     incarnation: str
+
+    def __post_init__(self) -> None:
+        if not self.transactional_id or not 0 <= self.version <= LONG_MAX:
+            raise InvalidOptionError(
+                f"version {self.version} of transactional id {self.transactional_id!r}: expected a name and a number "
+                f"from 0 to {LONG_MAX}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

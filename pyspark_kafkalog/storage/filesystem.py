@@ -13,6 +13,9 @@ from typing import Final
 
 from pyspark_kafkalog.record.header import Buffer
 
+#: Follows the name of a file that `write_file_atomic` is writing.
+TEMPORARY_SUFFIX: Final = ".tmp"
+
 _COPY_CHUNK_BYTES: Final = 8 << 20
 
 
@@ -112,7 +115,7 @@ class FileSystem:
 
     def write_file_atomic(self, path: Path, data: bytes, *, durable: bool = True) -> None:
         """Replace the whole file through `<name>.tmp` and a rename: a crash leaves the old content or the new."""
-        temporary = path.with_name(path.name + ".tmp")
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             self.pwrite_all(fd, data, 0)

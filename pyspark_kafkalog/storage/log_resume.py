@@ -114,8 +114,8 @@ def _counters(state: LogState) -> SegmentCounters:
 class _Found:
     """What lies in the directory.
 
-    `later` are files above the active segment and snapshots above the log end, `temporary` those of writes of small files
-    that were killed; `committed` are staged files that have become segments below the log end.
+    `later` are files above the active segment and snapshots above the log end, `temporary` those of small files whose
+    writing was killed; `committed` are staged files that have become segments below the log end.
     """
 
     closed_bases: list[int]

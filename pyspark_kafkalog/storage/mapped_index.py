@@ -197,6 +197,11 @@ class MappedIndex:
         """No entry can be appended; a segment rolls then."""
         return self._entries >= self.max_entries
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is something for `flush` to wait for."""
+        return self._is_changed
+
     def can_append_offset(self, offset: int) -> bool:
         """Whether `offset` can be told relative to the base offset in an int32; a segment rolls when not."""
         return 0 <= offset - self._base_offset <= MAX_RELATIVE_OFFSET

@@ -224,6 +224,12 @@ def test_versions_of_one_id_hide_those_of_another(log_dir: LogDir) -> None:
     assert known(log_dir, "one").producer_id != known(log_dir, "two").producer_id
 
 
+@pytest.mark.parametrize(("name", "version"), [("", 0), ("app", -1), ("app", 1 << 63)])
+def test_a_version_that_cannot_be_kept_is_taken(log_dir: LogDir, name: str, version: int) -> None:
+    with pytest.raises(InvalidOptionError, match="version"):
+        log_dir.append("orders", pa.table({"value": ["x"]}), transactional_id=name, transaction_version=version)
+
+
 # Zombies
 
 

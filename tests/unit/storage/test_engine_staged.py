@@ -387,6 +387,27 @@ def test_resuming_removes_the_staged_name_of_a_committed_segment_only(directory:
     assert check_whole(directory, config(), 200) == [0, 100]
 
 
+def test_what_a_killed_write_of_a_small_file_left_stays(directory: Path) -> None:
+    state = committed(directory, LogState(), staged(directory, 6), config())
+    (directory / "leader-epoch-checkpoint.tmp").write_bytes(b"0\n")
+    fs = Syncs()
+    with resumed(directory, state, config(), fs) as log:
+        assert not log.is_recovered
+    assert not list(directory.glob("*.tmp"))
+
+
+def test_the_name_of_an_index_that_was_cut_reaches_the_disk_after_the_commit(directory: Path) -> None:
+    state = committed(directory, LogState(), staged(directory, 6), config())
+    with resumed(directory, state, config()) as log:
+        log.append_staged(staged(directory, 6, task=1), leader_epoch=0)
+    fs = Syncs()
+    with resumed(directory, state, config(), fs) as log:
+        assert log.is_recovered
+        log.append_staged(staged(directory, 1, task=2), leader_epoch=0, durable=False)
+        log.flush(is_last=True)
+    assert fs.names[-1] == directory.name
+
+
 def test_a_damaged_log_leaves_its_files_open(directory: Path) -> None:
     state = committed(directory, LogState(), staged(directory, 6), config())
     os.truncate(directory / "00000000000000000000.log", 10)
