@@ -16,9 +16,9 @@ from functools import cache
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidRecordError, UnsupportedFormatError
-from pyspark_kafkalog.metadata.message_codec import UNKNOWN_TAGS, StructCodec
+from pyspark_kafkalog.metadata.message_codec import StructCodec
 from pyspark_kafkalog.metadata.message_json import struct_to_json
-from pyspark_kafkalog.metadata.schema import MessageSpec, find_spec
+from pyspark_kafkalog.metadata.schema import UNKNOWN_TAGS, MessageSpec, find_spec
 from pyspark_kafkalog.metadata.wire import MessageReader
 from pyspark_kafkalog.record.header import Buffer
 

@@ -11,13 +11,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.metadata.schema import INTEGER_FORMATS, FieldSpec
+from pyspark_kafkalog.metadata.schema import INTEGER_FORMATS, UNKNOWN_TAGS, FieldSpec, is_default
 from pyspark_kafkalog.metadata.wire import MessageReader, write_unsigned_varint
 from pyspark_kafkalog.storage.names import decode_uuid
 from pyspark_kafkalog.storage.names import encode_uuid as encode_one_uuid
-
-#: Key of a struct's dict under which tagged fields of unknown tags are kept: a tuple of (tag, bytes), by tag.
-UNKNOWN_TAGS: Final = "_unknownTaggedFields"
 
 _STRING_MAX_BYTES: Final = 0x7FFF
 _FORMATS: Final[Mapping[str, str]] = {**INTEGER_FORMATS, "bool": "?", "float64": "d", "uuid": "16s"}
@@ -104,19 +101,6 @@ class StructCodec:
             write_unsigned_varint(out, tag)
             write_unsigned_varint(out, len(data))
             out += data
-
-
-def is_default(field: FieldSpec, value: Any) -> bool:
-    """Whether a tagged field with this value is left out of the message and of its JSON."""
-    if field.is_array and value is not None and field.default is not None:
-        return len(value) == 0
-    if field.struct is not None and value is not None and field.default is not None:
-        return not value.get(UNKNOWN_TAGS) and all(
-            is_default(inner, value.get(inner.name, inner.default)) for inner in field.struct
-        )
-    if isinstance(value, float):
-        return struct.pack(">d", value) == struct.pack(">d", field.default)
-    return bool(value == field.default)
 
 
 def _read_within(reader: MessageReader, start: int, read: _Read, what: str) -> Any:

@@ -14,8 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark_kafkalog.metadata.message_codec import is_default
-from pyspark_kafkalog.metadata.schema import FieldSpec
+from pyspark_kafkalog.metadata.schema import FieldSpec, is_default
 
 
 def struct_to_json(fields: tuple[FieldSpec, ...], version: int, values: Mapping[str, Any]) -> dict[str, Any]:

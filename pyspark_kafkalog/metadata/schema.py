@@ -18,12 +18,15 @@ records.py). Fields stand in the order of Kafka's JSON; on the wire untagged one
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Final
 
+#: Key of a struct's dict under which tagged fields of unknown tags are kept: a tuple of (tag, bytes), by tag.
+UNKNOWN_TAGS: Final = "_unknownTaggedFields"
 ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 SCHEMA_FILES: Final = (
     "cluster_metadata",
@@ -117,6 +120,19 @@ def _parse_field(source: Mapping[str, Any]) -> FieldSpec:
 def default_struct(fields: tuple[FieldSpec, ...]) -> dict[str, Any]:
     """A struct with each field at its default."""
     return {field.name: field.default for field in fields}
+
+
+def is_default(field: FieldSpec, value: Any) -> bool:
+    """Whether a tagged field with this value is left out of the message and of its JSON."""
+    if field.is_array and value is not None and field.default is not None:
+        return len(value) == 0
+    if field.struct is not None and value is not None and field.default is not None:
+        return not value.get(UNKNOWN_TAGS) and all(
+            is_default(inner, value.get(inner.name, inner.default)) for inner in field.struct
+        )
+    if isinstance(value, float):
+        return struct.pack(">d", value) == struct.pack(">d", field.default)
+    return bool(value == field.default)
 
 
 @cache
