@@ -19,8 +19,8 @@ class LogState:
     `log_end_offset` is the high watermark too: what is committed is all there is.
     `active_first_timestamp_ms` is the largest timestamp of the active segment's first batch, which time-based rolling
     counts from. `bytes_since_last_index_entry` decides when the next offset index entry is due.
-    `first_unstable_offset` is the first offset of the oldest open transaction, -1 when there is none: a broker's log that
-    was adopted may hold one, and read_committed ends there.
+    `first_unstable_offset` is the first offset of the oldest open transaction, -1 when there is none: a broker's log
+    that was adopted may hold one, and read_committed ends there.
     `producer` is the last idempotent writer's entry, which a later `.snapshot` must hold; None when there was none.
     """
 
