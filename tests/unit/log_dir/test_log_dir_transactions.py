@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+import resource
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -302,6 +303,20 @@ def test_a_failed_append_keeps_the_room_it_took(log_dir: LogDir) -> None:
     assert sum(path.stat().st_size for path in logs) == sum(before.values())
     log_dir.commit_staged(staged)
     assert (written_by(log_dir), written_by(log_dir, partition=1)) == (["a"], ["a"])
+
+
+def test_a_wide_write_opens_more_files_than_a_process_may(log_dir: LogDir) -> None:
+    log_dir.create_topic("wide", partitions=150)
+    places = [TopicPartition("wide", at) for at in range(150)]
+    staged = [stage(log_dir.path, "a", topic_partition=place) for place in places]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 230, hard))
+    try:
+        log_dir.commit_staged(staged)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert all(written_by(log_dir, "wide", at) == ["a"] for at in (0, 63, 64, 149))
+    check_files(log_dir)
 
 
 def test_the_directory_of_a_deleted_topic_takes_the_first_write(log_dir: LogDir) -> None:
