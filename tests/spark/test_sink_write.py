@@ -114,6 +114,19 @@ def test_no_rows_make_a_topic_and_no_records(spark: SparkSession, load: Callable
     assert load(root).count() == 0
 
 
+@pytest.mark.parametrize("flush", ["fsync", "os"])
+def test_a_write_with_an_id_and_a_version_is_made_once(
+    spark: SparkSession, load: Callable[..., DataFrame], root: Path, flush: str
+) -> None:
+    for version, count in ((3, 10), (3, 500), (2, 500), (4, 7)):
+        rows = spark.range(count).selectExpr("cast(id as string) value")
+        save(rows, root, topic="t", txnAppId="nightly", txnVersion=version, flush=flush)
+    assert load(root).count() == 17
+    versions = [entry.version for entry in LogDir.open(root).history() if entry.operation == "write"]
+    assert versions == [4, 3]
+    assert list(root.glob("*/*.staged")) == []
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
@@ -127,6 +140,8 @@ def test_no_rows_make_a_topic_and_no_records(spark: SparkSession, load: Callable
         ),
         (["'x' value"], {"topic": "a/b"}, "topic name 'a/b' is invalid"),
         (["'x' value"], {"topic": "t", "batch.size": "0"}, "option batch.size has the bad value '0'"),
+        (["'x' value"], {"topic": "t", "txnAppId": "a"}, "options txnAppId and txnVersion go together"),
+        (["'x' value"], {"topic": "t", "flush": "never"}, "expected one of fsync, os"),
     ],
 )
 def test_what_cannot_be_planned(
