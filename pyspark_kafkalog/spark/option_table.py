@@ -164,7 +164,7 @@ OPTIONS: Final = (
         applies_to=_READ,
         default="",
         doc="About how many tasks to read with at least; large topic partitions are cut, in proportion "
-        "to their offsets.",
+        "to their offsets. Without it a streaming read puts partitions with little that is new together in a task.",
         parse=integer(1, 2**31 - 1),
     ),
     Option(

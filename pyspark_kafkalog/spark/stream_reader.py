@@ -26,7 +26,7 @@ from pyspark_kafkalog.spark.read_limits import BatchDelay, default_read_limit
 from pyspark_kafkalog.spark.stream_limits import limit_bytes, limit_offsets, unread_count
 from pyspark_kafkalog.spark.stream_offsets import StreamOffsets, from_json, to_json
 from pyspark_kafkalog.spark.stream_plan import plan_latest, plan_read
-from pyspark_kafkalog.spark.stream_task import StreamRange, read_stream_range
+from pyspark_kafkalog.spark.stream_task import StreamRange, StreamTask, read_stream_range, share_tasks
 from pyspark_kafkalog.spark.stream_view import StreamView, take_view
 from pyspark_kafkalog.spark.subscription import at_location, subscribed_partitions
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -171,14 +171,16 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pinned = frozenset()
         plan = plan_read(starts, ends, view, is_initial=self._is_initial_anew)
         self._tell(plan.losses)
-        return [self._input_partition(each, view) for each in self._cut(plan.ranges, view)]
+        return self._tasks(self._cut(plan.ranges, view), view)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one input partition."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        if isinstance(partition, StreamRange):
-            yield from read_stream_range(partition, to_arrow_schema(self._schema, timezone="UTC"))
+        if isinstance(partition, StreamTask):
+            schema = to_arrow_schema(self._schema, timezone="UTC")
+            for each in partition.ranges:
+                yield from read_stream_range(each, schema)
 
     def stop(self) -> None:
         """Forget what was seen."""
@@ -199,7 +201,18 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pieces.extend(cut_by_bytes([each], self._opened().log_dir, max_bytes=options.max_bytes_per_partition))
         return pieces
 
-    def _input_partition(self, each: OffsetRange, view: StreamView) -> StreamRange:
+    def _tasks(self, ranges: list[OffsetRange], view: StreamView) -> list[StreamTask]:
+        """One task a range, or where options do not say how many there should be, small ranges in one."""
+        is_free = self._options.min_partitions is None and self._options.max_records_per_partition is None
+        return share_tasks(
+            (
+                self._stream_range(each, view),
+                view[each.topic_partition].estimated_bytes(each.start_offset, each.end_offset) if is_free else None,
+            )
+            for each in ranges
+        )
+
+    def _stream_range(self, each: OffsetRange, view: StreamView) -> StreamRange:
         found = view[each.topic_partition]
         return StreamRange(
             topic=each.topic_partition.topic,

@@ -1,13 +1,18 @@
-"""One task of a micro-batch: a range of one partition, of the topic that the plan saw and no other of its name."""
+"""One task of a micro-batch: ranges of partitions, of the topics that the plan saw and no others of their names.
+
+A task costs Spark some ten milliseconds, whatever it reads. So small ranges share one.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import InputPartition
 
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.spark.batch_reader import OffsetRangePartition, read_offset_range
@@ -18,17 +23,38 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LOG: Final = logging.getLogger(__name__)
+_SHARED_TASK_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True)
 class StreamRange(OffsetRangePartition):
-    """What one task reads. `topic_id` None: a broker's directory tells none.
+    """A range to read. `topic_id` None: a broker's directory tells none.
 
     `is_at_high_watermark`: it ends where the log ended when it was planned, and the log must have the batch that does.
     """
 
     topic_id: str | None
     is_at_high_watermark: bool
+
+
+@dataclass(frozen=True)
+class StreamTask(InputPartition):
+    """What one task reads, one after the other."""
+
+    ranges: tuple[StreamRange, ...]
+
+
+def share_tasks(ranges: Iterable[tuple[StreamRange, int | None]]) -> list[StreamTask]:
+    """Ranges with the bytes they may have, None for many, as tasks: small neighbours in one."""
+    tasks: list[list[StreamRange]] = []
+    room_bytes = 0
+    for each, size_bytes in ranges:
+        if size_bytes is None or size_bytes > room_bytes:
+            tasks.append([])
+            room_bytes = _SHARED_TASK_BYTES
+        tasks[-1].append(each)
+        room_bytes = 0 if size_bytes is None else room_bytes - size_bytes
+    return [StreamTask(tuple(each)) for each in tasks]
 
 
 def read_stream_range(each: StreamRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -56,6 +56,11 @@ class PartitionView:
         is_known = 0 <= self.active_base_offset <= start_offset and self.active_size_bytes >= 0
         return self.active_size_bytes if is_known else None
 
+    def estimated_bytes(self, start_offset: int, end_offset: int) -> int | None:
+        """About how many bytes the offsets [start_offset, end_offset) take, where they are in the active segment."""
+        size_bytes, span = self.known_size_bytes(start_offset), self.high_watermark - self.active_base_offset
+        return None if size_bytes is None or span <= 0 else size_bytes * (end_offset - start_offset) // span
+
 
 StreamView: TypeAlias = Mapping[TopicPartition, PartitionView]
 

@@ -25,6 +25,7 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.schema import read_schema
 from pyspark_kafkalog.spark.stream_reader import KafkalogStreamReader
+from pyspark_kafkalog.spark.stream_task import StreamRange, share_tasks
 from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA
 
 Offsets = dict[str, dict[str, int]]
@@ -261,12 +262,25 @@ def test_cuts_by_records_and_bytes(root: Path) -> None:
     for options, expected in (
         ({"maxRecordsPerPartition": 30}, 4 + 1),
         ({"minPartitions": 6}, 6),
-        ({}, 2),
+        ({"minPartitions": 1}, 2),
+        ({}, 1),
     ):
         reader = stream(root, startingOffsets="earliest", **options)
         start = reader.initialOffset()
         planned = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
         assert len(planned) == expected, options
+        rows = [tuple(row.values()) for each in planned for batch in reader.read(each) for row in batch.to_pylist()]
+        assert rows == [*rows_of("t", 0, 0, 100), *rows_of("t", 1, 0, 20)]
+
+
+def test_small_ranges_share_a_task_and_others_do_not() -> None:
+    ranges = [
+        StreamRange("t", number, "/none", 0, 1, False, True, None, None, None, False)
+        for number in range(7)
+    ]
+    sizes = [200_000, 60_000, 10_000, None, 1, 300_000, 1]
+    tasks = share_tasks(zip(ranges, sizes, strict=True))
+    assert [[each.partition for each in task.ranges] for task in tasks] == [[0, 1], [2], [3], [4], [5], [6]]
 
 
 def test_a_schema_of_fewer_columns_and_headers(root: Path) -> None:
@@ -503,7 +517,7 @@ from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 source = KafkalogDataSource({"path": sys.argv[1], "startingOffsets": "earliest"})
 reader = source.streamReader(source.schema())
 start = reader.initialOffset()
-assert len(reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))) == 2
+assert len(reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))) == 1
 assert "numba" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", script, str(root)], capture_output=True, text=True, check=False)
