@@ -18,7 +18,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -229,40 +230,42 @@ class MetadataStore:
         failure: CommitConflictError | CommitStateUnknownError | None = None
         unsure_since: int | None = None
         for attempt in range(max_attempts):
-            image = self._refresh_to_head()
+            with _in_doubt(unsure_since):
+                image = self._refresh_to_head()
+                own = self._find_own(commit_id, unsure_since)
+            if own is not None:
+                return CommitOutcome(self.refresh(), own)
             records = build(image)
             if not records:
                 return CommitOutcome(image, None)
             header = record("CommitRecord", commitId=commit_id, operation=operation)
             try:
-                return self._publish(image, (header, *records))
+                with _in_doubt(unsure_since):
+                    return self._publish(image, (header, *records))
             except CommitConflictError as error:
                 failure = error
             except CommitStateUnknownError as error:
                 failure = error
                 unsure_since = image.next_offset if unsure_since is None else unsure_since
-            if unsure_since is not None:
-                own = self._find_own(commit_id, unsure_since)
-                if own is not None:
-                    return CommitOutcome(self.refresh(), own)
             self._back_off(attempt)
+        with _in_doubt(unsure_since):
+            own = self._find_own(commit_id, unsure_since)
+        if own is not None:
+            return CommitOutcome(self.refresh(), own)
         raise failure if failure is not None else ValueError("max_attempts must be 1 or more")
 
-    def _find_own(self, commit_id: str, since: int) -> Commit | None:
-        """Our commit, made durable, if it is among those from offset `since` on.
+    def _find_own(self, commit_id: str, unsure_since: int | None) -> Commit | None:
+        """Our commit, made durable, if an attempt at offset `unsure_since` or later, whose end is unknown, made it.
 
-        Asked after every attempt that follows one whose end is unknown: its link may come through late, and then the
-        next attempt, at the same name, loses the race to it. The image says nothing here: another thread may have
-        taken the commit in.
+        Asked before every further attempt: a link may come through late, and then the image has the commit or the
+        attempt, at the same name, loses the race to it. The image says nothing here: another thread may have taken the
+        commit in.
         """
-        try:
-            own = next((commit for commit in self.log.read_from(since) if _commit_id(commit) == commit_id), None)
-            if own is not None:
-                self.log.sync()
-        except OSError as error:
-            raise CommitStateUnknownError(
-                f"a commit at offset {since} or later may be there or not: looking for it failed: {error}"
-            ) from error
+        if unsure_since is None:
+            return None
+        own = next((commit for commit in self.log.read_from(unsure_since) if _commit_id(commit) == commit_id), None)
+        if own is not None:
+            self.log.sync()
         return own
 
     def _publish(self, image: MetadataImage, records: tuple[MetadataRecord, ...]) -> CommitOutcome:
@@ -293,6 +296,19 @@ class MetadataStore:
     def _back_off(self, attempt: int) -> None:
         ceiling = min(_FIRST_BACKOFF_S * 2 ** min(attempt, 16), _LONGEST_BACKOFF_S)
         time.sleep(ceiling * self._rng.random())
+
+
+@contextmanager
+def _in_doubt(unsure_since: int | None) -> Iterator[None]:
+    """An OSError inside leaves open whether an attempt at offset `unsure_since` or later (None: none) came through."""
+    try:
+        yield
+    except OSError as error:
+        if unsure_since is None:
+            raise
+        raise CommitStateUnknownError(
+            f"a commit at offset {unsure_since} or later may be there or not: looking for it failed: {error}"
+        ) from error
 
 
 def _commit_id(commit: Commit) -> str | None:

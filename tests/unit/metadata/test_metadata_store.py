@@ -306,6 +306,37 @@ def test_unknown_end_of_a_publish_is_resolved_by_looking_for_ones_own_commit(
     assert len(list(store.log.replay())) == 2
 
 
+def test_commit_that_comes_through_late_is_known_before_it_is_built_again(
+    root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = LinkReportsFailure("late")
+    unsure = MetadataStore.open(root, clock=lambda: 1_000, fs=fs)
+
+    def arrive(attempt: int) -> None:
+        assert fs._late is not None
+        fs._late[1].write_bytes(fs._late[0])
+
+    monkeypatch.setattr(unsure, "_back_off", arrive)
+    outcome = unsure.commit(lambda image: create_topic(image, "orders", partitions=1), operation="create topic")
+    assert outcome.commit is not None
+    assert outcome.commit.base_offset == store.image.next_offset
+    assert set(outcome.image.topics) == {"orders"}
+
+
+def test_disk_that_fails_after_an_unknown_end_leaves_it_unknown(
+    root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = LinkReportsFailure("none")
+    unsure = MetadataStore.open(root, clock=lambda: 1_000, fs=fs)
+
+    def no_space(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(unsure, "_back_off", lambda attempt: monkeypatch.setattr(fs, "open", no_space))
+    with pytest.raises(CommitStateUnknownError, match="No space left"):
+        unsure.commit(lambda image: create_topic(image, "orders", partitions=1), operation="create topic")
+
+
 def test_build_without_records_publishes_nothing(store: MetadataStore) -> None:
     before = store.image
     outcome = store.commit(lambda image: (), operation="nothing")
