@@ -276,7 +276,8 @@ from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
 root, output = sys.argv[1:]
-frame = spark.readStream.format("kafkalog").option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 50)
+spark.conf.set("spark.sql.shuffle.partitions", "1")
+frame = spark.readStream.format("kafkalog").option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 80)
 for run in range(2):
     writer = frame.load(root).writeStream.format("parquet").option("checkpointLocation", output + "/checkpoint")
     query = writer.trigger(availableNow=True).start(output + "/rows")
