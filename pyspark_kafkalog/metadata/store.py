@@ -83,9 +83,10 @@ _CACHE: Final = ImageCache()
 
 
 def _identity(root: Path) -> object:
-    """Tells one root from another that was made later under the same path: its marker file is never written again."""
+    """Tells one root from another that was made later, or put back from a copy, under the same path: its marker file is
+    never written again."""
     marker = os.stat(metadata_dir(root) / FORMAT_MARKER)
-    return (marker.st_dev, marker.st_ino, marker.st_mtime_ns, os.path.realpath(root))
+    return (marker.st_dev, marker.st_ino, marker.st_ctime_ns, os.path.realpath(root))
 
 
 class MetadataStore:
