@@ -205,9 +205,13 @@ class OwnRoot:
         )
 
     def last_version(self, transactional_id: str) -> int | None:
-        """The last version of the transactional id that has been committed."""
+        """The last version of the transactional id that has been committed, durably."""
         known = self._store.refresh().transactional_ids.get(transactional_id)
-        return None if known is None or known.version < 0 else known.version
+        if known is None or known.version < 0:
+            return None
+        # Its writer may have been killed before it could see to that.
+        self._store.log.sync()
+        return known.version
 
     def _commit_topic(self, name: str, build: _Build, operation: str) -> None:
         with root_lock(self.path, fs=self._fs):

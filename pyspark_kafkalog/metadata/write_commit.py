@@ -105,6 +105,8 @@ class WriteCommitter:
         if write.transaction is not None and is_committed(image, write.transaction):
             known = image.transactional_ids[write.transaction.transactional_id]
             same = known.version == write.transaction.version
+            # Its writer may have been killed in between publishing it and making its name durable.
+            self.store.log.sync()
             return CommitResult(known.last_commit_offset if same else None, (), is_duplicate=True)
         since = self.unsure.get(write.write_id)
         if since is None:

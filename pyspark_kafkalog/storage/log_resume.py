@@ -59,7 +59,7 @@ def resume(
     Raises CorruptRecordError when the active segment is shorter than the state says.
     """
     found = _Found.list(directory, state)
-    found.remove_leftovers(directory, fs)
+    found.remove_names(directory, fs)
     segments = SegmentList()
     for base_offset in found.closed_bases:
         segments.add(LogSegment(directory, base_offset, config, fs=fs, created_ms=now_ms))
@@ -75,8 +75,12 @@ def resume(
     segments.add(active)
     with contextlib.ExitStack() as undo:
         undo.callback(active.close_files)
-        has_tail = _cut_to_state(active, state)
+        has_tail = _has_tail(active, state)
         _check_indexes(active, state, is_recovered=has_tail or bool(found.later))
+        # Last, so that whoever is killed before leaves the sign that there is something to recover.
+        if has_tail:
+            _cut_tail(active, state)
+        found.remove_later(directory, fs)
         epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=fs)
         epochs.truncate_above(state.leader_epoch)
         undo.pop_all()
@@ -164,16 +168,20 @@ class _Found:
         committed = {name for name, inode in staged.items() if inode in log_inodes}
         return cls(bases, active_inode is not None, later, temporary, [*staged], committed)
 
-    def remove_leftovers(self, directory: Path, fs: FileSystem) -> None:
-        # From the highest down and a .log before its indexes, so that a crash in between leaves nothing to be mistaken.
-        for name in sorted(self.later, key=lambda each: (each[:20], each.endswith(LOG_SUFFIX)), reverse=True):
-            fs.unlink_if_there(directory / name)
+    def remove_names(self, directory: Path, fs: FileSystem) -> None:
+        """Remove the second names of committed files, and temporary files."""
         for name in (*self.committed, *self.temporary):
             fs.unlink_if_there(directory / name)
 
+    def remove_later(self, directory: Path, fs: FileSystem) -> None:
+        """Remove what lies above the committed end."""
+        # From the highest down and a .log before its indexes, so that a crash in between leaves nothing to be mistaken.
+        for name in sorted(self.later, key=lambda each: (each[:20], each.endswith(LOG_SUFFIX)), reverse=True):
+            fs.unlink_if_there(directory / name)
 
-def _cut_to_state(active: LogSegment, state: LogState) -> bool:
-    """Cut what lies past the committed end of the active segment; whether there was anything."""
+
+def _has_tail(active: LogSegment, state: LogState) -> bool:
+    """Whether something lies past the committed end of the active segment. Raises when it is shorter than that."""
     found = os.fstat(active.fd).st_size
     if found < state.active_size_bytes:
         raise CorruptRecordError(
@@ -183,11 +191,14 @@ def _cut_to_state(active: LogSegment, state: LogState) -> bool:
             found=f"{found} bytes",
             advice="restore the file from a backup: committed records are missing",
         )
-    if found > state.active_size_bytes == 0:
-        active.begin_log_anew()
-    elif found > state.active_size_bytes:
-        active.cut(state.active_size_bytes)
     return found > state.active_size_bytes
+
+
+def _cut_tail(active: LogSegment, state: LogState) -> None:
+    if state.active_size_bytes == 0:
+        active.begin_log_anew()
+    else:
+        active.cut(state.active_size_bytes)
 
 
 def _check_indexes(active: LogSegment, state: LogState, *, is_recovered: bool) -> None:

@@ -17,6 +17,7 @@ These are harsher than ext4 and XFS, which keep a new file's name with its fsync
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 import threading
@@ -167,7 +168,7 @@ class PowerFileSystem(SeamFileSystem):
     def __init__(self, disk: Disk, at: int = -1) -> None:
         super().__init__()
         self.disk = disk
-        self._at = at
+        self._stops: Callable[[Call], bool] = lambda call: call.number == at
         self._files: dict[int, Node] = {}
         self._one_at_a_time = threading.RLock()
         self.is_cut = False
@@ -176,9 +177,18 @@ class PowerFileSystem(SeamFileSystem):
         """Stop now."""
         self.is_cut = True
 
+    @contextlib.contextmanager
+    def stopped(self, stops: Callable[[Call], bool]) -> Iterator[None]:
+        """For the block: as if the process were killed in front of the first call that `stops`. The block is left."""
+        before, self._stops = self._stops, stops
+        with contextlib.suppress(PowerCut):
+            yield
+        assert self.is_cut
+        self._stops, self.is_cut = before, False
+
     def on_call(self, call: Call, act: Callable[[], Any]) -> Any:
         with self._one_at_a_time:
-            self.is_cut = self.is_cut or call.number == self._at
+            self.is_cut = self.is_cut or self._stops(call)
             if self.is_cut and call.name != "close":
                 raise PowerCut
             book: Callable[..., Any] | None = getattr(self, f"_{call.name}", None)

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+from crash_faults import Call
+from crash_power import PowerFileSystem
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.log_dir import CommitResult
+from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
 from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.flush_mode import FlushMode
@@ -55,6 +58,10 @@ class Writer:
         if self._log_dir is None:
             self._log_dir = LogDir.open_or_create(self.root, clock=lambda: NOW_MS, fs=self.fs)
         return self._log_dir
+
+    def forget(self) -> None:
+        """Open the root anew for what comes next."""
+        self._log_dir = None
 
     def write(
         self,
@@ -118,7 +125,8 @@ class Step:
 class Scenario:
     """`prepare` makes the root, None leaves nothing there. Fewer than `calls_min` calls of the seam are suspicious.
 
-    What a step did that has returned outlives a power cut, unless it is not `is_durable`.
+    What a step did that has returned outlives a power cut, unless it is not `is_durable`. `unsure` makes the root as a
+    power cut may make it again before the first step has returned: somebody was killed before the names were synced.
     """
 
     name: str
@@ -126,6 +134,7 @@ class Scenario:
     steps: Sequence[Step]
     calls_min: int
     is_durable: bool = True
+    unsure: Act | None = None
 
 
 def created(**topics: tuple[int, Mapping[str, str]]) -> Act:
@@ -158,6 +167,27 @@ def _write_once(ranges: Mapping[Place, range], version: int) -> Step:
     """A write that carries its version: done again, as a query does that starts anew, it is a duplicate."""
     transaction = WriteTransaction("query", version, "first run")
     return Step(lambda writer: _ignore(writer.write(ranges, batch_bytes=300, transaction=transaction)), idempotent=True)
+
+
+def killed(act: Act, stops: Callable[[Call], bool]) -> Act:
+    """Somebody did `act` and was killed in front of the first call that `stops`; the next one begins afresh."""
+
+    def prepare(writer: Writer) -> None:
+        assert isinstance(writer.fs, PowerFileSystem)
+        with writer.fs.stopped(stops):
+            act(writer)
+        writer.forget()
+
+    return prepare
+
+
+def _publishes(call: Call) -> bool:
+    return call.name == "link" and METADATA_DIR in call.arguments[1].parts
+
+
+def _tidies_up(call: Call) -> bool:
+    """After the publish: the temporary file goes."""
+    return call.name == "unlink" and METADATA_DIR in call.arguments[0].parts
 
 
 def _go_on(*places: Place) -> Step:
@@ -256,6 +286,22 @@ def _scenarios() -> Iterable[Scenario]:
         ),
         [_write({_A0: range(10, 14)}), _write_once({_A0: range(20, 24)}, 7), _go_on(_A0)],
         calls_min=75,
+    )
+    three = ("a", 0), ("a", 1), ("b", 0)
+    begun = _write_once({three[0]: range(10, 34), three[1]: range(10, 22), three[2]: range(10, 90)}, 3)
+    several = then(created(a=(2, SMALL_SEGMENTS), b=(1, ADOPTING)), writes({place: range(6) for place in three}))
+    yield Scenario(
+        "recovery from a kill before the publish",
+        then(several, killed(begun.act, _publishes)),
+        [_write({place: range(50, 60) for place in three}), _go_on(*three)],
+        calls_min=60,
+    )
+    yield Scenario(
+        "retry after a kill that followed the publish",
+        then(several, killed(begun.act, _tidies_up)),
+        [begun, _go_on(*three)],
+        calls_min=20,
+        unsure=several,
     )
     yield Scenario(
         "timestamps of the log",
