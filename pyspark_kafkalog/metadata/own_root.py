@@ -59,6 +59,23 @@ class OwnRoot:
     def version(self) -> int:
         return self._store.image.next_offset
 
+    @property
+    def store(self) -> MetadataStore:
+        """The image as of the last refresh, and commits."""
+        return self._store
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        return self._clock
+
+    @property
+    def fs(self) -> FileSystem:
+        return self._fs
+
+    def broker_config(self) -> BrokerConfig:
+        """The broker-level configuration, parsed."""
+        return _broker_config(self._store.image)
+
     # Looking
 
     def topics(self) -> tuple[str, ...]:
