@@ -1,0 +1,22 @@
+"""What a maintenance run did to one partition, for the JSON line that tells of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport:
+    """One partition's outcome. `error` None: it went well."""
+
+    topic: str
+    partition: int
+    action: str
+    bytes_read: int = 0
+    bytes_kept: int = 0
+    bytes_dropped: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    records_dropped: int = 0
+    seconds: float = 0.0
+    error: str | None = None
