@@ -2,7 +2,7 @@
 
     <partition>/<base>.log|.index|.timeindex|.txnindex|.snapshot  ->  …  .deleted, the oldest first
     <partition>/leader-epoch-checkpoint                           begins at the log start
-    <root>/log-start-offset-checkpoint                            a line where the log start lies inside a segment
+    <root>/log-start-offset-checkpoint                            a line where the log start lies above the first segment's base
 
 All of it follows from the image, so it can be done at any time after the commit, and again: a crash at any step is made
 good by the next run. Names are changed under the root's lock, a bounded number at a time, and only while the topic is
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.maintenance.deleted_files import mark_deleted
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
@@ -69,6 +70,20 @@ def put_aside_below_log_start(
     return first_base
 
 
+def cut_epochs(root: OwnRoot, topic_partition: TopicPartition, topic_id: str) -> int | None:
+    """Let the leader epochs begin at the log start; returns the base offset of the first segment.
+
+    None when there is none, or the topic is another one by now.
+    """
+    directory = root.path / str(topic_partition)
+    with root_lock(root.path, fs=root.fs):
+        state = _state_of(root, topic_partition, topic_id)
+        if state is None or not directory.is_dir():
+            return None
+        _cut_epochs(directory, state, root)
+        return _first_base(directory, state)
+
+
 def note_log_starts(root: OwnRoot, first_bases: Mapping[TopicPartition, int]) -> None:
     """Bring the lines of these partitions in log-start-offset-checkpoint up to date; deleted topics' lines go.
 
@@ -78,18 +93,21 @@ def note_log_starts(root: OwnRoot, first_bases: Mapping[TopicPartition, int]) ->
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
         before = read_offset_checkpoint(path)
-        offsets = {
-            where: offset
-            for where, offset in before.items()
-            if where.topic in image.topics and where.partition < len(image.topics[where.topic].partitions)
-        }
-        for where, first_base in first_bases.items():
-            offsets.pop(where, None)
-            topic = image.topics.get(where.topic)
-            if topic is not None and topic.partitions[where.partition].state.log_start_offset > first_base:
-                offsets[where] = topic.partitions[where.partition].state.log_start_offset
+        offsets: dict[TopicPartition, int] = {}
+        for where in (*before, *first_bases):
+            log_start_offset = _log_start_in(image, where)
+            if log_start_offset > first_bases.get(where, 0):
+                offsets[where] = log_start_offset
         if offsets != before:
             write_offset_checkpoint(path, offsets, fs=root.fs)
+
+
+def _log_start_in(image: MetadataImage, where: TopicPartition) -> int:
+    """The partition's log start, 0 when there is no such partition."""
+    topic = image.topics.get(where.topic)
+    if topic is None or where.partition >= len(topic.partitions):
+        return 0
+    return topic.partitions[where.partition].state.log_start_offset
 
 
 def _state_of(root: OwnRoot, topic_partition: TopicPartition, topic_id: str) -> LogState | None:
@@ -97,6 +115,10 @@ def _state_of(root: OwnRoot, topic_partition: TopicPartition, topic_id: str) -> 
     if topic is None or topic.topic_id != topic_id:
         return None
     return topic.partitions[topic_partition.partition].state
+
+
+def _first_base(directory: Path, state: LogState) -> int | None:
+    return min((base for base in list_base_offsets(directory) if base <= state.active_base_offset), default=None)
 
 
 def _first_kept_base(directory: Path, state: LogState) -> int | None:

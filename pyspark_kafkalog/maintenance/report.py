@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
-    """One partition's outcome. `error` None: it went well."""
+    """One partition's outcome. `error` None: it went well. `log_start_offset` afterwards, where that is the matter."""
 
     topic: str
     partition: int
@@ -18,5 +18,7 @@ class PartitionReport:
     records_read: int = 0
     records_kept: int = 0
     records_dropped: int = 0
+    segments_dropped: int = 0
+    log_start_offset: int | None = None
     seconds: float = 0.0
     error: str | None = None

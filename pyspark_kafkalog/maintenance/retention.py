@@ -109,6 +109,7 @@ class _Work:
 
     topic_partition: TopicPartition
     planned: _Planned | None = None
+    moved: LogState | None = None
     error: Exception | None = None
     seconds: float = 0.0
 
@@ -185,6 +186,7 @@ class _Run:
             return
         for work, each in zip(moving, moved, strict=True):
             work.error = each.error
+            work.moved = each.after
 
     def _clean_up(self, works: Sequence[_Work]) -> None:
         """What the image says is gone goes, whichever run has committed that."""
@@ -208,13 +210,18 @@ class _Run:
 
 
 def _report(work: _Work) -> PartitionReport:
-    planned = work.planned
+    planned, where = work.planned, work.topic_partition
+    if planned is None or work.error is not None:
+        return PartitionReport(
+            topic=where.topic, partition=where.partition, action=ACTION, seconds=work.seconds, error=str(work.error)
+        )
     return PartitionReport(
-        topic=work.topic_partition.topic,
-        partition=work.topic_partition.partition,
+        topic=where.topic,
+        partition=where.partition,
         action=ACTION,
-        bytes_kept=0 if planned is None else planned.kept_bytes,
-        bytes_dropped=0 if planned is None else planned.dropped_bytes,
+        bytes_kept=planned.kept_bytes,
+        bytes_dropped=planned.dropped_bytes,
+        segments_dropped=planned.plan.deleted_count,
+        log_start_offset=planned.plan.log_start_offset if work.moved is None else work.moved.log_start_offset,
         seconds=work.seconds,
-        error=None if work.error is None else str(work.error),
     )

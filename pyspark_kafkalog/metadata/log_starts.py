@@ -76,6 +76,12 @@ def move_log_starts(root: OwnRoot, moves: Sequence[LogStartMove], *, operation: 
     return moved
 
 
+def look_at_log_starts(root: OwnRoot, moves: Sequence[LogStartMove]) -> list[MovedLogStart]:
+    """What `move_log_starts` would do, of moves that do not roll."""
+    image = root.store.refresh()
+    return [_move(root, image, each) for each in moves]
+
+
 def _move(root: OwnRoot, image: MetadataImage, move: LogStartMove) -> MovedLogStart:
     where = move.topic_partition
     try:
