@@ -2,7 +2,7 @@
 
     <partition>/<base>.log|.index|.timeindex|.txnindex|.snapshot  ->  …  .deleted, the oldest first
     <partition>/leader-epoch-checkpoint                           begins at the log start
-    <root>/log-start-offset-checkpoint                            a line where the log start lies above the first segment's base
+    <root>/log-start-offset-checkpoint                            a line where it lies above the first segment's base
 
 All of it follows from the image, so it can be done at any time after the commit, and again: a crash at any step is made
 good by the next run. Names are changed under the root's lock, a bounded number at a time, and only while the topic is
@@ -105,7 +105,7 @@ def note_log_starts(root: OwnRoot, first_bases: Mapping[TopicPartition, int]) ->
 def _log_start_in(image: MetadataImage, where: TopicPartition) -> int:
     """The partition's log start, 0 when there is no such partition."""
     topic = image.topics.get(where.topic)
-    if topic is None or where.partition >= len(topic.partitions):
+    if topic is None or not 0 <= where.partition < len(topic.partitions):
         return 0
     return topic.partitions[where.partition].state.log_start_offset
 
