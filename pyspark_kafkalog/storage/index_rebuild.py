@@ -11,14 +11,10 @@ import os
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.record.scan import first_bad_crc
-from pyspark_kafkalog.storage.append_plan import SegmentCounters, SegmentLimits, advance, plan_entries
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.index_rows import IndexRows
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_file import read_chunks
 from pyspark_kafkalog.storage.names import (
@@ -33,8 +29,6 @@ from pyspark_kafkalog.storage.producer_rebuild import producer_state_at
 from pyspark_kafkalog.storage.transaction_index import AbortedTxn
 
 _NEVER_MS: Final = 1 << 62
-_OFFSET_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
-_TIME_ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
 
 
 def rebuild_indexes(directory: Path, base_offset: int, config: LogConfig, *, fs: FileSystem = LOCAL) -> int:
@@ -54,20 +48,7 @@ class _IndexBuilder:
     def __init__(self, directory: Path, base_offset: int, config: LogConfig) -> None:
         self._directory = directory
         self._base_offset = base_offset
-        self._limits = SegmentLimits(
-            base_offset=base_offset,
-            segment_bytes=config.segment_bytes,
-            roll_after_ms=config.max_segment_ms,
-            index_interval_bytes=config.index_interval_bytes,
-            offset_entries_left=config.segment_index_bytes // _OFFSET_ENTRY.itemsize,
-            time_entries_left=config.segment_index_bytes // _TIME_ENTRY.itemsize,
-            last_time_entry_ms=NO_TIMESTAMP,
-            waited_without_timestamps_ms=0,
-        )
-        self._counters = SegmentCounters(max_timestamp_offset=base_offset)
-        self._last_time_entry_ms = NO_TIMESTAMP
-        self._offset_rows: list[NDArray[np.void]] = []
-        self._time_rows: list[NDArray[np.void]] = []
+        self._rows = IndexRows(base_offset, config)
         self._aborted: list[bytes] = []
 
     def read(self) -> int:
@@ -82,7 +63,7 @@ class _IndexBuilder:
             for chunk in read_chunks(fd, file=str(path), start=0, end=size_bytes, base_offset=self._base_offset):
                 bad = first_bad_crc(chunk.data, chunk.batches, chunk.position)
                 valid = chunk.batches if bad < 0 else chunk.batches[:bad]
-                self._add(valid)
+                self._rows.add(valid)
                 found = producer_batches(chunk.data, valid, data_position=chunk.position, file=str(path))
                 producers.replay(found, self._add_aborted)
                 if bad >= 0:
@@ -91,42 +72,16 @@ class _IndexBuilder:
             pass  # No batch begins there; recovery would cut the file.
         finally:
             os.close(fd)
-        return self._counters.size_bytes
+        return self._rows.counters.size_bytes
 
     def write(self, fs: FileSystem) -> None:
         """Put the new files in place, with the closing time index entry."""
-        closing_ms, closing_offset = self._counters.max_timestamp_ms, self._counters.max_timestamp_offset
-        if closing_ms > self._last_time_entry_ms:
-            self._add_time_entries(np.array([closing_ms]), np.array([closing_offset]))
-        offset_index = b"".join(rows.tobytes() for rows in self._offset_rows)
-        fs.write_file_atomic(self._path(INDEX_SUFFIX), offset_index, durable=False)
-        time_index = b"".join(rows.tobytes() for rows in self._time_rows)
-        fs.write_file_atomic(self._path(TIME_INDEX_SUFFIX), time_index, durable=False)
+        fs.write_file_atomic(self._path(INDEX_SUFFIX), self._rows.offset_index(), durable=False)
+        fs.write_file_atomic(self._path(TIME_INDEX_SUFFIX), self._rows.time_index(), durable=False)
         if self._aborted:
             fs.write_file_atomic(self._path(TXN_INDEX_SUFFIX), b"".join(self._aborted), durable=False)
         else:
             fs.unlink_if_there(self._path(TXN_INDEX_SUFFIX))
-
-    def _add(self, batches: NDArray[np.void]) -> None:
-        sizes = batches["size_bytes"].astype(np.int64)
-        positions = self._counters.size_bytes + np.cumsum(sizes) - sizes
-        entries = plan_entries(batches, positions, self._counters, self._limits)
-        rows = np.empty(len(entries.offsets), dtype=_OFFSET_ENTRY)
-        rows["relative_offset"] = entries.offsets - self._base_offset
-        rows["position"] = entries.positions
-        self._offset_rows.append(rows)
-        rising = entries.timestamps_ms > self._last_time_entry_ms
-        self._add_time_entries(entries.timestamps_ms[rising], entries.time_offsets[rising])
-        self._counters = advance(batches, self._counters, entries)
-
-    def _add_time_entries(self, timestamps_ms: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
-        if not len(offsets):
-            return
-        rows = np.empty(len(offsets), dtype=_TIME_ENTRY)
-        rows["timestamp_ms"] = timestamps_ms
-        rows["relative_offset"] = offsets - self._base_offset
-        self._time_rows.append(rows)
-        self._last_time_entry_ms = int(timestamps_ms[-1])
 
     def _add_aborted(self, transaction: CompletedTransaction, last_stable_offset: int) -> None:
         if transaction.is_aborted:
