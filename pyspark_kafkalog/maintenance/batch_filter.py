@@ -64,14 +64,11 @@ class RetentionRules:
 class BatchVerdicts:
     """One row a batch of a chunk. `discards`: none of its records may stay, whatever the map says.
 
-    `keeps_empty`: the header stays when no record does. `gives_horizon`: a marker that is to get its delete horizon.
-    `keeps_tombstones` (uint8): the horizon of its tombstones has not been reached.
-    """
+    `keeps_empty`: the header stays when no record does. `gives_horizon`: a marker that is to get its delete horizon.    """
 
     discards: NDArray[np.bool_]
     keeps_empty: NDArray[np.bool_]
     gives_horizon: NDArray[np.bool_]
-    keeps_tombstones: NDArray[np.uint8]
 
 
 def judge_batches(chunk: RecordChunk, transactions: CleanedTransactions, rules: RetentionRules) -> BatchVerdicts:
@@ -85,12 +82,10 @@ def judge_batches(chunk: RecordChunk, transactions: CleanedTransactions, rules: 
     discards = may_go & (~is_control | (has_horizon & (horizons <= rules.now_ms)))
     keeps_empty = _is_last_of_producer(batches, is_control, rules.producers)
     keeps_empty |= batches["last_offset"] == rules.end_offset - 1
-    keeps_tombstones = ~has_horizon | (rules.now_ms < horizons)
     return BatchVerdicts(
         discards=discards,
         keeps_empty=keeps_empty,
         gives_horizon=may_go & is_control,
-        keeps_tombstones=keeps_tombstones.view(np.uint8),
     )
 
 

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
-    """One partition's outcome. `error` None: it went well. `log_start_offset` afterwards, where that is the matter."""
+    """One partition's outcome. `error` None: it went well. `log_start_offset` afterwards, where that is the matter.
+
+    The cleaner tells too how dirty the log was, from where to where, how much of the bytes read were written again, into
+    how many parts the keys had to be divided, and why it did nothing (`skipped`), where it did.
+    """
 
     topic: str
     partition: int
@@ -20,5 +24,11 @@ class PartitionReport:
     records_dropped: int = 0
     segments_dropped: int = 0
     log_start_offset: int | None = None
+    recopy_percent: float | None = None
+    dirty_percent: float | None = None
+    first_dirty_offset: int | None = None
+    first_uncleanable_offset: int | None = None
+    key_shards: int | None = None
+    skipped: str | None = None
     seconds: float = 0.0
     error: str | None = None

@@ -53,6 +53,11 @@ def largest_timestamp_ms(directory: Path, segment: StoredSegment, state: LogStat
     """
     if segment.base_offset == state.active_base_offset:
         return state.active_max_timestamp_ms
+    return closed_largest_timestamp_ms(directory, segment)
+
+
+def closed_largest_timestamp_ms(directory: Path, segment: StoredSegment) -> int:
+    """As `largest_timestamp_ms`, for a segment that is known to be closed."""
     entry = _last_entry(segment_file(directory, segment.base_offset, TIME_INDEX_SUFFIX))
     if entry is None:
         return _largest_in_headers(directory, segment.base_offset)
