@@ -27,6 +27,7 @@ from pyspark_kafkalog.maintenance.deleted_files import remove_deleted_files
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport
 from pyspark_kafkalog.maintenance.retention_plan import RetentionPlan, StoredSegment, plan_retention
+from pyspark_kafkalog.maintenance.segment_swap import finish_swaps
 from pyspark_kafkalog.maintenance.stored_segments import largest_timestamp_ms, stored_segments
 from pyspark_kafkalog.metadata.log_starts import LogStartMove, move_log_starts
 from pyspark_kafkalog.metadata.own_root import OwnRoot
@@ -90,17 +91,11 @@ def apply_retention(
     root = log_dir.own_root()
     root.refresh()
     run = _Run(root, root.clock() if now_ms is None else now_ms, dry_run)
-    chosen = sorted(partitions if partitions is not None else _partitions_of(root, topics))
+    chosen = sorted(root.partitions(topics) if partitions is None else partitions)
     reports: list[PartitionReport] = []
     for at in range(0, len(chosen), _PARTITIONS_A_COMMIT):
         reports += run.apply(chosen[at : at + _PARTITIONS_A_COMMIT])
     return reports
-
-
-def _partitions_of(root: OwnRoot, topics: Collection[str] | None) -> Iterator[TopicPartition]:
-    for name in root.topics() if topics is None else topics:
-        for partition in root.store.image.topic(name).partitions:
-            yield TopicPartition(name, partition.partition)
 
 
 @dataclass(slots=True, eq=False)
@@ -155,6 +150,8 @@ class _Run:
         state = self.root.store.image.partition(where.topic, where.partition).state
         directory = self.root.path / str(where)
         config = self.root.log_config(where.topic)
+        if not self.dry_run and directory.is_dir():
+            finish_swaps(directory, config, now_ms=self.now_ms, fs=self.root.fs)
         segments = stored_segments(directory, state)
         plan = plan_retention(
             segments,

@@ -81,6 +81,15 @@ class OwnRoot:
     def topics(self) -> tuple[str, ...]:
         return tuple(sorted(self._store.image.topics))
 
+    def partitions(self, topics: Collection[str] | None = None) -> list[TopicPartition]:
+        """All partitions, or those of `topics`, in order. Raises UnknownTopicError."""
+        names = self.topics() if topics is None else sorted(set(topics))
+        return [
+            TopicPartition(name, partition.partition)
+            for name in names
+            for partition in self._store.image.topic(name).partitions
+        ]
+
     def topic(self, name: str) -> TopicDescription:
         topic = self._store.image.topic(name)
         partitions = tuple(self._describe(name, partition) for partition in topic.partitions)
