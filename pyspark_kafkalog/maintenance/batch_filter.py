@@ -2,8 +2,8 @@
 
     copied      every record stays and no delete horizon is to be set: the same bytes
     rewritten   some records stay, or a tombstone or marker gets its delete horizon (in place of the base timestamp)
-    emptied     none stays, but the header must: the last batch of a producer that is still active, whose sequence number
-                it keeps, and the batch that ends the cleaned range
+    emptied     none stays, but the header must: the last batch of a producer that is still active, for its sequence
+                number, and the batch that ends the cleaned range
     dropped
 
 Base and last offset, producer, leader epoch and codec of a batch never change. Source of the rules:
@@ -64,7 +64,8 @@ class RetentionRules:
 class BatchVerdicts:
     """One row a batch of a chunk. `discards`: none of its records may stay, whatever the map says.
 
-    `keeps_empty`: the header stays when no record does. `gives_horizon`: a marker that is to get its delete horizon.    """
+    `keeps_empty`: the header stays when no record does. `gives_horizon`: a marker that is to get its delete horizon.
+    """
 
     discards: NDArray[np.bool_]
     keeps_empty: NDArray[np.bool_]
@@ -92,7 +93,7 @@ def judge_batches(chunk: RecordChunk, transactions: CleanedTransactions, rules: 
 def _is_last_of_producer(
     batches: NDArray[np.void], is_control: NDArray[np.bool_], producers: Mapping[int, ProducerStateEntry]
 ) -> NDArray[np.bool_]:
-    """Whether a batch is the last that an active producer wrote; a marker when all it has of the producer is its epoch."""
+    """Whether a batch is the last that an active producer wrote; of one that just has an epoch, a marker with that."""
     result = np.zeros(len(batches), np.bool_)
     if not producers:
         return result
@@ -170,7 +171,7 @@ def _copy_runs(chunk: RecordChunk, is_copied: NDArray[np.bool_]) -> list[tuple[i
     edges = np.flatnonzero(np.diff(np.concatenate(([False], is_copied, [False])).view(np.int8)))
     starts = chunk.batches["position"] - chunk.position
     ends = starts + chunk.batches["size_bytes"]
-    data = memoryview(chunk.data)
+    data = chunk.data.data
     return [
         (first, data[int(starts[first]) : int(ends[after - 1])])
         for first, after in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
@@ -193,7 +194,7 @@ def _sealed(rows: NDArray[np.int64], table: NDArray[np.void], data: NDArray[np.u
     chosen["position"] = ends - chosen["size_bytes"]
     seal_headers(data, chosen)
     table["crc"][rows] = chosen["crc"]
-    view = memoryview(data)
+    view = data.data
     return [
         (row, view[start:end])
         for row, start, end in zip(rows.tolist(), chosen["position"].tolist(), ends.tolist(), strict=True)

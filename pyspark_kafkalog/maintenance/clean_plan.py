@@ -34,8 +34,8 @@ class ClosedSegment:
 class CleanPlan:
     """What a cleaning of one log would take on.
 
-    `segments` are the closed ones below `first_uncleanable_offset`, clean ones first. `is_overdue`: max.compaction.lag.ms
-    is over for some of the dirty part. `resets_checkpoint`: the checkpoint's offset was not one of this log.
+    `segments` are the closed ones below `first_uncleanable_offset`, clean ones first. `is_overdue`: some of the dirty
+    part is older than max.compaction.lag.ms. `resets_checkpoint`: the checkpoint's offset was not one of this log.
     """
 
     segments: tuple[ClosedSegment, ...]
@@ -100,7 +100,7 @@ def plan_cleaning(
 
 
 def _first_dirty_offset(state: LogState, checkpoint_offset: int | None) -> tuple[int, bool]:
-    """Where the dirty part begins, and whether the checkpoint was of no use: below the log start or past the log end."""
+    """Where the dirty part begins; whether the checkpoint was of no use, i.e. below the log start or past the end."""
     if checkpoint_offset is None:
         return state.log_start_offset, False
     if state.log_start_offset <= checkpoint_offset <= state.log_end_offset:

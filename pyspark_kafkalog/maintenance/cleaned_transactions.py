@@ -1,7 +1,7 @@
 """Which transactional batches and markers may go, worked out while a log is read from one end to the other.
 
-Data of an aborted transaction goes at once. A marker goes once nothing of its transaction has been met on the way to it;
-until then the aborted transaction stays in the cleaned segment's transaction index. Source of the rules:
+Data of an aborted transaction goes at once. A marker goes once nothing of its transaction has been met on the way to
+it; until then the aborted transaction stays in the cleaned segment's transaction index. Source of the rules:
 org.apache.kafka.storage.internals.log.CleanedTransactionMetadata.
 """
 

@@ -42,7 +42,7 @@ from pyspark_kafkalog.maintenance.closed_segments import (
 )
 from pyspark_kafkalog.maintenance.deleted_files import remove_deleted_files
 from pyspark_kafkalog.maintenance.group_recopy import CopyCounts, GroupCopier
-from pyspark_kafkalog.maintenance.offset_map import OffsetMap
+from pyspark_kafkalog.maintenance.offset_map import ENTRY_BYTES, OffsetMap
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport
 from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
@@ -221,9 +221,10 @@ class _Cleaning:
             now_ms=self.now_ms,
             throttle=self.throttle,
         )
-        offset_map = self.offset_map or OffsetMap(self.buffer_bytes, self.load_factor)
+        offset_map = self.offset_map or self._new_map(plan)
         survivors, shards = find_survivors(part, offset_map)
-        copier = GroupCopier(part, survivors, self._rules(found), CleanedTransactions.of(part.aborted), found.config, self.root.fs)
+        transactions = CleanedTransactions.of(part.aborted)
+        copier = GroupCopier(part, survivors, self._rules(found), transactions, found.config, self.root.fs)
         groups = group_segments(plan.segments, found.config, first_uncleanable_offset=plan.first_uncleanable_offset)
         counts = CopyCounts()
         for group in groups:
@@ -231,6 +232,12 @@ class _Cleaning:
             target.swap(group[0].base_offset, [each.base_offset for each in group])
         self._write_checkpoint(plan.first_uncleanable_offset)
         return _with_counts(report, counts, segments=len(plan.segments) - len(groups), shards=shards)
+
+    def _new_map(self, plan: CleanPlan) -> OffsetMap:
+        """A map of the buffer's size, or for as many keys as the dirty part has offsets, if that is less."""
+        keys_max = plan.first_uncleanable_offset - plan.first_dirty_offset
+        needed_bytes = ENTRY_BYTES * (int(keys_max / self.load_factor) + 2)
+        return OffsetMap(min(self.buffer_bytes, needed_bytes), self.load_factor)
 
     def _rules(self, found: CleanablePartition) -> RetentionRules:
         return RetentionRules(

@@ -1,4 +1,4 @@
-"""What planning and cleaning of a log have to know from its files: closed segments, timestamps, transactions, producers."""
+"""What a log's files tell the cleaner: closed segments, their timestamps, aborted transactions, active producers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def first_timestamp_ms(directory: Path, segment: ClosedSegment) -> int:
 
 
 def aborted_transactions(directory: Path, end_offset: int) -> list[AbortedTxn]:
-    """The aborted transactions that begin below `end_offset`, by the `.txnindex` files. CorruptIndexError for damage."""
+    """The aborted transactions that begin below `end_offset`, by the `.txnindex` files. Raises CorruptIndexError."""
     found: list[AbortedTxn] = []
     with os.scandir(directory) as entries:
         parsed = [parse_segment_file(entry.name) for entry in entries]

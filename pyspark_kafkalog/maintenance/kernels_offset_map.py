@@ -1,12 +1,14 @@
 """Compiled parts of the offset map: hashing the keys of a run of batches, putting them in, looking them up.
 
 An entry is three uint64: both halves of the key's hash, then its latest offset plus 1 (0: the slot is empty). Slots are
-chosen by the first half and probed one after the other. The hash is SipHash-1-3 with 128 bits of output under a random
-seed: two keys that collide would cost the older one its records, and whoever writes keys must not be able to find such a
-pair. The map lives in memory only, so the hash need not be Kafka's (MD5, which is five times as slow).
+chosen by the first half and probed one after the other.
+
+The hash is SipHash-1-3 with 128 bits of output under a random seed. Of two keys that collide one would lose records,
+so whoever writes keys must not be able to find such a pair. The map never reaches the disk, so the hash need not be
+Kafka's, which is MD5, many times slower for short keys.
 """
 
-# mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg, misc"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg, misc, var-annotated"
 
 from __future__ import annotations
 
@@ -336,7 +338,7 @@ def put_rows(table, entries, entries_max, shard_mask, shard, hashes, second_hash
 def drop_rows(
     table, shard_mask, shard, latest_offset, hashes, second_hashes, offsets, flags, firsts, keeps_tombstones, keep
 ):
-    """Set keep[i] to 0 for each record that a later one of its key in the map replaces, for keyless ones and tombstones.
+    """Set keep[i] to 0 for each record that a later one of its key replaces, for keyless ones and tombstones.
 
     `firsts` is the first row of each batch (one more at the end); `keeps_tombstones` one a batch. Records above
     `latest_offset`, and keys of other shards, are left as they are.

@@ -52,11 +52,13 @@ def summarize(firsts, keep, flags, timestamps, kept, kept_tombstones, max_timest
         first_timestamps[batch] = first
 
 
-@kernel(types.void(_INT64_IN, _INT64_IN, _UINT8_IN, _INT64_IN, _INT64_IN, _INT64_IN, _INT64_IN, _INT64_IN, _UINT8, _INT64))
+@kernel(
+    types.void(_INT64_IN, _INT64_IN, _UINT8_IN, _INT64_IN, _INT64_IN, _INT64_IN, _INT64_IN, _INT64_IN, _UINT8, _INT64)
+)
 def rewrite(chosen, firsts, keep, record_starts, record_ends, timestamps, section_ends, base_timestamps, out, sizes):
     """Write the records that stay of the batches `chosen` one batch after the other, each after room for its header.
 
-    Timestamp deltas count from base_timestamps[i] for chosen[i]. `out` needs COPY_SLACK_BYTES more than what is written.
+    Timestamp deltas count from base_timestamps[i] for chosen[i]. `out` needs COPY_SLACK_BYTES more than is written.
     Fills sizes[i] with the bytes of batch chosen[i], header and all.
     """
     at = np.int64(out.ctypes.data)

@@ -103,9 +103,7 @@ class OffsetMap:
         self.entries = kernels.narrow(self._table, self.shard.mask, self.shard.value)
         return other
 
-    def drop(
-        self, records: IndexedRecords, keeps_tombstones: NDArray[np.uint8], keep: NDArray[np.uint8]
-    ) -> None:
+    def drop(self, records: IndexedRecords, keeps_tombstones: NDArray[np.uint8], keep: NDArray[np.uint8]) -> None:
         """Set keep[i] to 0 for the records of the map's shard that are not to stay; see `kernels.drop_rows`."""
         kernels.drop_rows(
             self._table,

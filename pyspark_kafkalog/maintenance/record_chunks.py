@@ -88,9 +88,7 @@ def read_record_chunks(
     scratch = np.empty(CHUNK_BYTES + _SCRATCH_SLACK_BYTES, np.uint8)
     with SegmentReader(directory, base_offset) as segment:
         position = segment.position_for_offset(start_offset) if start_offset > base_offset else 0
-        for run in segment.runs(
-            position, start_offset=start_offset, end_offset=_OFFSET_MAX, limit_offset=limit_offset
-        ):
+        for run in segment.runs(position, start_offset=start_offset, end_offset=_OFFSET_MAX, limit_offset=limit_offset):
             log = LogBytes.of(run.data, run.batches, run.position, run.file, check_crcs=False)
             first = 0
             while first < len(run.batches):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class PartitionReport:
     """One partition's outcome. `error` None: it went well. `log_start_offset` afterwards, where that is the matter.
 
-    The cleaner tells too how dirty the log was, from where to where, how much of the bytes read were written again, into
-    how many parts the keys had to be divided, and why it did nothing (`skipped`), where it did.
+    The cleaner tells too how dirty the log was, from where to where, how much of the bytes read was written again, into
+    how many parts the keys had to be divided, and where it did nothing, why (`skipped`).
     """
 
     topic: str

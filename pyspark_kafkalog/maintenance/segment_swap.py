@@ -7,12 +7,12 @@
     5  the `.swap` names go, the .log's first
 
 Names are made durable between the steps. A reader never finds a hole: from 3 on the new segment has what the old ones
-had, and from 4 on the old names are gone. Between 3 and 5 the new segment reaches past the base offsets of old ones that
-still have their names; while there is a `.log.swap`, a reader takes the batches of the new one for what they are and goes
-on behind them.
+had, from 4 on their names are gone. Between 3 and 5 the new segment reaches past the base offsets of old ones that
+still have their names; as long as there is a `.log.swap`, a reader takes its batches for what they are and goes on
+behind them.
 
 After a crash between 2 and 5 `finish_swaps`, or a starting broker, goes on: whatever begins within what the swap file
-holds is replaced by it. Kafka does 4 before 3, which leaves a hole for those who read without its lock; both orders pass
+holds is replaced by it. Kafka does 4 before 3, which leaves a hole for those who read without its lock; both orders go
 through states that its loader takes (LocalLog.replaceSegments, LogLoader in org.apache.kafka.storage.internals.log).
 """
 
@@ -167,7 +167,7 @@ def _complete(directory: Path, base_offset: int, old_bases: Iterable[int], *, no
 
 
 def _take_place(swap: Path, target: Path, fs: FileSystem) -> None:
-    """Give the swap file the target's name too, in one step. A rename between two names of one file would do nothing."""
+    """Give the swap file the target's name too, in one step. Renaming one name of a file to another does nothing."""
     if target.exists() and os.path.samefile(swap, target):
         return
     second = target.with_name(target.name + DELETED_SUFFIX)

@@ -17,8 +17,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.maintenance.cleaned_transactions import CleanedTransactions
 from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
+from pyspark_kafkalog.maintenance.cleaned_transactions import CleanedTransactions
 from pyspark_kafkalog.maintenance.offset_map import ALL_KEYS, OffsetMap, Shard
 from pyspark_kafkalog.maintenance.record_chunks import RecordChunk, read_record_chunks
 from pyspark_kafkalog.maintenance.throttle import Throttle
