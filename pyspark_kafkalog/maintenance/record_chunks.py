@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.maintenance import kernels_offset_map as kernels
 from pyspark_kafkalog.record.decode import check_counts, record_fault
-from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORDS_AT
+from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
 from pyspark_kafkalog.record.kernels_decode import NO_FAULT, STATE_SIZE
 from pyspark_kafkalog.record.sections import LogBytes, Sections, open_sections
 from pyspark_kafkalog.storage.segment_reader import SegmentReader
@@ -89,13 +89,25 @@ def read_record_chunks(
     with SegmentReader(directory, base_offset) as segment:
         position = segment.position_for_offset(start_offset) if start_offset > base_offset else 0
         for run in segment.runs(position, start_offset=start_offset, end_offset=_OFFSET_MAX, limit_offset=limit_offset):
-            log = LogBytes.of(run.data, run.batches, run.position, run.file, check_crcs=False)
+            batches = _without_codec_of_empty(run.batches)
+            log = LogBytes.of(run.data, batches, run.position, run.file, check_crcs=False)
             first = 0
-            while first < len(run.batches):
-                sections = open_sections(log, run.batches[first:], max_bytes=CHUNK_BYTES, scratch=scratch)
+            while first < len(batches):
+                sections = open_sections(log, batches[first:], max_bytes=CHUNK_BYTES, scratch=scratch)
                 first += len(sections.batches)
                 before_read(int(sections.batches["size_bytes"].sum()))
                 yield RecordChunk(run.file, run.data, run.position, sections, _index(sections, seed, run.file))
+
+
+def _without_codec_of_empty(batches: NDArray[np.void]) -> NDArray[np.void]:
+    """A batch of a header alone has nothing to unfold, whatever its codec bits say."""
+    is_bare = batches["size_bytes"] == RECORD_BATCH_OVERHEAD_BYTES
+    is_odd = is_bare & ((batches["attributes"] & COMPRESSION_MASK) != 0)
+    if not is_odd.any():
+        return batches
+    result = batches.copy()
+    result["attributes"][is_odd] &= ~np.int16(COMPRESSION_MASK)
+    return result
 
 
 def _index(sections: Sections, seed: NDArray[np.uint64], file: str) -> IndexedRecords:
