@@ -23,6 +23,7 @@ class PartitionReport:
     records_kept: int = 0
     records_dropped: int = 0
     segments_dropped: int = 0
+    files_written: int = 0
     log_start_offset: int | None = None
     recopy_percent: float | None = None
     dirty_percent: float | None = None

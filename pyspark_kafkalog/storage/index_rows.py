@@ -64,10 +64,10 @@ class IndexRows:
         """The `.index` file."""
         return b"".join(rows.tobytes() for rows in self._offset_rows)
 
-    def time_index(self) -> bytes:
-        """The `.timeindex` file; nothing can be added afterwards."""
+    def time_index(self, *, is_closed: bool = True) -> bytes:
+        """The `.timeindex` file, with the closing entry if `is_closed`; then nothing can be added afterwards."""
         closing_ms, closing_offset = self.counters.max_timestamp_ms, self.counters.max_timestamp_offset
-        if closing_ms > self._last_time_entry_ms:
+        if is_closed and closing_ms > self._last_time_entry_ms:
             self._add_time_entries(np.array([closing_ms]), np.array([closing_offset]))
         return b"".join(rows.tobytes() for rows in self._time_rows)
 
