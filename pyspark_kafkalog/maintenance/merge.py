@@ -31,7 +31,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.deleted_files import remove_deleted_files
 from pyspark_kafkalog.maintenance.merge_plan import ClosedSegment, plan_merge
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.segment_swap import finish_swaps, swap_in
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import root_lock
@@ -72,8 +72,8 @@ def merge_segments(
     """Join small closed segments of all topics, of `topics`, or of `partitions`; one report a partition.
 
     `bytes_read` of a report is what was copied, `segments_dropped` by how many segments there are fewer. A partition
-    that another run has is left out; one that fails says so in its report and keeps the segments it has, the others go
-    on. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's directory, UnknownTopicError.
+    that another run has is left to it; one that fails says so in its report and keeps the segments it has, the others
+    go on. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's directory, UnknownTopicError.
     """
     root = log_dir.own_root()
     root.refresh()
@@ -85,6 +85,8 @@ def merge_segments(
         with contextlib.ExitStack() as locks:
             if dry_run or not directory.is_dir() or locks.enter_context(partition_lock(directory, fs=root.fs)):
                 reports.append(_merge_partition(root, where, now_ms, dry_run))
+            else:
+                reports.append(left_to_another_run(where, ACTION))
     return reports
 
 

@@ -22,7 +22,7 @@ from typing import Final
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.segment_swap import finish_swaps
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import root_lock
@@ -57,7 +57,7 @@ def reindex(
     """Rebuild what is missing, damaged or wrong in all topics, in `topics`, or in `partitions`; a report a partition.
 
     `files_written` of a report counts the files replaced or, with `dry_run`, those that would be. Damage in a `.log` is
-    the report's error; what could be rebuilt has been all the same. A partition that another run has is left out.
+    the report's error; what could be rebuilt has been all the same. A partition that another run has is left to it.
     Raises ReadOnlyLogDirError for a broker's directory, UnknownTopicError.
     """
     root = log_dir.own_root()
@@ -70,6 +70,8 @@ def reindex(
         with contextlib.ExitStack() as locks:
             if dry_run or not directory.is_dir() or locks.enter_context(partition_lock(directory, fs=root.fs)):
                 reports.append(_reindex_partition(root, where, now_ms, dry_run))
+            else:
+                reports.append(left_to_another_run(where, ACTION))
     return reports
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyspark_kafkalog.storage.names import TopicPartition
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
@@ -33,3 +35,10 @@ class PartitionReport:
     skipped: str | None = None
     seconds: float = 0.0
     error: str | None = None
+
+
+def left_to_another_run(where: TopicPartition, action: str) -> PartitionReport:
+    """The report of a partition whose maintenance lock somebody else has."""
+    return PartitionReport(
+        topic=where.topic, partition=where.partition, action=action, skipped="another run has the partition"
+    )

@@ -1,6 +1,6 @@
 """Retention: old segments go, by age, by size and below the log start, as Kafka's brokers take them.
 
-For some partitions at a time, each under its maintenance lock (a partition that another run has is left out):
+For some partitions at a time, each under its maintenance lock (a partition that another run has is left to it):
 
     plan from the image, the directory and the time indexes (retention_plan.py)
     move the log starts up in one commit; where the active segment goes too, an empty one begins at the log end
@@ -25,7 +25,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.below_log_start import note_log_starts, put_aside_below_log_start
 from pyspark_kafkalog.maintenance.deleted_files import remove_deleted_files
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.retention_plan import RetentionPlan, StoredSegment, plan_retention
 from pyspark_kafkalog.maintenance.segment_swap import finish_swaps
 from pyspark_kafkalog.maintenance.stored_segments import largest_timestamp_ms, stored_segments
@@ -82,7 +82,7 @@ def apply_retention(
     dry_run: bool = False,
     partitions: Collection[TopicPartition] | None = None,
 ) -> list[PartitionReport]:
-    """Apply retention to all topics, to `topics`, or to `partitions`; one report a partition that was looked at.
+    """Apply retention to all topics, to `topics`, or to `partitions`; one report a partition.
 
     `now_ms` is the time to go by, the clock's by default. With `dry_run` nothing changes: reports tell what would. A
     partition's failure is told in its report, the others go on. Raises ReadOnlyLogDirError for a broker's directory,
@@ -130,7 +130,8 @@ class _Run:
     def apply(self, chosen: Sequence[TopicPartition]) -> list[PartitionReport]:
         """Plan, commit once, clean up."""
         with ExitStack() as locks:
-            works = [_Work(each) for each in chosen if self.dry_run or self._take(each, locks)]
+            taken = [self.dry_run or self._take(each, locks) for each in chosen]
+            works = [_Work(where) for where, is_mine in zip(chosen, taken, strict=True) if is_mine]
             self.root.refresh()
             for work in works:
                 with work.step():
@@ -138,7 +139,8 @@ class _Run:
             if not self.dry_run:
                 self._commit(works)
                 self._clean_up(works)
-        return [_report(work) for work in works]
+        reports = {work.topic_partition: _report(work) for work in works}
+        return [reports.get(where) or left_to_another_run(where, ACTION) for where in chosen]
 
     def _take(self, where: TopicPartition, locks: ExitStack) -> bool:
         """Take the partition's maintenance lock; False when somebody else has it."""

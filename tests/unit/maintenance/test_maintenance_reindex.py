@@ -81,7 +81,7 @@ def test_indexes_and_snapshots_of_transactions_are_not_what_a_broker_left(tmp_pa
         for name, content in before.items():
             if name.endswith(".txnindex"):
                 assert after.get(name, b"") == content
-            elif not name.startswith(active[directory]):
+            elif name.endswith(".snapshot"):
                 assert after[name] == content
 
 
@@ -110,4 +110,4 @@ def test_a_tail_that_was_not_committed_is_indexed(log_dir: LogDir) -> None:
 
 def test_a_second_run_works_on_the_same_partition(log_dir: LogDir) -> None:
     with partition_lock(log_dir.path / "orders-0"):
-        assert reindex(log_dir) == []
+        assert [each.skipped for each in reindex(log_dir)] == ["another run has the partition"]
