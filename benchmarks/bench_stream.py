@@ -9,7 +9,7 @@ Parts:
     commit   commits of a micro-batch over 8 partitions, beside the bare fsyncs of 8 files and a directory
     replay   a query killed between the sink's commit and Spark's checkpoint commit, started again: what is there twice
 
-Run it alone on the machine, and quote ratios: machines drift. Takes about 10 minutes and 10 GB of disk on two cores;
+Run it alone on the machine, and quote ratios: machines drift. Takes about 12 minutes and 15 GB of disk on two cores;
 --quick, for a look at whether it all runs, three minutes.
 """
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.metadata.root_lock import LOCK_FILE
+from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
 from pyspark_kafkalog.storage.clean_shutdown import was_clean_shutdown
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.offset_checkpoints import RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT
@@ -52,7 +51,7 @@ def adoption_lock(root: Path, *, fs: FileSystem, create: bool = True) -> Iterato
             yield
         finally:
             # Closing is not enough: a child that another thread has forked meanwhile holds the descriptor too.
-            _lock_records(fd, fcntl.F_UNLCK)
+            lock_records(fd, fcntl.F_UNLCK)
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         fs.close(fd)
@@ -66,25 +65,13 @@ def _lock(fd: int, path: Path) -> None:
             f"{path} is held by another process, which writes to this log directory or adopts it"
         ) from None
     try:
-        _lock_records(fd, fcntl.F_WRLCK)
+        lock_records(fd, fcntl.F_WRLCK)
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EACCES):
             raise
         raise LogDirError(
             f"a Kafka broker is running on {path.parent} (it holds {path.name}): stop it, or adopt a copy"
         ) from None
-
-
-def _lock_records(fd: int, kind: int) -> None:
-    """Take (F_WRLCK) or drop (F_UNLCK) a lock on the whole file that conflicts with a Java FileLock.
-
-    Raises OSError when somebody holds one.
-    """
-    if hasattr(fcntl, "F_OFD_SETLK"):
-        whole_file = struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, whole_file)
-    else:
-        fcntl.lockf(fd, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def refuse_signs_of_life(root: Path) -> None:

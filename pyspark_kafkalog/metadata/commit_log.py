@@ -138,19 +138,16 @@ class CommitLog:
                 if match is not None:
                     yield int(match[1])
 
+    def highest_listed(self) -> int:
+        """The base offset of the last commit file there is, 0 without any. Its cost grows with the history."""
+        return max(self.listed_offsets(), default=0)
+
     def head(self) -> int | None:
         """An offset that the log has reached for sure; None when that cannot be told without listing."""
         return self._head.read()
 
-    def check_reaches(self, next_offset: int, head: int | None) -> None:
-        """Raise CorruptRecordError when the log, which ends at `next_offset`, once reached `head`: a file was lost.
-
-        Without a head the directory is listed for a commit beyond the end.
-        """
-        if head is None:
-            head = max(self.listed_offsets(), default=-1)
-            if head < next_offset:
-                return
+    def check_reaches(self, next_offset: int, head: int) -> None:
+        """Raise CorruptRecordError when the log, which ends at `next_offset`, once reached `head`: a file was lost."""
         if head > next_offset:
             raise self._missing(next_offset, head)
 

@@ -16,6 +16,7 @@ from pyspark_kafkalog.metadata.commit_log import CommitLog
 from pyspark_kafkalog.metadata.commit_retention import CommitRetention
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.log_tail import KnownSnapshot, LoadedImage
+from pyspark_kafkalog.metadata.metadata_leftovers import remove_leftovers
 from pyspark_kafkalog.metadata.snapshot_schedule import MetadataLogConfig, snapshot_is_due
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.storage.filesystem import FileSystem
@@ -31,6 +32,8 @@ class Housekeeping:
     """Of one commit log. Threads may share it: while one is at it, the others go on without."""
 
     def __init__(self, log: CommitLog, snapshots: Snapshots, fs: FileSystem) -> None:
+        self._directory = log.directory
+        self._fs = fs
         self._snapshots = snapshots
         self._retention = CommitRetention(log, snapshots, fs)
         self._lock = threading.Lock()
@@ -47,6 +50,7 @@ class Housekeeping:
             config = self._config_of(loaded.image)
             if snapshot_is_due(loaded.tail, config, now_ms=now_ms):
                 newer = self._newer_snapshot(loaded)
+                remove_leftovers(self._directory, now_ms=now_ms, fs=self._fs)
             for snapshot in (loaded.tail.snapshot, newer):
                 if snapshot is not None and snapshot.is_sound:
                     self._sound_end_offset = max(self._sound_end_offset, snapshot.end_offset)

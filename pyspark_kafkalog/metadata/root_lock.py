@@ -3,13 +3,18 @@
 An flock on an empty file, held by an open descriptor: the kernel lets go of it when the holder ends, however it ends,
 so a crash leaves nothing to clean up. What is committed is decided by the commit log's put-if-absent, lock or not; the
 lock keeps two writers from putting their bytes into the same segment.
+
+A broker holds a record lock on the same file as long as it runs. Writers take one too, on the same descriptor, so none
+writes to a root that a broker has mounted, and no broker starts on it in the middle of a commit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +34,8 @@ _LONGEST_WAIT_S: Final = 0.02
 def root_lock(root: Path, *, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S, fs: FileSystem = LOCAL) -> Iterator[None]:
     """Hold the lock of `root` for the block. Not reentrant, also within one thread.
 
-    Raises LogDirError when another holder keeps it for `timeout_s` seconds, or the file cannot be opened.
+    Raises LogDirError when another holder keeps it for `timeout_s` seconds, a broker is running on `root`, or the file
+    cannot be opened.
     """
     path = root / LOCK_FILE
     try:
@@ -39,14 +45,38 @@ def root_lock(root: Path, *, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S, fs: File
     try:
         _acquire(fd, path, timeout_s)
         try:
+            _keep_brokers_away(fd, path)
             yield
         finally:
             # Closing is not enough: a child that another thread has forked meanwhile holds the descriptor too.
+            with contextlib.suppress(OSError):
+                lock_records(fd, fcntl.F_UNLCK)
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         # Whatever closing says, the lock is let go of; what was done under it is not to be called a failure for that.
         with contextlib.suppress(OSError):
             fs.close(fd)
+
+
+def _keep_brokers_away(fd: int, path: Path) -> None:
+    try:
+        lock_records(fd, fcntl.F_WRLCK)
+    except OSError as error:
+        # Where there are no record locks at all no broker can run either.
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise LogDirError(f"a Kafka broker is running on {path.parent} (it holds {path.name}): stop it") from None
+
+
+def lock_records(fd: int, kind: int) -> None:
+    """Take (F_WRLCK) or drop (F_UNLCK) a lock on the whole file that conflicts with a Java FileLock.
+
+    Raises OSError when somebody holds one.
+    """
+    if hasattr(fcntl, "F_OFD_SETLK"):
+        whole_file = struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, whole_file)
+    else:
+        fcntl.lockf(fd, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _acquire(fd: int, path: Path, timeout_s: float) -> None:

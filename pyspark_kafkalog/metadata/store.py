@@ -83,9 +83,10 @@ _CACHE: Final = ImageCache()
 
 
 def _identity(root: Path) -> object:
-    """Tells one root from another that was made later under the same path: its marker file is never written again."""
+    """Tells one root from another that was made later, or put back from a copy, under the same path: its marker file is
+    never written again."""
     marker = os.stat(metadata_dir(root) / FORMAT_MARKER)
-    return (marker.st_dev, marker.st_ino, marker.st_mtime_ns, os.path.realpath(root))
+    return (marker.st_dev, marker.st_ino, marker.st_ctime_ns, os.path.realpath(root))
 
 
 class MetadataStore:
@@ -136,6 +137,9 @@ class MetadataStore:
             raise LogDirError(f"{root} has no metadata log of this package ({METADATA_DIR}/{FORMAT_MARKER})")
         check_marker(root)
         store = MetadataStore(root, clock=clock, rng=rng, fs=fs)
+        if store.log.head() is None:
+            highest = store.log.highest_listed()
+            store.log.check_reaches(store.refresh().next_offset, highest)
         if store._refresh_to_head().format_version is None:
             raise LogDirError(f"creating the log directory {root} was not finished: create it again")
         return store
@@ -163,7 +167,7 @@ class MetadataStore:
         """As `refresh`. Raises CorruptRecordError when the log has once been longer: a commit file was lost."""
         image = self.refresh()
         head = self.log.head()
-        if head is None or head > image.next_offset:  # or another writer has committed since the refresh
+        if head is not None and head > image.next_offset:  # or another writer has committed since the refresh
             image = self.refresh()
             self.log.check_reaches(image.next_offset, head)
         return image

@@ -24,6 +24,7 @@ from pyspark_kafkalog.spark.offset_ranges import (
 )
 from pyspark_kafkalog.spark.options import ReadOptions
 from pyspark_kafkalog.spark.subscription import at_location, subscribed_partitions
+from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class KafkalogBatchReader(DataSourceReader):
 
         if isinstance(partition, OffsetRangePartition):
             yield from read_offset_range(partition, to_arrow_schema(self._schema, timezone="UTC"))
+            freeze_imports()
 
     def _plan(self, log_dir: LogDir, location: Location) -> list[OffsetRange]:
         options = self._options

@@ -9,19 +9,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from pyspark_kafkalog.spark.options import StreamReadOptions
-
-
-@dataclass(frozen=True, slots=True)
-class TriggerLimits:
-    """At most so many offsets and about so many bytes on disk in a micro-batch; None: no limit."""
-
-    max_offsets: int | None = None
-    max_bytes: int | None = None
 
 
 def default_read_limit(options: StreamReadOptions) -> ReadLimit:
@@ -71,7 +62,7 @@ class BatchDelay:
     The first micro-batch of a run does not wait, as with Spark's Kafka source.
     """
 
-    def __init__(self, min_offsets: int | None, max_delay_ms: int, *, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, min_offsets: int, max_delay_ms: int, *, clock_ms: Callable[[], int]) -> None:
         self._min_offsets = min_offsets
         self._max_delay_ms = max_delay_ms
         self._clock_ms = clock_ms
@@ -79,8 +70,6 @@ class BatchDelay:
 
     def holds_back(self, offsets_count: int) -> bool:
         """Whether a micro-batch of so many new offsets must wait. One that need not is taken to be made now."""
-        if self._min_offsets is None:
-            return False
         now_ms = self._clock_ms()
         is_late = self._last_ms is None or now_ms - self._last_ms >= self._max_delay_ms
         if not is_late and offsets_count < self._min_offsets:

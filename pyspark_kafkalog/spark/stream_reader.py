@@ -1,9 +1,9 @@
-"""The streaming reader: the driver plans micro-batches by offsets, each task reads one range as Arrow batches.
+"""The streaming reader: the driver plans micro-batches by offsets, each task reads its ranges as Arrow batches.
 
 One process holds the reader as long as its query runs. What it keeps between calls is never needed to plan a
 micro-batch again (see stream_plan.py); it tells losses early and saves looking twice. That a topic was deleted and made
-anew is told by its id, which the checkpoint's form has no room for: a topic that was while no query ran is noticed when
-its log is shorter than before.
+anew is told by its id, which the checkpoint's form has no room for: when it happened while no query ran, it is noticed
+only where the log is shorter than what was read.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pyspark_kafkalog.spark.stream_plan import plan_latest, plan_read
 from pyspark_kafkalog.spark.stream_task import StreamRange, StreamTask, read_stream_range, share_tasks
 from pyspark_kafkalog.spark.stream_view import StreamView, take_view
 from pyspark_kafkalog.spark.subscription import at_location, subscribed_partitions
+from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._source: _Source | None = None
-        self._delay = BatchDelay(options.min_offsets_per_trigger, options.max_trigger_delay_ms, clock_ms=_monotonic_ms)
+        self._delay: BatchDelay | None = None
+        if options.min_offsets_per_trigger is not None:
+            self._delay = BatchDelay(
+                options.min_offsets_per_trigger, options.max_trigger_delay_ms, clock_ms=_monotonic_ms
+            )
         self._topic_ids: dict[str, str | None] = {}
         self._view: StreamView | None = None  # as latestOffset saw it, for the plan that follows
         self._target: StreamView | None = None  # what Trigger.AvailableNow is to read up to
@@ -114,7 +119,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._pinned = frozenset()
         if isinstance(limit, ReadAllAvailable):
             return to_json(ends)
-        if self._target is None and self._delay.holds_back(unread_count(starts, ends, view)):
+        if self._is_held_back(starts, ends, view):
             return to_json(starts)
         return to_json(self._limited(starts, ends, view))
 
@@ -147,6 +152,12 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 bounded[topic_partition] = min(end_offset, start_offset)
         return bounded
 
+    def _is_held_back(self, starts: StreamOffsets, ends: StreamOffsets, view: StreamView) -> bool:
+        """Whether there is too little for a batch. Never so with Trigger.AvailableNow, which must come to its end."""
+        if self._delay is None or self._target is not None:
+            return False
+        return self._delay.holds_back(unread_count(starts, ends, view))
+
     def _limited(self, starts: StreamOffsets, ends: StreamOffsets, view: StreamView) -> StreamOffsets:
         options = self._options
         if options.max_offsets_per_trigger is not None:
@@ -158,7 +169,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What to read
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One input partition for each piece of work, ordered by topic, partition and offset; none for start == end.
+        """One input partition for each task, ordered by topic, partition and offset; none for start == end.
 
         Raises DataLossError when offsets of it are gone, unless failOnDataLoss is false: then a warning is logged.
         """
@@ -181,6 +192,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             schema = to_arrow_schema(self._schema, timezone="UTC")
             for each in partition.ranges:
                 yield from read_stream_range(each, schema)
+            freeze_imports()
 
     def stop(self) -> None:
         """Forget what was seen."""

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.task_writer import StagedMessage, WritePlan, remove_staged, staged_in_order
+from pyspark_kafkalog.spark.worker_memory import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,6 +103,7 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         of = ours[0].micro_batch
         transaction = WriteTransaction(of.query_id, batchId, of.run_id)
         LogDir.open(self.plan.root).commit_staged(staged, transaction=transaction, flush=self.plan.options.flush)
+        freeze_imports()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: remove what was staged, by the tasks that said for which write."""

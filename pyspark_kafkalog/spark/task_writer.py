@@ -21,6 +21,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.location import locate
 from pyspark_kafkalog.spark.options import WriteOptions
+from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.flush_mode import flushing_file_system
 from pyspark_kafkalog.storage.log_config import LogConfig
@@ -77,6 +78,7 @@ class WritePlan:
             )
         LogDir.open_or_create(location.root)
         target = open_target(location.root, options.topic) if options.topic is not None else None
+        freeze_imports()
         return cls(options, location.root, target, uuid.uuid4().hex)
 
     def stage(self, batches: Iterator[pa.RecordBatch], *, turn: int = 0) -> StagedMessage:
@@ -94,7 +96,9 @@ class WritePlan:
         partition_id = context.partitionId()
         task = StagingTask(root=self.root, write_id=self.write_id, task=context.taskAttemptId())
         writer = TaskWriter(task, self.options, self.target, first_partition=partition_id + turn)
-        return StagedMessage(partition_id, tuple(writer.write(batches)))
+        staged = tuple(writer.write(batches))
+        freeze_imports()
+        return StagedMessage(partition_id, staged)
 
 
 class TaskWriter:

@@ -10,7 +10,7 @@ is damage, and an error to read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnknownTopicError
@@ -78,9 +78,12 @@ class ForeignRoot:
     def topic(self, name: str) -> TopicDescription:
         partitions = tuple(self._describe(each) for each in self._partitions_of(name))
         topic_id = self._topic_id(each.directory for each in partitions)
+        return TopicDescription(name, topic_id, _ConfigsOnDemand(lambda: self._configs_of(name)), partitions)
+
+    def _configs_of(self, topic: str) -> Mapping[str, str]:
         if self._topic_configs is None:
             self._topic_configs = self._read_topic_configs(self.path)
-        return TopicDescription(name, topic_id, self._topic_configs.get(name, {}), partitions)
+        return self._topic_configs.get(topic, {})
 
     def partition(self, topic_partition: TopicPartition) -> PartitionDescription:
         there = self._partitions_of(topic_partition.topic)
@@ -143,6 +146,25 @@ class ForeignRoot:
             except (FileNotFoundError, DiskFormatError):
                 continue
         return None
+
+
+class _ConfigsOnDemand(Mapping[str, str]):
+    """A topic's configuration overrides, read when they are looked at: few do, and a whole metadata log is behind."""
+
+    def __init__(self, read: Callable[[], Mapping[str, str]]) -> None:
+        self._read = read
+
+    def __getitem__(self, name: str) -> str:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 def _size_bytes(directory: Path, base_offset: int) -> int:

@@ -76,6 +76,8 @@ class LogReader:
         from pyspark_kafkalog.record.arrow import to_record_batch  # compiled code behind: not for those who just plan
         from pyspark_kafkalog.record.decode import decode_slices
 
+        if start_offset >= end_offset:
+            return  # nothing is looked at: of a topic just made, whose maker was killed, there is no directory yet
         columns = frozenset(schema.names) - {"topic", "partition"}
         aborted = AbortedTransactions.overlapping(self.directory, start_offset, end_offset) if committed else None
         for run in self.runs(start_offset, end_offset, min_timestamp_ms=min_timestamp_ms):

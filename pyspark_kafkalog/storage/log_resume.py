@@ -16,6 +16,7 @@ import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.storage.append_info import LoadedLog
@@ -27,14 +28,20 @@ from pyspark_kafkalog.storage.log_loader import roll_jitter_ms
 from pyspark_kafkalog.storage.log_segment import LogSegment
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
     STAGED_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_file_name,
     parse_segment_file,
 )
 from pyspark_kafkalog.storage.resumed_producers import ResumedProducers
 from pyspark_kafkalog.storage.segment_list import SegmentList
+
+_BESIDE_LOG: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
 
 
 def resume(
@@ -131,8 +138,11 @@ class _Found:
         staged: dict[str, int] = {}
         log_inodes = set()
         active_inode = None
+        active_name = offset_file_name(state.active_base_offset, "")
         with os.scandir(directory) as entries:
             for entry in entries:
+                if entry.name < active_name and entry.name.endswith(_BESIDE_LOG):
+                    continue  # of a closed segment: most names in a long log
                 parsed = parse_segment_file(entry.name)
                 if parsed is None:
                     if entry.name.endswith(STAGED_SUFFIX):

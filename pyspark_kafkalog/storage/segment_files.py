@@ -90,6 +90,12 @@ class SegmentFiles:
             )
         return self._txn_index
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any of the files is open."""
+        indexes = (self._offset_index, self._time_index, self._txn_index)
+        return self._fd != _CLOSED or any(index is not None for index in indexes)
+
     def create(self) -> None:
         """Make the `.log` and the preallocated indexes, after removing files of these names."""
         self.delete()

@@ -365,7 +365,8 @@ class UnifiedLog:
         """Let go of all files between two commits: indexes trimmed, no closing entry, no snapshot."""
         with contextlib.ExitStack() as closing:
             for segment in self.segments:
-                closing.callback(segment.close_files)
+                if segment.is_open:
+                    closing.callback(segment.close_files)
 
     def __enter__(self) -> Self:
         return self

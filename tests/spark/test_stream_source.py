@@ -238,9 +238,7 @@ def test_a_brokers_directory_streams_as_a_batch_reads_it(
     assert expected
 
 
-def test_a_table_a_schema_of_one_column_and_the_console(
-    spark: SparkSession, root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_a_schema_of_one_column_and_the_console(spark: SparkSession, root: Path, tmp_path: Path) -> None:
     spark.sql(f"CREATE TABLE streamed USING kafkalog OPTIONS (path '{root}', startingOffsets 'earliest')")
     try:
         rows = Run(spark.readStream.table("streamed"), tmp_path / "table", **NOW).wait().rows
@@ -278,7 +276,8 @@ from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
 root, output = sys.argv[1:]
-frame = spark.readStream.format("kafkalog").option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 50)
+spark.conf.set("spark.sql.shuffle.partitions", "1")
+frame = spark.readStream.format("kafkalog").option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 80)
 for run in range(2):
     writer = frame.load(root).writeStream.format("parquet").option("checkpointLocation", output + "/checkpoint")
     query = writer.trigger(availableNow=True).start(output + "/rows")

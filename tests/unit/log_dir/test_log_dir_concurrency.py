@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -15,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafkalog.errors import ProducerFencedError
+from pyspark_kafkalog.errors import LogDirError, ProducerFencedError
 from pyspark_kafkalog.log_dir import LogDir, WriteTransaction
-from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.record.plain import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -185,6 +186,29 @@ def test_a_forked_child_keeps_the_lock(root: Path) -> None:
     finally:
         child.kill()
         child.join(JOIN_S)
+
+
+def hold_as_a_broker_does(path: Path, is_held: Any, is_done: Any) -> None:
+    with path.open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_held.set()
+        is_done.wait(JOIN_S)
+
+
+def test_a_root_that_a_broker_has_mounted_is_written_to(root: Path) -> None:
+    is_held, is_done = FORK.Event(), FORK.Event()
+    broker = FORK.Process(target=hold_as_a_broker_does, args=(root / LOCK_FILE, is_held, is_done))
+    broker.start()
+    try:
+        assert is_held.wait(JOIN_S)
+        with pytest.raises(LogDirError, match="broker is running"):
+            write_all(root, "refused", 1)
+        sequences(root, commits={})
+    finally:
+        is_done.set()
+        broker.join(JOIN_S)
+    write_all(root, "writer", 1)
+    sequences(root, commits={"writer": 1})
 
 
 def test_a_waiting_writer_never_gets_its_turn(root: Path) -> None:

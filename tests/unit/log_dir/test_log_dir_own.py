@@ -334,6 +334,14 @@ def test_root_whose_making_was_killed_before_its_marker_is_taken_for_a_brokers(t
     assert log_dir.read("orders").num_rows == 1
 
 
+def test_topic_whose_maker_was_killed_before_its_directories_cannot_be_read(tmp_path: Path) -> None:
+    root = tmp_path / "log"
+    LogDir.create(root).create_topic("orders", partitions=1)
+    shutil.rmtree(root / "orders-0")
+    for isolation in ("read_uncommitted", "read_committed"):
+        assert LogDir.open(root).read("orders", isolation=isolation).num_rows == 0
+
+
 _READ_AS_NOBODY = """
 import os, sys
 from pyspark_kafkalog import LogDir

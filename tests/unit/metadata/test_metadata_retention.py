@@ -14,6 +14,7 @@ from metadata_roots import Clock, add_topic, commit_files, forget_images, settin
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.bootstrap import metadata_dir
+from pyspark_kafkalog.metadata.commit_log import CommitLog
 from pyspark_kafkalog.metadata.commit_retention import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.records import MetadataRecord, partition_state_record
@@ -163,7 +164,7 @@ def test_processes_that_remove_side_by_side_get_along(
     for _ in range(2):
         forget_images()
         stores.append(MetadataStore.open(store.root, clock=clock))
-    monkeypatch.setattr(os, "scandir", lambda *_: pytest.fail("listed"))
+    monkeypatch.setattr(CommitLog, "listed_offsets", lambda _: pytest.fail("listed"))
     for _ in range(10):
         for each in stores:
             write(each, ends)
@@ -270,6 +271,22 @@ def test_lost_first_commit_of_a_root_without_snapshots_is_named(store: MetadataS
     forget_images()
     with pytest.raises(CorruptRecordError, match=first.name):
         MetadataStore.open(store.root)
+
+
+def test_what_killed_committers_left_goes_after_an_hour(
+    store: MetadataStore, clock: Clock, ends: Iterator[int]
+) -> None:
+    clock.now_ms = time.time_ns() // 1_000_000
+    there = set(metadata_dir(store.root).iterdir())
+    names = (f"{9:020d}.log.0123456789abcdef.tmp", f"{9:020d}-{0:010d}-0123456789abcdef.checkpoint.part")
+    for name in names:
+        (metadata_dir(store.root) / name).write_bytes(b"half")
+    snapshot_every(store, 1, **{"metadata.max.retention.ms": "-1"})
+    assert all((metadata_dir(store.root) / name).exists() for name in names)
+    clock.now_ms += 3_700_000
+    write(store, ends)
+    assert there < set(metadata_dir(store.root).iterdir())
+    assert not any((metadata_dir(store.root) / name).exists() for name in names)
 
 
 def fast_clock() -> int:

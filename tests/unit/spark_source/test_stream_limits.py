@@ -72,12 +72,6 @@ def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
     assert delay.holds_back(9), "the wait begins anew with each batch"
 
 
-def test_no_minimum_no_wait() -> None:
-    delay = BatchDelay(None, 500, clock_ms=Clock())
-    assert not delay.holds_back(0)
-    assert not delay.holds_back(0)
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

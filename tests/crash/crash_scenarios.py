@@ -1,0 +1,305 @@
+"""What a writer is doing when it is stopped: each scenario has a root to begin with and steps of one commit each.
+
+A step changes what a reader sees in one go. After a crash the steps that are not done yet are done again, and one that
+carries a transactional id is done again even when it is done. Every scenario ends with a step that writes to each
+partition, so that each log is taken up again after each crash.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.log_dir import CommitResult
+from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.flush_mode import FlushMode
+from pyspark_kafkalog.storage.staging import StagedFile
+from pyspark_kafkalog.storage.table_stager import stage_table
+from pyspark_kafkalog.storage.topic_stager import StagingTask
+
+T0_MS: Final = 1_700_000_000_000
+#: One time for everything, after that of any file made here, so that equal runs leave equal bytes.
+NOW_MS: Final = time.time_ns() // 1_000_000 + 3_600_000
+
+SMALL_SEGMENTS: Final = {"internal.segment.bytes": "900", "index.interval.bytes": "100"}
+#: Any write of half of this adopts its staged file as a segment.
+ADOPTING: Final = {"internal.segment.bytes": "4000", "index.interval.bytes": "200"}
+_SNAPSHOTS_ALWAYS: Final = {
+    "metadata.log.max.record.bytes.between.snapshots": "1",
+    "metadata.max.retention.ms": "0",
+}
+FINE_INDEX: Final = {"index.interval.bytes": "60"}
+
+Place = tuple[str, int]
+
+
+@dataclass
+class Writer:
+    """A process that writes to `root` through `fs`."""
+
+    root: Path
+    fs: FileSystem
+    _log_dir: LogDir | None = field(default=None, init=False)
+
+    @property
+    def log_dir(self) -> LogDir:
+        if self._log_dir is None:
+            self._log_dir = LogDir.open_or_create(self.root, clock=lambda: NOW_MS, fs=self.fs)
+        return self._log_dir
+
+    def write(
+        self,
+        ranges: Mapping[Place, range],
+        *,
+        batch_bytes: int = 150,
+        transaction: WriteTransaction | None = None,
+        flush: FlushMode = "fsync",
+    ) -> CommitResult:
+        """Commit records with the numbers of each range to its partition, all in one commit."""
+        staged = self.stage(ranges, batch_bytes=batch_bytes)
+        return self.log_dir.commit_staged(staged, transaction=transaction, flush=flush)
+
+    def stage(self, ranges: Mapping[Place, range], *, batch_bytes: int = 150) -> list[StagedFile]:
+        """As LogDir.append and the Spark sink do: the topic is there, directories and all, before its records are."""
+        write_id = uuid.uuid4().hex
+        for topic in {topic for topic, _ in ranges}:
+            self.log_dir.ensure_topic(topic)
+        return [
+            staged
+            for task, ((topic, partition), numbers) in enumerate(ranges.items())
+            for staged in stage_table(
+                StagingTask(root=self.root, write_id=write_id, task=task),
+                topic,
+                records(numbers),
+                partitions_count=len(self.log_dir.topic(topic).partitions),
+                partition=partition,
+                config=self.log_dir.log_config(topic),
+                asked_compression=None,
+                batch_size_bytes=batch_bytes,
+                clock_ms=lambda: NOW_MS,
+                fs=self.fs,
+            )
+        ]
+
+
+def records(numbers: Iterable[int]) -> pa.Table:
+    """Records that tell their number, with a time each."""
+    numbers = list(numbers)
+    return pa.table(
+        {
+            "key": pa.array([None if number % 3 == 0 else b"k%d" % (number % 7) for number in numbers], pa.binary()),
+            "value": pa.array([b"record %06d" % number for number in numbers], pa.binary()),
+            "timestamp": pa.array([(T0_MS + number) * 1000 for number in numbers], pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+Act = Callable[[Writer], None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One commit. One that is `idempotent` may be done again when it is done."""
+
+    act: Act
+    idempotent: bool = False
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`prepare` makes the root, None leaves nothing there. Fewer than `calls_min` calls of the seam are suspicious.
+
+    What a step did that has returned outlives a power cut, unless it is not `is_durable`.
+    """
+
+    name: str
+    prepare: Act | None
+    steps: Sequence[Step]
+    calls_min: int
+    is_durable: bool = True
+
+
+def created(**topics: tuple[int, Mapping[str, str]]) -> Act:
+    """A root with these topics: number of partitions, configs."""
+
+    def prepare(writer: Writer) -> None:
+        for topic, (partitions, configs) in topics.items():
+            writer.log_dir.create_topic(topic, partitions, configs)
+
+    return prepare
+
+
+def then(*acts: Act) -> Act:
+    def prepare(writer: Writer) -> None:
+        for act in acts:
+            act(writer)
+
+    return prepare
+
+
+def writes(ranges: Mapping[Place, range], *, batch_bytes: int = 150, flush: FlushMode = "fsync") -> Act:
+    return lambda writer: _ignore(writer.write(ranges, batch_bytes=batch_bytes, flush=flush))
+
+
+def _write(ranges: Mapping[Place, range], *, batch_bytes: int = 150, flush: FlushMode = "fsync") -> Step:
+    return Step(writes(ranges, batch_bytes=batch_bytes, flush=flush))
+
+
+def _write_once(ranges: Mapping[Place, range], version: int) -> Step:
+    """A write that carries its version: done again, as a query does that starts anew, it is a duplicate."""
+    transaction = WriteTransaction("query", version, "first run")
+    return Step(lambda writer: _ignore(writer.write(ranges, batch_bytes=300, transaction=transaction)), idempotent=True)
+
+
+def _go_on(*places: Place) -> Step:
+    """The write after the crash: 3 records to each partition."""
+    return _write({place: range(900_000, 900_003) for place in places})
+
+
+_A0: Final = ("a", 0)
+_EIGHT: Final = tuple(itertools.chain((("a", number) for number in range(5)), (("b", number) for number in range(3))))
+
+
+def _create_root(writer: Writer) -> None:
+    assert writer.log_dir.topics() is not None
+
+
+def _scenarios() -> Iterable[Scenario]:
+    yield Scenario(
+        "create root",
+        None,
+        [Step(_create_root, idempotent=True), Step(created(a=(1, {}))), _go_on(_A0)],
+        calls_min=45,
+    )
+    yield Scenario(
+        "create topic",
+        created(a=(1, {})),
+        [Step(lambda writer: _ignore(writer.log_dir.create_topic("b", 3, FINE_INDEX))), _go_on(_A0, *_EIGHT[5:])],
+        calls_min=28,
+    )
+    yield Scenario(
+        "add partitions",
+        then(created(a=(1, FINE_INDEX)), writes({_A0: range(5)})),
+        [Step(lambda writer: writer.log_dir.add_partitions("a", 3)), _go_on(*_EIGHT[:3])],
+        calls_min=22,
+    )
+    yield Scenario("first write", created(a=(1, FINE_INDEX)), [_write({_A0: range(20)}), _go_on(_A0)], calls_min=38)
+    yield Scenario(
+        "append to the active segment",
+        then(created(a=(1, FINE_INDEX)), writes({_A0: range(20)})),
+        [_write({_A0: range(20, 50)}), _go_on(_A0)],
+        calls_min=32,
+    )
+    yield Scenario(
+        "roll within the commit",
+        then(created(a=(1, SMALL_SEGMENTS)), writes({_A0: range(8)})),
+        [_write({_A0: range(100, 108)}), _write({_A0: range(200, 230)}), _go_on(_A0)],
+        calls_min=90,
+    )
+    yield Scenario(
+        "adopt a staged file",
+        then(created(a=(1, ADOPTING)), writes({_A0: range(8)})),
+        [_write({_A0: range(100, 180)}, batch_bytes=800), _write({_A0: range(200, 210)}), _go_on(_A0)],
+        calls_min=55,
+    )
+    yield Scenario(
+        "several files of a partition",
+        then(created(a=(1, SMALL_SEGMENTS)), writes({_A0: range(8)})),
+        [Step(_write_two_files), _go_on(_A0)],
+        calls_min=60,
+    )
+    yield Scenario(
+        "several topics and partitions",
+        then(
+            created(a=(2, SMALL_SEGMENTS), b=(1, ADOPTING)),
+            writes({place: range(6) for place in (*_EIGHT[:2], _EIGHT[5])}),
+        ),
+        [
+            _write({("a", 0): range(10, 14), ("a", 1): range(10, 22), ("b", 0): range(10, 90)}, batch_bytes=300),
+            _go_on(*_EIGHT[:2], _EIGHT[5]),
+        ],
+        calls_min=90,
+    )
+    yield Scenario(
+        "transactional writes",
+        then(created(a=(2, ADOPTING)), writes({place: range(8) for place in _EIGHT[:2]})),
+        [
+            _write_once({_A0: range(10, 20)}, 0),
+            _write_once({_A0: range(100, 180), ("a", 1): range(20, 30)}, 1),
+            _go_on(*_EIGHT[:2]),
+        ],
+        calls_min=90,
+    )
+    yield Scenario(
+        "flush left to the kernel",
+        then(created(a=(1, ADOPTING)), writes({_A0: range(8)})),
+        [_write({_A0: range(100, 180)}, batch_bytes=800, flush="os"), _go_on(_A0)],
+        calls_min=22,
+        is_durable=False,
+    )
+    yield Scenario(
+        "metadata snapshots",
+        then(
+            lambda writer: writer.log_dir.alter_broker_configs(add=_SNAPSHOTS_ALWAYS),
+            created(a=(1, SMALL_SEGMENTS)),
+            writes({_A0: range(6)}),
+            writes({_A0: range(6, 9)}),
+        ),
+        [_write({_A0: range(10, 14)}), _write_once({_A0: range(20, 24)}, 7), _go_on(_A0)],
+        calls_min=75,
+    )
+    yield Scenario(
+        "timestamps of the log",
+        then(created(a=(1, {**SMALL_SEGMENTS, "message.timestamp.type": "LogAppendTime"})), writes({_A0: range(6)})),
+        [_write({_A0: range(10, 30)}), _go_on(_A0)],
+        calls_min=40,
+    )
+    yield Scenario(
+        "alter topic configs",
+        then(created(a=(1, SMALL_SEGMENTS)), writes({_A0: range(6)})),
+        [
+            Step(lambda writer: writer.log_dir.alter_topic("a", add=FINE_INDEX, delete=["internal.segment.bytes"])),
+            _go_on(_A0),
+        ],
+        calls_min=10,
+    )
+    yield Scenario(
+        "delete a topic",
+        then(
+            created(a=(2, SMALL_SEGMENTS), b=(1, {})), writes({place: range(30) for place in (*_EIGHT[:2], _EIGHT[5])})
+        ),
+        [
+            # Other than with the default delay, the files go in the same call.
+            Step(lambda writer: writer.log_dir.alter_topic("a", add={"file.delete.delay.ms": "0"})),
+            Step(lambda writer: writer.log_dir.delete_topic("a")),
+            _go_on(_EIGHT[5]),
+        ],
+        calls_min=38,
+    )
+    yield Scenario(
+        "delete a topic and make it anew",
+        then(created(a=(2, SMALL_SEGMENTS)), writes({place: range(30) for place in _EIGHT[:2]})),
+        [Step(lambda writer: writer.log_dir.delete_topic("a")), Step(created(a=(1, FINE_INDEX))), _go_on(_A0)],
+        calls_min=44,
+    )
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+def _write_two_files(writer: Writer) -> None:
+    first, second = writer.stage({_A0: range(100, 112)}), writer.stage({_A0: range(120, 130)})
+    writer.log_dir.commit_staged([*first, *second])
+
+
+SCENARIOS: Final = {scenario.name: scenario for scenario in _scenarios()}

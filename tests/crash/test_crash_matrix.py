@@ -1,0 +1,119 @@
+"""A writer stopped at every call that changes the file system: nothing committed is lost, doubled or half there.
+
+Each scenario is run once to count its calls. Then, for every one of them, a writer is killed (SIGKILL) in front of it
+or half way through its bytes, and another is told ENOSPC, EIO or is given a few bytes at a time; and the power is cut.
+What a kill after a call leaves is what a kill in front of the next one does. Whatever happened, a reader that takes no
+lock sees a commit whole or not at all, the same writer or a new one goes on, and in the end a reader sees what it would
+have seen with no crash, in files that Kafka's own tool finds nothing wrong with.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from crash_checks import FileChecks
+from crash_faults import CountingFileSystem, inside_seam
+from crash_runs import Points, Runs, cut_power_everywhere, run_in_child, try_all
+from crash_scenarios import SCENARIOS, Scenario
+from kafka_oracle import dump_log, kafka_lib
+
+_FILES_A_RUN = 1500
+
+
+@pytest.fixture(params=SCENARIOS.values(), ids=lambda scenario: scenario.name.replace(" ", "-"), scope="module")
+def scenario(request: pytest.FixtureRequest) -> Scenario:
+    found: Scenario = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(scenario: Scenario, files: FileChecks, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(scenario, tmp_path_factory.mktemp("crash"), files)
+
+
+def _check(runs: Runs, points: Points) -> None:
+    assert not points.failures, f"{len(points.failures)} failures:\n" + "\n".join(points.failures[:20])
+    calls, calls_min = len(runs.call_names), runs.scenario.calls_min
+    assert calls >= calls_min, f"only {calls} calls: are there changes made past the seam?"
+
+
+def test_a_writer_stopped_at_any_call_loses_or_doubles_records(runs: Runs, report: dict[str, str]) -> None:
+    points = try_all(runs)
+    calls = len(runs.call_names)
+    report[runs.scenario.name] = (
+        f"{calls} calls, {points.total} points: {points.kills} kills in front, {points.torn} half way, "
+        f"{points.errors} errors, {points.short} short writes"
+    )
+    _check(runs, points)
+    # In a commit over several partitions the calls of a run may be some more or less than those of another.
+    assert points.kills >= calls * 0.9
+    assert points.errors >= calls * 1.8
+
+
+def test_a_power_cut_at_any_call_loses_what_was_committed(runs: Runs, report: dict[str, str]) -> None:
+    if not runs.scenario.is_durable:
+        return
+    points = cut_power_everywhere(runs)
+    report[f"{runs.scenario.name}, power"] = f"{points.total} points"
+    _check(runs, points)
+    assert points.power >= len(runs.call_names)
+
+
+def test_a_change_is_made_past_the_seam(runs: Runs) -> None:
+    """What Python tells its auditors; the bytes written to a file that the seam has opened are not among it."""
+    home = runs.copy()
+    past: Path = home.parent / "past"
+
+    def audit(event: str, arguments: tuple[object, ...]) -> None:
+        if getattr(inside_seam, "now", False) or event not in _CHANGES:
+            return
+        path = str(arguments[_CHANGES[event]])
+        changes = event != "open" or (isinstance(arguments[2], int) and arguments[2] & 0o1103)
+        if changes and path.startswith(str(home)):
+            with open(os.open(past, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a") as file:
+                file.write(f"{event} {path}\n")
+
+    run_in_child(home, CountingFileSystem(), runs.scenario.steps, first=lambda: sys.addaudithook(audit))
+    found = past.read_text() if past.exists() else ""
+    assert not found, found
+
+
+_CHANGES = {
+    "open": 0,
+    "os.rename": 0,
+    "os.link": 0,
+    "os.remove": 0,
+    "os.mkdir": 0,
+    "os.rmdir": 0,
+    "os.truncate": 0,
+    "os.symlink": 0,
+    "shutil.rmtree": 0,
+}
+
+
+@pytest.mark.interop
+def test_kafka_finds_a_bad_batch_or_index(files: FileChecks, report: dict[str, str]) -> None:
+    """Kafka's dump tool over all that the tests above have left, one of each."""
+    kafka_lib()
+    logs = sorted(log for directory in files.directories for log in directory.glob("*.log"))
+    assert logs, "run it with the tests that leave files"
+    indexes = [log.with_suffix(suffix) for log in logs for suffix in (".index", ".timeindex")]
+    snapshots = sorted(each for directory in files.directories for each in directory.glob("*.snapshot"))
+    batches = 0
+    everything = [*logs, *(index for index in indexes if index.stat().st_size), *snapshots]
+    for first in range(0, len(everything), _FILES_A_RUN):
+        dumped = dump_log(everything[first : first + _FILES_A_RUN], "--deep-iteration")
+        assert dumped.returncode == 0, dumped.stderr[-3000:]
+        assert dumped.stderr == "", dumped.stderr[-3000:]
+        verdicts = re.findall(r"isvalid: (\w+)", dumped.stdout)
+        batches += len(verdicts)
+        assert set(verdicts) <= {"true"}
+        complaints = re.findall(r"^.*(?:mismatch|invalid|out of order|Found|corrupt).*$", dumped.stdout, re.I | re.M)
+        complaints = [line for line in complaints if "isvalid: true" not in line]
+        assert not complaints, complaints[:10]
+    report["Kafka's dump"] = f"{batches} batches valid, {len(logs)} segments, {len(files.directories)} partitions"
+    assert batches > 200

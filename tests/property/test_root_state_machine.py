@@ -1,0 +1,358 @@
+"""LogDir against a model in memory: whatever is done to a root, and wherever a writer is killed, all is as it was told.
+
+Two LogDirs of one root take turns to write, a third looks only when it is told to. A writer may be stopped at any call
+that changes the file system, as by SIGKILL; then what it was at is there whole or not at all, and the model takes over
+which of the two it was. KAFKALOG_STATE_MACHINE_EXAMPLES asks for more than a few runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import OffsetOutOfRangeError, ProducerFencedError, TopicExistsError, UnknownTopicError
+from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.staging import StagedFile
+from pyspark_kafkalog.storage.table_stager import stage_table
+from pyspark_kafkalog.storage.topic_stager import StagingTask
+
+EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES", "25"))
+TOPICS = ("orders", "clicks", "users")
+CONFIGS: tuple[dict[str, str], ...] = (
+    {},
+    {"internal.segment.bytes": "700", "index.interval.bytes": "100"},
+    {"internal.segment.bytes": "3000", "compression.type": "zstd"},
+)
+SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "1500", "metadata.max.retention.ms": "0"}
+SYNCS = ("fsync", "fsync_dir", "start_writeback")
+CHANGES = ("open", "close", "pwrite_all", "copy_range", "truncate", "rename", "link", "unlink", "mkdir", "rmdir")
+
+
+class Killed(BaseException):
+    """The process is gone: nothing catches this, and no call after it does anything."""
+
+
+class MortalFileSystem(FileSystem):
+    """Waits for no disk. Once `left` calls have been made all fail, but for closing."""
+
+    left: int | None = None
+
+    def die_at(self, calls: int) -> None:
+        self.left = calls
+
+    @property
+    def is_dead(self) -> bool:
+        return self.left is not None and self.left < 0
+
+
+def _mortal(name: str) -> Callable[..., Any]:
+    original = getattr(FileSystem, name)
+
+    def method(self: MortalFileSystem, *arguments: Any, **named: Any) -> Any:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0 and name != "close":
+                raise Killed
+        return None if name in SYNCS else original(self, *arguments, **named)
+
+    return method
+
+
+for _name in (*CHANGES, *SYNCS):
+    setattr(MortalFileSystem, _name, _mortal(_name))
+
+
+@dataclass
+class Topic:
+    configs: dict[str, str]
+    partitions: list[list[bytes]]
+
+
+@dataclass
+class Model:
+    """What is committed: values by topic and partition, in order; each transactional id's last version and holder."""
+
+    topics: dict[str, Topic] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    holders: dict[str, str] = field(default_factory=dict)
+    fenced: dict[str, set[str]] = field(default_factory=dict)
+
+    def copy(self) -> Model:
+        return Model(
+            {
+                name: Topic(dict(each.configs), [list(part) for part in each.partitions])
+                for name, each in self.topics.items()
+            },
+            dict(self.versions),
+            dict(self.holders),
+            {name: set(each) for name, each in self.fenced.items()},
+        )
+
+    def hold(self, name: str, incarnation: str) -> None:
+        holder = self.holders.get(name)
+        if holder is not None and holder != incarnation:
+            self.fenced.setdefault(name, set()).add(holder)
+        self.holders[name] = incarnation
+
+
+def see(log_dir: LogDir) -> dict[str, tuple[dict[str, str], list[list[bytes]]]]:
+    """All that a reader gets; offsets count from 0 without gaps."""
+    seen = {}
+    for name in log_dir.topics():
+        described = log_dir.topic(name)
+        rows = log_dir.read(name, isolation="read_committed")
+        assert rows.equals(log_dir.read(name, isolation="read_uncommitted"))
+        values: list[list[bytes]] = [[] for _ in described.partitions]
+        for partition, offset, value in zip(
+            rows["partition"].to_pylist(), rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True
+        ):
+            assert offset == len(values[partition])
+            values[partition].append(value)
+        for each in described.partitions:
+            assert (each.log_start_offset, each.high_watermark) == (0, len(values[each.partition]))
+        seen[name] = (dict(described.configs), values)
+    return seen
+
+
+class RootMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.home = Path(tempfile.mkdtemp(prefix="root-machine-"))
+        self.root = self.home / "log"
+        self.model = Model()
+        self.number = 0
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.home)
+
+    def _open(self, who: int) -> None:
+        self.files[who] = MortalFileSystem()
+        self.writers[who] = LogDir.open_or_create(self.root, fs=self.files[who])
+        self.runs[who] = uuid.uuid4().hex
+
+    @initialize(snapshots=st.booleans())
+    def begin(self, snapshots: bool) -> None:
+        self.files: dict[int, MortalFileSystem] = {}
+        self.writers: dict[int, LogDir] = {}
+        self.runs: dict[int, str] = {}
+        for who in (0, 1):
+            self._open(who)
+        if snapshots:
+            self.writers[0].alter_broker_configs(add=SNAPSHOTS)
+        self.reader = LogDir.open(self.root)
+        self.deaths: dict[int, int] = {}
+
+    def _do(self, who: int, act: Callable[[LogDir], Any], after: Model) -> Any:
+        """Let a writer do `act`, which makes the model `after`; it may die on the way."""
+        fs = self.files[who]
+        if who in self.deaths:
+            fs.die_at(self.deaths.pop(who))
+        try:
+            result = act(self.writers[who])
+        except BaseException:
+            # Killed, or what somebody made of it who cleaned up after it.
+            if not fs.is_dead:
+                raise
+        else:
+            if not fs.is_dead:
+                fs.left = None
+            self.model = after
+            if fs.is_dead:
+                self._open(who)
+            return result
+        seen = see(LogDir.open(self.root))
+        if not same(seen, self.model) or not self._transactions_are(self.model):
+            assert same(seen, after), "half of what a killed writer did is there"
+            assert self._transactions_are(after)
+            self.model = after
+        self._open(who)
+        return None
+
+    def _transactions_are(self, model: Model) -> bool:
+        log_dir = LogDir.open(self.root)
+        return all(log_dir.last_version(name) == model.versions.get(name) for name in ("query", "job"))
+
+    writer_numbers = st.sampled_from([0, 1])
+    topic_names = st.sampled_from(TOPICS)
+
+    @rule(who=writer_numbers, calls=st.integers(0, 90))
+    def soon_to_die(self, who: int, calls: int) -> None:
+        self.deaths[who] = calls
+
+    @rule(who=writer_numbers, topic=topic_names, partitions=st.integers(1, 3), configs=st.sampled_from(CONFIGS))
+    def create_topic(self, who: int, topic: str, partitions: int, configs: dict[str, str]) -> None:
+        if topic in self.model.topics:
+            with pytest.raises(TopicExistsError):
+                self.writers[who].create_topic(topic, partitions, configs)
+            return
+        after = self.model.copy()
+        after.topics[topic] = Topic(dict(configs), [[] for _ in range(partitions)])
+        self._do(who, lambda log_dir: log_dir.create_topic(topic, partitions, configs), after)
+
+    @precondition(lambda self: self.model.topics)
+    @rule(who=writer_numbers, data=st.data())
+    def add_partitions(self, who: int, data: st.DataObject) -> None:
+        topic = data.draw(st.sampled_from(sorted(self.model.topics)))
+        after = self.model.copy()
+        after.topics[topic].partitions.append([])
+        total = len(after.topics[topic].partitions)
+        self._do(who, lambda log_dir: log_dir.add_partitions(topic, total), after)
+
+    @precondition(lambda self: self.model.topics)
+    @rule(who=writer_numbers, data=st.data(), configs=st.sampled_from(CONFIGS))
+    def alter_topic(self, who: int, data: st.DataObject, configs: dict[str, str]) -> None:
+        topic = data.draw(st.sampled_from(sorted(self.model.topics)))
+        after = self.model.copy()
+        gone = sorted(after.topics[topic].configs.keys() - configs.keys())
+        after.topics[topic].configs = dict(configs)
+        self._do(who, lambda log_dir: log_dir.alter_topic(topic, add=configs, delete=gone), after)
+
+    @precondition(lambda self: len(self.model.topics) > 1)
+    @rule(who=writer_numbers, data=st.data())
+    def delete_topic(self, who: int, data: st.DataObject) -> None:
+        topic = data.draw(st.sampled_from(sorted(self.model.topics)))
+        after = self.model.copy()
+        del after.topics[topic]
+        self._do(who, lambda log_dir: log_dir.delete_topic(topic), after)
+
+    @rule(who=writer_numbers, topic=topic_names, count=st.integers(1, 40))
+    def append(self, who: int, topic: str, count: int) -> None:
+        """As a user does it: the topic is made if need be, which is a commit of its own."""
+        if topic not in self.model.topics:
+            made = self.model.copy()
+            made.topics[topic] = Topic({}, [[]])
+            self._do(who, lambda log_dir: log_dir.ensure_topic(topic), made)
+            return
+        values = self._values(count)
+        partition = self.number % len(self.model.topics[topic].partitions)
+        after = self.model.copy()
+        after.topics[topic].partitions[partition] += values
+        self._do(who, lambda log_dir: log_dir.append(topic, pa.table({"value": values}), partition=partition), after)
+
+    def _values(self, count: int) -> list[bytes]:
+        self.number += count
+        return [b"%06d" % number for number in range(self.number - count, self.number)]
+
+    @precondition(lambda self: self.model.topics)
+    @rule(
+        who=writer_numbers,
+        counts=st.lists(st.integers(1, 60), min_size=1, max_size=4),
+        name=st.sampled_from(["query", "job"]),
+        step=st.sampled_from([1, 1, 1, 0, -1, 3]),
+        flush=st.sampled_from(["fsync", "os"]),
+        is_plain=st.booleans(),
+    )
+    def write_to_several(self, who: int, counts: list[int], name: str, step: int, flush: Any, is_plain: bool) -> None:
+        """One commit over topics, plain or as the next, the same or an earlier version of a transactional id."""
+        places = [
+            (topic, at) for topic, each in sorted(self.model.topics.items()) for at in range(len(each.partitions))
+        ]
+        chosen = [
+            (*place, self._values(count)) for place, count in zip(places[self.number % 2 :], counts, strict=False)
+        ]
+        after = self.model.copy()
+        transaction = None
+        is_duplicate = False
+        if not is_plain:
+            version = max(self.model.versions.get(name, -1) + step, 0)
+            transaction = WriteTransaction(name, version, self.runs[who])
+            is_duplicate = version <= self.model.versions.get(name, -1)
+            if not is_duplicate and self.runs[who] in self.model.fenced.get(name, set()):
+                # A zombie: the other run has taken the id over since.
+                with pytest.raises(ProducerFencedError):
+                    self._commit(self.writers[who], chosen, transaction, flush)
+                return
+            if not is_duplicate:
+                after.versions[name] = version
+                after.hold(name, self.runs[who])
+        if not is_duplicate:
+            for topic, partition, values in chosen:
+                after.topics[topic].partitions[partition] += values
+        result = self._do(who, lambda log_dir: self._commit(log_dir, chosen, transaction, flush), after)
+        assert result is None or result.is_duplicate == is_duplicate
+
+    def _commit(
+        self,
+        log_dir: LogDir,
+        chosen: list[tuple[str, int, list[bytes]]],
+        transaction: WriteTransaction | None,
+        flush: Any,
+    ) -> Any:
+        staged: list[StagedFile] = []
+        write_id = uuid.uuid4().hex
+        for task, (topic, partition, values) in enumerate(chosen):
+            log_dir.ensure_topic(topic)
+            staged += stage_table(
+                StagingTask(root=self.root, write_id=write_id, task=task),
+                topic,
+                pa.table({"value": values}),
+                partitions_count=len(log_dir.topic(topic).partitions),
+                partition=partition,
+                config=log_dir.log_config(topic),
+                asked_compression=None,
+                batch_size_bytes=200,
+                clock_ms=lambda: 1_700_000_000_000,
+                fs=log_dir._fs,
+            )
+        return log_dir.commit_staged(staged, transaction=transaction, flush=flush)
+
+    @rule(who=writer_numbers)
+    def reopen(self, who: int) -> None:
+        """The process ended and another began."""
+        self._open(who)
+
+    @rule()
+    def reader_looks_again(self) -> None:
+        self.reader.refresh()
+        assert same(see(self.reader), self.model)
+
+    @precondition(lambda self: self.model.topics)
+    @rule(data=st.data(), isolation=st.sampled_from(["read_uncommitted", "read_committed"]))
+    def read_a_range(self, data: st.DataObject, isolation: Any) -> None:
+        self.reader.refresh()
+        topic = data.draw(st.sampled_from(sorted(self.model.topics)))
+        partition = data.draw(st.integers(0, len(self.model.topics[topic].partitions) - 1))
+        values = self.model.topics[topic].partitions[partition]
+        start = data.draw(st.integers(0, len(values) + 2))
+        end = data.draw(st.integers(start, len(values) + 2))
+        if start > len(values):
+            with pytest.raises(OffsetOutOfRangeError):
+                self.reader.read(topic, partition=partition, start_offset=start, end_offset=end, isolation=isolation)
+            return
+        rows = self.reader.read(topic, partition=partition, start_offset=start, end_offset=end, isolation=isolation)
+        assert rows["value"].to_pylist() == values[start:end]
+        assert rows["offset"].to_pylist() == list(range(start, min(end, len(values))))
+
+    @rule(topic=st.just("nowhere"))
+    def read_what_is_not_there(self, topic: str) -> None:
+        with pytest.raises(UnknownTopicError):
+            self.reader.read(topic)
+
+    @invariant()
+    def whoever_opens_the_root_sees_what_is_committed(self) -> None:
+        if hasattr(self, "writers"):
+            assert same(see(LogDir.open(self.root)), self.model)
+
+
+def same(seen: dict[str, tuple[dict[str, str], list[list[bytes]]]], model: Model) -> bool:
+    return seen == {name: (each.configs, each.partitions) for name, each in model.topics.items()}
+
+
+TestRoot = RootMachine.TestCase
+TestRoot.settings = settings(
+    max_examples=EXAMPLES, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
