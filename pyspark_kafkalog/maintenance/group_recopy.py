@@ -62,7 +62,10 @@ class GroupCopier:
     fs: FileSystem
 
     def copy(self, group: Sequence[ClosedSegment]) -> CopyCounts:
-        """Write the new segment, on disk when this returns; it is not in use before it is swapped in."""
+        """Write the new segment, on disk when this returns; it is not in use before it is swapped in.
+
+        When it raises, what it has written goes.
+        """
         segment = LogSegment(
             self.part.directory,
             group[0].base_offset,
@@ -79,8 +82,10 @@ class GroupCopier:
                 counts = counts.plus(self._copy_segment(source, segment))
             segment.become_inactive()
             segment.flush()
-        finally:
             segment.close_files()
+        except BaseException:
+            segment.delete()
+            raise
         modified_ns = group[-1].modified_ns
         os.utime(segment.log_path, ns=(modified_ns, modified_ns))
         return counts
