@@ -18,7 +18,7 @@ import logging
 import mmap
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -79,15 +79,7 @@ def merge_segments(
     root.refresh()
     now_ms = root.clock() if now_ms is None else now_ms
     chosen = root.partitions(topics) if partitions is None else partitions
-    reports = []
-    for where in sorted(chosen):
-        directory = root.path / str(where)
-        with contextlib.ExitStack() as locks:
-            if dry_run or not directory.is_dir() or locks.enter_context(partition_lock(directory, fs=root.fs)):
-                reports.append(_merge_partition(root, where, now_ms, dry_run))
-            else:
-                reports.append(left_to_another_run(where, ACTION))
-    return reports
+    return [_merge_partition(root, where, now_ms, dry_run) for where in sorted(chosen)]
 
 
 def _merge_partition(root: OwnRoot, where: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
@@ -96,13 +88,14 @@ def _merge_partition(root: OwnRoot, where: TopicPartition, now_ms: int, dry_run:
     error: Exception | None = None
     try:
         merge = _PartitionMerge.look(root, where, now_ms)
-        if not dry_run:
-            merge.finish_earlier()
-        for group in merge.plan():
-            if dry_run or merge.join(group):
-                done.append(group)
-        if not dry_run:
-            merge.remove_deleted()
+        if dry_run:
+            done += merge.plan()
+        elif merge.directory.is_dir():
+            with partition_lock(merge.directory, fs=root.fs) as is_mine:
+                if not is_mine:
+                    return left_to_another_run(where, ACTION)
+                for group in merge.go():
+                    done.append(group)
     except (KafkalogError, OSError) as failure:
         _LOG.warning("%s: merging segments failed: %s", where, failure)
         error = failure
@@ -145,15 +138,14 @@ class _PartitionMerge:
     def directory(self) -> Path:
         return self.root.path / str(self.topic_partition)
 
-    def finish_earlier(self) -> None:
-        """Finish or undo what a killed run has left."""
-        if self.directory.is_dir():
-            finish_swaps(self.directory, self.config, now_ms=self.now_ms, fs=self.root.fs)
-
-    def remove_deleted(self) -> None:
-        if self.directory.is_dir():
-            delay_ms = self.config.file_delete_delay_ms
-            remove_deleted_files(self.directory, now_ms=self.now_ms, delay_ms=delay_ms, fs=self.root.fs)
+    def go(self) -> Iterator[Sequence[ClosedSegment]]:
+        """Finish or undo what a killed run has left, then join the groups; yields each that is joined."""
+        finish_swaps(self.directory, self.config, now_ms=self.now_ms, fs=self.root.fs)
+        for group in self.plan():
+            if self.join(group):
+                yield group
+        delay_ms = self.config.file_delete_delay_ms
+        remove_deleted_files(self.directory, now_ms=self.now_ms, delay_ms=delay_ms, fs=self.root.fs)
 
     def plan(self) -> list[tuple[ClosedSegment, ...]]:
         """The groups; segments below the log start are left to retention."""

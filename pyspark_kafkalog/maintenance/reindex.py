@@ -11,7 +11,6 @@ some files old and some new, each of them whole.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Collection, Mapping
@@ -64,15 +63,7 @@ def reindex(
     root.refresh()
     now_ms = root.clock() if now_ms is None else now_ms
     chosen = root.partitions(topics) if partitions is None else partitions
-    reports = []
-    for where in sorted(chosen):
-        directory = root.path / str(where)
-        with contextlib.ExitStack() as locks:
-            if dry_run or not directory.is_dir() or locks.enter_context(partition_lock(directory, fs=root.fs)):
-                reports.append(_reindex_partition(root, where, now_ms, dry_run))
-            else:
-                reports.append(left_to_another_run(where, ACTION))
-    return reports
+    return [_reindex_partition(root, where, now_ms, dry_run) for where in sorted(chosen)]
 
 
 def _reindex_partition(root: OwnRoot, where: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
@@ -89,7 +80,13 @@ def _reindex_partition(root: OwnRoot, where: TopicPartition, now_ms: int, dry_ru
         dry_run,
     )
     try:
-        work.go()
+        if dry_run:
+            work.go()
+        elif work.directory.is_dir():
+            with partition_lock(work.directory, fs=root.fs) as is_mine:
+                if not is_mine:
+                    return left_to_another_run(where, ACTION)
+                work.go()
     except (KafkalogError, OSError) as failure:
         _LOG.warning("%s: reindexing failed: %s", where, failure)
         work.errors.append(failure)

@@ -103,6 +103,7 @@ class _Work:
     """One partition while the run goes on."""
 
     topic_partition: TopicPartition
+    is_mine: bool = False
     planned: _Planned | None = None
     moved: LogState | None = None
     error: Exception | None = None
@@ -130,17 +131,19 @@ class _Run:
     def apply(self, chosen: Sequence[TopicPartition]) -> list[PartitionReport]:
         """Plan, commit once, clean up."""
         with ExitStack() as locks:
-            taken = [self.dry_run or self._take(each, locks) for each in chosen]
-            works = [_Work(where) for where, is_mine in zip(chosen, taken, strict=True) if is_mine]
-            self.root.refresh()
+            works = [_Work(each) for each in chosen]
             for work in works:
                 with work.step():
-                    work.planned = self._plan(work.topic_partition)
+                    work.is_mine = self.dry_run or self._take(work.topic_partition, locks)
+            self.root.refresh()
+            for work in works:
+                if work.is_mine:
+                    with work.step():
+                        work.planned = self._plan(work.topic_partition)
             if not self.dry_run:
                 self._commit(works)
                 self._clean_up(works)
-        reports = {work.topic_partition: _report(work) for work in works}
-        return [reports.get(where) or left_to_another_run(where, ACTION) for where in chosen]
+        return [_report(work) for work in works]
 
     def _take(self, where: TopicPartition, locks: ExitStack) -> bool:
         """Take the partition's maintenance lock; False when somebody else has it."""
@@ -210,6 +213,8 @@ class _Run:
 
 def _report(work: _Work) -> PartitionReport:
     planned, where = work.planned, work.topic_partition
+    if not work.is_mine and work.error is None:
+        return left_to_another_run(where, ACTION)
     if planned is None or work.error is not None:
         return PartitionReport(
             topic=where.topic, partition=where.partition, action=ACTION, seconds=work.seconds, error=str(work.error)
