@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +13,16 @@ from pyspark_kafkalog.maintenance.batch_filter import RetentionRules
 from pyspark_kafkalog.maintenance.clean_plan import group_segments
 from pyspark_kafkalog.maintenance.cleaned_transactions import CleanedTransactions
 from pyspark_kafkalog.maintenance.closed_segments import aborted_transactions, closed_segments
-from pyspark_kafkalog.maintenance.group_recopy import CopyCounts, GroupCopier
-from pyspark_kafkalog.maintenance.offset_map import OffsetMap
+from pyspark_kafkalog.maintenance.group_recopy import CopyCounts, GroupCopier, transactions_at
+from pyspark_kafkalog.maintenance.offset_map import ALL_KEYS, OffsetMap
 from pyspark_kafkalog.maintenance.segment_swap import swap_in
-from pyspark_kafkalog.maintenance.survivors import LogPart, find_survivors
+from pyspark_kafkalog.maintenance.survivors import (
+    LogPart,
+    NotedSurvivors,
+    build_map,
+    find_survivors,
+    note_survivors,
+)
 from pyspark_kafkalog.maintenance.throttle import Throttle
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import CompressionType, TimestampType
@@ -93,6 +100,38 @@ def clean_directory(
         counts = counts.plus(copier.copy(group))
         swap_in(directory, group[0].base_offset, [each.base_offset for each in group], now_ms=run.now_ms, fs=fs)
     return counts, shards
+
+
+def clean_directory_by_tasks(directory: Path, run: Pass, *, map_bytes: int) -> None:
+    """The same by tasks that could run anywhere: shards of the keys first, then the groups, the last one first."""
+    segments = tuple(closed_segments(directory, LogState(active_base_offset=run.end_offset)))
+    part = LogPart(
+        directory=directory,
+        segments=segments,
+        first_dirty_offset=run.first_dirty_offset,
+        end_offset=run.end_offset,
+        aborted=aborted_transactions(directory, run.end_offset),
+        seed=np.array([1, 2], np.uint64),
+        now_ms=run.now_ms,
+        throttle=Throttle(),
+    )
+    noted = NotedSurvivors()
+    left = [ALL_KEYS]
+    while left:
+        offset_map = OffsetMap(map_bytes, 0.9)
+        left += build_map(part, offset_map, left.pop())
+        noted.merge(pickle.loads(pickle.dumps(note_survivors(part, offset_map))))
+    rules = RetentionRules(
+        now_ms=run.now_ms,
+        delete_retention_ms=run.config.delete_retention_ms,
+        end_offset=run.end_offset,
+        producers=run.producers,
+    )
+    groups = group_segments(segments, run.config, first_uncleanable_offset=run.end_offset)
+    for group, transactions in reversed(list(zip(groups, transactions_at(part, groups), strict=True))):
+        GroupCopier(part, noted.of_segments(group), rules, transactions, run.config, LOCAL).copy(group)
+    for group in groups:
+        swap_in(directory, group[0].base_offset, [each.base_offset for each in group], now_ms=run.now_ms, fs=LOCAL)
 
 
 def reference(stored: Sequence[bytes], aborted: Sequence[AbortedTxn], run: Pass) -> list[bytes]:

@@ -8,7 +8,7 @@ org.apache.kafka.storage.internals.log.CleanedTransactionMetadata.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,14 @@ class CleanedTransactions:
     @classmethod
     def of(cls, aborted: Iterable[AbortedTxn]) -> CleanedTransactions:
         return cls(sorted(set(aborted), key=lambda each: each.first_offset))
+
+    def copy(self) -> CleanedTransactions:
+        """The state as it is now, with nothing retained: what a task needs that begins here."""
+        state = CleanedTransactions(self.aborted)
+        state._next = self._next
+        state._open_aborted = {each: replace(aborted) for each, aborted in self._open_aborted.items()}
+        state._open_committed = set(self._open_committed)
+        return state
 
     def take_retained(self) -> list[AbortedTxn]:
         """The transactions to put into the index of the segment whose batches have been judged since the last call."""

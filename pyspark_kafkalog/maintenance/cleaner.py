@@ -145,6 +145,8 @@ def clean_partition(
     now = root.clock() if now_ms is None else now_ms
     broker = root.broker_config()
     report = PartitionReport(topic=topic, partition=partition, action=ACTION)
+    if not (root.path / str(where)).is_dir():
+        return replace(report, skipped="nothing was ever written to it")
     try:
         with partition_lock(root.path / str(where), fs=root.fs) as is_mine:
             if not is_mine:

@@ -8,7 +8,7 @@ leaves `.cleaned` files, which the next run or a starting broker removes. Source
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,9 +50,25 @@ class CopyCounts:
         )
 
 
+def transactions_at(part: LogPart, groups: Iterable[Sequence[ClosedSegment]]) -> list[CleanedTransactions]:
+    """The state of transactions at the start of each group, for copying groups side by side; reads the log once."""
+    state = CleanedTransactions.of(part.aborted)
+    starts = []
+    for group in groups:
+        starts.append(state.copy())
+        for segment in group:
+            for chunk in part.chunks(segment):
+                state.may_go(chunk.batches, chunk.records.control_types)
+    return starts
+
+
 @dataclass(frozen=True, slots=True)
 class GroupCopier:
-    """Copies the groups of one log, in order: `transactions` goes from one to the next."""
+    """Copies the groups of one log, in order: `transactions` goes from one to the next.
+
+    Groups can be copied side by side too, each by a copier with the transactions as they are at its start and survivors
+    that have been noted. What is copied is swapped in one group after the other, the first one first.
+    """
 
     part: LogPart
     survivors: Survivors

@@ -105,7 +105,7 @@ def _without_codec_of_empty(batches: NDArray[np.void]) -> NDArray[np.void]:
     is_odd = is_bare & ((batches["attributes"] & COMPRESSION_MASK) != 0)
     if not is_odd.any():
         return batches
-    result = batches.copy()
+    result: NDArray[np.void] = batches.copy()
     result["attributes"][is_odd] &= ~np.int16(COMPRESSION_MASK)
     return result
 

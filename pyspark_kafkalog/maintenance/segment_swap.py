@@ -46,6 +46,7 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     parse_segment_file,
 )
+from pyspark_kafkalog.storage.staging_cleanup import remove_committed_names
 
 #: The files of a segment in the order in which they are renamed.
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
@@ -86,6 +87,8 @@ class SwapTarget:
             topic = self.root.store.refresh().topics.get(self.topic_partition.topic)
             if topic is None or topic.topic_id != self.topic_id:
                 raise UnknownTopicError(f"topic {self.topic_partition.topic!r} was deleted meanwhile")
+            active_base_offset = topic.partitions[self.topic_partition.partition].state.active_base_offset
+            remove_committed_names(self.directory, active_base_offset, self.root.fs)
             yield
 
 

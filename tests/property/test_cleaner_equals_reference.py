@@ -7,11 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cleaner_reference import Pass, clean_directory, decode, reference, stored_batches, write_segment
+from cleaner_reference import (
+    Pass,
+    clean_directory,
+    clean_directory_by_tasks,
+    decode,
+    reference,
+    stored_batches,
+    write_segment,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.maintenance.closed_segments import aborted_transactions
+from pyspark_kafkalog.maintenance.segment_swap import has_unfinished
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import CompressionType, TimestampType
 from pyspark_kafkalog.record.plain import Record, encode_batch
@@ -128,7 +137,7 @@ class _Writer:
         return {producer_id: each.entry() for producer_id, each in state.producers.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     first=_segments,
     second=_segments,
@@ -138,6 +147,7 @@ class _Writer:
     later_ms=st.sampled_from([0, 500, 2000]),
     map_keys=st.sampled_from([3, 1000]),
     forgets_producers=st.booleans(),
+    by_tasks=st.booleans(),
 )
 def test_a_cleaned_log_is_what_the_rules_say(
     first: list[list[Batch]],
@@ -148,6 +158,7 @@ def test_a_cleaned_log_is_what_the_rules_say(
     later_ms: int,
     map_keys: int,
     forgets_producers: bool,
+    by_tasks: bool,
 ) -> None:
     config = LogConfig(segment_bytes=segment_bytes, delete_retention_ms=retention_ms, index_interval_bytes=50)
     with tempfile.TemporaryDirectory() as name:
@@ -167,7 +178,9 @@ def test_a_cleaned_log_is_what_the_rules_say(
             )
             before = stored_batches(directory)
             expected = reference(before, aborted_transactions(directory, run.end_offset), run)
-            clean_directory(directory, run, map_bytes=24 * map_keys)
+            clean = clean_directory_by_tasks if by_tasks else clean_directory
+            clean(directory, run, map_bytes=24 * map_keys)
+            assert not has_unfinished(directory)
             found = stored_batches(directory)
             assert [decode(each) for each in found] == [decode(each) for each in expected]
             assert found == expected
