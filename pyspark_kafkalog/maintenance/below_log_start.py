@@ -39,6 +39,7 @@ from pyspark_kafkalog.storage.offset_checkpoints import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from pyspark_kafkalog.storage.staging_cleanup import remove_committed_names
 
 #: How many names are changed while a writer may be waiting: some milliseconds' worth.
 _NAMES_A_LOCK: Final = 512
@@ -65,6 +66,7 @@ def put_aside_below_log_start(
                 first_base = _first_kept_base(directory, state)
                 names = [] if first_base is None else _names_below(directory, first_base)
                 _cut_epochs(directory, state, root)
+                remove_committed_names(directory, state.active_base_offset, root.fs)
             mark_deleted(directory, names[:_NAMES_A_LOCK], now_ms=now_ms, fs=root.fs)
         names = names[_NAMES_A_LOCK:]
     return first_base

@@ -32,9 +32,8 @@ from pyspark_kafkalog.maintenance.deleted_files import remove_deleted_files
 from pyspark_kafkalog.maintenance.merge_plan import ClosedSegment, plan_merge
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
-from pyspark_kafkalog.maintenance.segment_swap import finish_swaps, swap_in
+from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
 from pyspark_kafkalog.metadata.own_root import OwnRoot
-from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.index_rows import IndexRows
@@ -136,11 +135,15 @@ class _PartitionMerge:
 
     @property
     def directory(self) -> Path:
-        return self.root.path / str(self.topic_partition)
+        return self.target.directory
+
+    @property
+    def target(self) -> SwapTarget:
+        return SwapTarget(self.root, self.topic_partition, self.topic_id, self.config, self.now_ms)
 
     def go(self) -> Iterator[Sequence[ClosedSegment]]:
         """Finish or undo what a killed run has left, then join the groups; yields each that is joined."""
-        finish_swaps(self.directory, self.config, now_ms=self.now_ms, fs=self.root.fs)
+        self.target.finish()
         for group in self.plan():
             if self.join(group):
                 yield group
@@ -158,18 +161,14 @@ class _PartitionMerge:
         return plan_merge(kept, self.config, boundaries=boundaries)
 
     def join(self, group: Sequence[ClosedSegment]) -> bool:
-        """Make one segment of the group; False where that one's indexes would be too large, or the topic is gone."""
+        """Make one segment of the group; False where that one's indexes would be too large."""
         joined = _JoinedSegment(self.directory, group, self.config, self.root.fs)
         try:
             if not joined.write():
                 return False
-            with root_lock(self.root.path, fs=self.root.fs):
-                topic = self.root.store.refresh().topics.get(self.topic_partition.topic)
-                if topic is None or topic.topic_id != self.topic_id:
-                    return False
-                bases = [each.base_offset for each in group]
-                swap_in(self.directory, bases[0], bases, now_ms=self.now_ms, fs=self.root.fs)
-                return True
+            bases = [each.base_offset for each in group]
+            self.target.swap(bases[0], bases)
+            return True
         finally:
             joined.remove()
 

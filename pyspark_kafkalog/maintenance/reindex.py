@@ -22,7 +22,7 @@ from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, Kafka
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
-from pyspark_kafkalog.maintenance.segment_swap import finish_swaps
+from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.storage.index_rebuild import RebuiltIndexes, read_indexes
@@ -125,7 +125,7 @@ class _Reindexing:
         if not self.directory.is_dir():
             return
         if not self.dry_run:
-            finish_swaps(self.directory, self.config, now_ms=self.now_ms, fs=self.root.fs)
+            SwapTarget(self.root, self.topic_partition, self.topic_id, self.config, self.now_ms).finish()
         bases = [base for base in list_base_offsets(self.directory) if base <= self.state.active_base_offset]
         producers = self._no_producers()
         for base_offset in bases:

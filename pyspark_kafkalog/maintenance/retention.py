@@ -27,7 +27,7 @@ from pyspark_kafkalog.maintenance.deleted_files import remove_deleted_files
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.retention_plan import RetentionPlan, StoredSegment, plan_retention
-from pyspark_kafkalog.maintenance.segment_swap import finish_swaps
+from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
 from pyspark_kafkalog.maintenance.stored_segments import largest_timestamp_ms, stored_segments
 from pyspark_kafkalog.metadata.log_starts import LogStartMove, move_log_starts
 from pyspark_kafkalog.metadata.own_root import OwnRoot
@@ -156,7 +156,7 @@ class _Run:
         directory = self.root.path / str(where)
         config = self.root.log_config(where.topic)
         if not self.dry_run and directory.is_dir():
-            finish_swaps(directory, config, now_ms=self.now_ms, fs=self.root.fs)
+            SwapTarget(self.root, where, topic.topic_id, config, self.now_ms).finish()
         segments = stored_segments(directory, state)
         plan = plan_retention(
             segments,

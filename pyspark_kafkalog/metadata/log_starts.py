@@ -30,8 +30,7 @@ class LogStartMove:
     """One partition's log start is to be `log_start_offset`, unless it is above it.
 
     `topic_id` None: of whatever topic has the name. With `rolls_from` the active segment goes as well, if the log is
-    still in that state; else `log_start_offset`, which then is the log end of that state, is cut down to the active
-    segment's base. `to_high_watermark`: to the high watermark, whatever `log_start_offset` says.
+    still in that state, and the log start moves to its end; else to the base of the segment that was active then. `to_high_watermark`: to the high watermark, whatever `log_start_offset` says.
     """
 
     topic_partition: TopicPartition
@@ -109,7 +108,7 @@ def _moved_state(root: OwnRoot, image: MetadataImage, move: LogStartMove, before
     if move.rolls_from is not None:
         if move.rolls_from == before:
             return _rolled(root, image, move.topic_partition, before)
-        target = min(target, before.active_base_offset)
+        target = move.rolls_from.active_base_offset
     return replace(before, log_start_offset=max(target, before.log_start_offset))
 
 

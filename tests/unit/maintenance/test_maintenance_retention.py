@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,11 +12,16 @@ import pytest
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError, ReadOnlyLogDirError, UnknownTopicError
+from pyspark_kafkalog.maintenance.merge import merge_segments
+from pyspark_kafkalog.maintenance.report import PartitionReport
 from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.names import DELETED_SUFFIX, LEADER_EPOCH_CHECKPOINT, TopicPartition
 from pyspark_kafkalog.storage.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.table_stager import stage_table
+from pyspark_kafkalog.storage.topic_stager import StagingTask
 
 T0 = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -240,3 +246,31 @@ def test_unknown_topics_and_foreign_roots_are_passed_over(log_dir: LogDir) -> No
     fixture = Path(__file__).parents[2] / "data" / "fixtures" / "retention"
     with pytest.raises(ReadOnlyLogDirError):
         apply_retention(LogDir.open(fixture))
+
+
+@pytest.mark.parametrize("act", [apply_retention, merge_segments])
+def test_a_write_is_made_again_with_a_file_whose_segment_went(
+    log_dir: LogDir, act: Callable[[LogDir], list[PartitionReport]]
+) -> None:
+    """A crash after the commit leaves the staged file's own name, by which its segment is told to be committed."""
+    log_dir.create_topic("orders", partitions=1, configs={"retention.bytes": "0", "internal.segment.bytes": "4000"})
+    staged = stage_table(
+        StagingTask(root=log_dir.path, write_id="w", task=0),
+        "orders",
+        pa.table({"value": [b"." * 100] * 30}),
+        partitions_count=1,
+        partition=0,
+        config=log_dir.log_config("orders"),
+        asked_compression=None,
+        batch_size_bytes=500,
+        clock_ms=lambda: T0,
+        fs=LOCAL,
+    )
+    log_dir.commit_staged(staged)
+    for _ in range(2):
+        log_dir.append("orders", pa.table({"value": [b"x" * 3000]}), partition=0)
+    os.link(directory(log_dir) / f"{0:020d}.log", staged[0].path(log_dir.path))
+    log_dir.alter_topic("orders", add={"internal.segment.bytes": "100000"})
+    assert act(log_dir)[0].segments_dropped > 0
+    with pytest.raises(UnknownTopicError):
+        log_dir.commit_staged(staged)
