@@ -180,8 +180,11 @@ def _take_place(swap: Path, target: Path, fs: FileSystem) -> None:
 
 
 def _remove_swap_names(directory: Path, base_offset: int, fs: FileSystem) -> None:
+    """The .log's is gone for good before the others go: beside it, a missing one would say that there never was one."""
     for suffix in SEGMENT_SUFFIXES:
         fs.unlink_if_there(directory / (offset_file_name(base_offset, suffix) + SWAP_SUFFIX))
+        if suffix == LOG_SUFFIX:
+            fs.fsync_dir(directory)
 
 
 def _offset_of(name: str, suffix: str) -> int | None:
