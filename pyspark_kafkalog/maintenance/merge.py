@@ -163,14 +163,16 @@ class _PartitionMerge:
     def join(self, group: Sequence[ClosedSegment]) -> bool:
         """Make one segment of the group; False where that one's indexes would be too large."""
         joined = _JoinedSegment(self.directory, group, self.config, self.root.fs)
+        fits = False
         try:
-            if not joined.write():
-                return False
+            fits = joined.write()
+        finally:
+            if not fits:  # from the swap on, what is there is for `finish` to judge
+                joined.remove()
+        if fits:
             bases = [each.base_offset for each in group]
             self.target.swap(bases[0], bases)
-            return True
-        finally:
-            joined.remove()
+        return fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ class _JoinedSegment:
         return True
 
     def remove(self) -> None:
-        """Remove the files that have not been swapped in."""
+        """Remove what has been written."""
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
             self.fs.unlink_if_there(self._path(suffix))
 
