@@ -194,7 +194,6 @@ class _JoinedSegment:
         fd = self.fs.open(self._path(LOG_SUFFIX), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             self._copy(fd)
-            self.fs.start_writeback(fd, 0, size_bytes)
             self._index(fd, size_bytes, rows)
             if not rows.fits:
                 return False
