@@ -30,7 +30,8 @@ class LogStartMove:
     """One partition's log start is to be `log_start_offset`, unless it is above it.
 
     `topic_id` None: of whatever topic has the name. With `rolls_from` the active segment goes as well, if the log is
-    still in that state, and the log start moves to its end; else to the base of the segment that was active then. `to_high_watermark`: to the high watermark, whatever `log_start_offset` says.
+    still in that state, and the log start moves to its end; else to the base of the segment that was active then.
+    `to_high_watermark`: to the high watermark, whatever `log_start_offset` says.
     """
 
     topic_partition: TopicPartition

@@ -75,7 +75,7 @@ def logs(draw: st.DrawFn) -> tuple[list[Segment], int, int]:
     segments = []
     for at in range(count):
         is_active = at == count - 1
-        size = draw(st.sampled_from([0, 1, 10, 100])) if is_active else draw(st.sampled_from([0, 1, 10, 100]))
+        size = draw(st.sampled_from([0, 1, 10, 100]))
         timestamp = draw(st.sampled_from([-1, 0, NOW_MS - 1000, NOW_MS - 500, NOW_MS, NOW_MS + 5000]))
         modified = draw(st.sampled_from([0, NOW_MS - 1000, NOW_MS - 500, NOW_MS + 1]))
         segments.append(Segment(base, size, timestamp if size else -1, modified))
