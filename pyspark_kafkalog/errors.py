@@ -88,6 +88,10 @@ class InvalidConfigError(KafkalogError, ValueError):
     """A configuration name or value that Kafka does not allow."""
 
 
+class PolicyViolationError(KafkalogError, PermissionError):
+    """The topic's configuration does not allow it (Kafka: PolicyViolationException)."""
+
+
 class InvalidOptionError(KafkalogError, ValueError):
     """An option of the data source is unknown, misspelt or has a bad value."""
 

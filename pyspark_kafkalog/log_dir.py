@@ -378,6 +378,10 @@ class LogDir:
             raise InvalidOptionError("transactional_id and transaction_version go together: give both or none")
         return WriteTransaction(transactional_id, version, self._incarnation)
 
+    def own_root(self) -> OwnRoot:
+        """The root itself, for maintenance. Raises ReadOnlyLogDirError for a broker's directory."""
+        return self._own()
+
     def _own(self) -> OwnRoot:
         if isinstance(self._root, ForeignRoot):
             raise ReadOnlyLogDirError(

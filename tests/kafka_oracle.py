@@ -41,6 +41,8 @@ _CHECKPOINTS: Final = (
     "cleaner-offset-checkpoint",
 )
 
+_LOG_STARTS: Final = "log-start-offset-checkpoint"
+
 _IVY_FILE: Final = f"""<ivy-module version="2.0">
   <info organisation="kafkalog-tests" module="kafka"/>
   <dependencies>
@@ -240,6 +242,7 @@ class Broker:
                 _swap_files(root / f"{topic}-{partition}", self.data / f"{topic}-{partition}")
         for name in _CHECKPOINTS:
             _drop_topics(self.data / name, set(topics))
+        _take_topics(root / _LOG_STARTS, self.data / _LOG_STARTS, set(topics))
         self.start()
 
     def _format(self) -> None:
@@ -331,6 +334,15 @@ def _drop_topics(checkpoint: Path, topics: set[str]) -> None:
         return
     kept = [line for line in checkpoint.read_text().splitlines()[2:] if line.split(" ")[0] not in topics]
     checkpoint.write_text("\n".join(["0", str(len(kept)), *kept]) + "\n")
+
+
+def _take_topics(source: Path, checkpoint: Path, topics: set[str]) -> None:
+    """Put the lines of `topics` that are in `source`, if there is such a file, into an offset checkpoint file."""
+    if not source.exists():
+        return
+    lines = [line for line in source.read_text().splitlines()[2:] if line.split(" ")[0] in topics]
+    kept = checkpoint.read_text().splitlines()[2:] if checkpoint.exists() else []
+    checkpoint.write_text("\n".join(["0", str(len(kept) + len(lines)), *kept, *lines]) + "\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,10 +59,36 @@ class OwnRoot:
     def version(self) -> int:
         return self._store.image.next_offset
 
+    @property
+    def store(self) -> MetadataStore:
+        """The image as of the last refresh, and commits."""
+        return self._store
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        return self._clock
+
+    @property
+    def fs(self) -> FileSystem:
+        return self._fs
+
+    def broker_config(self) -> BrokerConfig:
+        """The broker-level configuration, parsed."""
+        return _broker_config(self._store.image)
+
     # Looking
 
     def topics(self) -> tuple[str, ...]:
         return tuple(sorted(self._store.image.topics))
+
+    def partitions(self, topics: Collection[str] | None = None) -> list[TopicPartition]:
+        """All partitions, or those of `topics`, in order. Raises UnknownTopicError."""
+        names = self.topics() if topics is None else sorted(set(topics))
+        return [
+            TopicPartition(name, partition.partition)
+            for name in names
+            for partition in self._store.image.topic(name).partitions
+        ]
 
     def topic(self, name: str) -> TopicDescription:
         topic = self._store.image.topic(name)

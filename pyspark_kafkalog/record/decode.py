@@ -180,7 +180,7 @@ def _trim(column: BinaryColumn, rows: int, size_bytes: int, nulls: int) -> Binar
 
 
 def _decode(sections: Sections, wanted: Range, bits: int, file: str) -> RecordColumns:
-    _check_counts(sections, file)
+    check_counts(sections, file)
     size_bytes = int(sections.sizes.sum())
     if size_bytes > _MAX_COLUMN_BYTES:
         raise _too_much(size_bytes)
@@ -204,7 +204,7 @@ def _decode(sections: Sections, wanted: Range, bits: int, file: str) -> RecordCo
         state,
     )
     if fault != kernels.NO_FAULT:
-        raise _record_fault(fault, state, sections.batches, file)
+        raise record_fault(fault, state, sections.batches, file)
     return _collect(out, state, bits)
 
 
@@ -236,7 +236,7 @@ def _collect_headers(out: _Output, state: NDArray[np.int64], rows: int) -> Heade
     )
 
 
-def _check_counts(sections: Sections, file: str) -> None:
+def check_counts(sections: Sections, file: str) -> None:
     """Refuse a record count that the bytes cannot hold, before memory is sized by it."""
     lying = sections.batches["records_count"] > sections.sizes // _SMALLEST_RECORD_BYTES
     if lying.any():
@@ -250,7 +250,7 @@ def _check_counts(sections: Sections, file: str) -> None:
         )
 
 
-def _record_fault(fault: int, state: NDArray[np.int64], batches: NDArray[np.void], file: str) -> CorruptRecordError:
+def record_fault(fault: int, state: NDArray[np.int64], batches: NDArray[np.void], file: str) -> CorruptRecordError:
     """The error for what a kernel left in `state`; its position is the record's, or where compressed records begin."""
     batch = batches[int(state[kernels.FAULT_BATCH])]
     at = int(state[kernels.FAULT_POSITION])

@@ -128,7 +128,7 @@ def encode_batches(
         attributes |= TIMESTAMP_TYPE_MASK
         table["max_timestamp_ms"] = log_append_time_ms
     table["attributes"] = attributes
-    _seal(data, table)
+    seal_headers(data, table)
     return EncodedBatches(data, table)
 
 
@@ -229,7 +229,7 @@ def _fill_offsets(table: NDArray[np.void], base_offset: int, base_sequence: int)
     table["base_sequence"] = NO_SEQUENCE if base_sequence == NO_SEQUENCE else (base_sequence + relative) & 0x7FFFFFFF
 
 
-def _seal(data: NDArray[np.uint8], table: NDArray[np.void]) -> None:
+def seal_headers(data: NDArray[np.uint8], table: NDArray[np.void]) -> None:
     """Write the headers, and once more with the CRCs that cover most of them."""
     table["crc"] = 0
     kernels.write_headers(data, table)

@@ -8,17 +8,14 @@ before. The new files replace the old ones whole, so readers go on with either.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.record.scan import first_bad_crc
-from pyspark_kafkalog.storage.append_plan import SegmentCounters, SegmentLimits, advance, plan_entries
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.index_rows import IndexRows
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_file import read_chunks
 from pyspark_kafkalog.storage.names import (
@@ -30,11 +27,38 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.storage.producer_append import CompletedTransaction, producer_batches
 from pyspark_kafkalog.storage.producer_rebuild import producer_state_at
+from pyspark_kafkalog.storage.producer_state import ProducerStateManager
 from pyspark_kafkalog.storage.transaction_index import AbortedTxn
 
 _NEVER_MS: Final = 1 << 62
-_OFFSET_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
-_TIME_ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltIndexes:
+    """A segment's indexes as its `.log` gives them, trimmed.
+
+    `valid_bytes` of `size_bytes` of the `.log` hold good batches, from the beginning on. An empty `txn_index` is no
+    file.
+    """
+
+    valid_bytes: int
+    size_bytes: int
+    offset_index: bytes
+    time_index: bytes
+    txn_index: bytes
+
+    def files(self) -> dict[str, bytes]:
+        """Content by suffix."""
+        return {INDEX_SUFFIX: self.offset_index, TIME_INDEX_SUFFIX: self.time_index, TXN_INDEX_SUFFIX: self.txn_index}
+
+    def write(self, directory: Path, base_offset: int, *, fs: FileSystem) -> None:
+        """Put the files in place of those there are."""
+        for suffix, content in self.files().items():
+            path = segment_file(directory, base_offset, suffix)
+            if content or suffix != TXN_INDEX_SUFFIX:
+                fs.write_file_atomic(path, content, durable=False)
+            else:
+                fs.unlink_if_there(path)
 
 
 def rebuild_indexes(directory: Path, base_offset: int, config: LogConfig, *, fs: FileSystem = LOCAL) -> int:
@@ -44,96 +68,53 @@ def rebuild_indexes(directory: Path, base_offset: int, config: LogConfig, *, fs:
     file. Raises FileNotFoundError without the `.log`, DiskFormatError for damage in earlier segments that have to be
     read, UnsupportedFormatError for batches of an older record format.
     """
-    builder = _IndexBuilder(directory, base_offset, config)
-    valid_bytes = builder.read()
-    builder.write(fs)
-    return valid_bytes
+    producers = producer_state_at(directory, base_offset, log_start_offset=0, expiration_ms=_NEVER_MS, now_ms=0)
+    rebuilt = read_indexes(directory, base_offset, config, producers)
+    rebuilt.write(directory, base_offset, fs=fs)
+    return rebuilt.valid_bytes
 
 
-class _IndexBuilder:
-    def __init__(self, directory: Path, base_offset: int, config: LogConfig) -> None:
-        self._directory = directory
-        self._base_offset = base_offset
-        self._limits = SegmentLimits(
-            base_offset=base_offset,
-            segment_bytes=config.segment_bytes,
-            roll_after_ms=config.max_segment_ms,
-            index_interval_bytes=config.index_interval_bytes,
-            offset_entries_left=config.segment_index_bytes // _OFFSET_ENTRY.itemsize,
-            time_entries_left=config.segment_index_bytes // _TIME_ENTRY.itemsize,
-            last_time_entry_ms=NO_TIMESTAMP,
-            waited_without_timestamps_ms=0,
-        )
-        self._counters = SegmentCounters(max_timestamp_offset=base_offset)
-        self._last_time_entry_ms = NO_TIMESTAMP
-        self._offset_rows: list[NDArray[np.void]] = []
-        self._time_rows: list[NDArray[np.void]] = []
-        self._aborted: list[bytes] = []
+def read_indexes(
+    directory: Path,
+    base_offset: int,
+    config: LogConfig,
+    producers: ProducerStateManager,
+    *,
+    size_bytes: int | None = None,
+    is_closed: bool = True,
+) -> RebuiltIndexes:
+    """Go through a segment's `.log`, or the first `size_bytes` of it, for the indexes it should have.
 
-    def read(self) -> int:
-        """Go through the `.log`; returns its valid length."""
-        producers = producer_state_at(
-            self._directory, self._base_offset, log_start_offset=0, expiration_ms=_NEVER_MS, now_ms=0
-        )
-        path = segment_file(self._directory, self._base_offset, LOG_SUFFIX)
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            size_bytes = os.fstat(fd).st_size
-            for chunk in read_chunks(fd, file=str(path), start=0, end=size_bytes, base_offset=self._base_offset):
-                bad = first_bad_crc(chunk.data, chunk.batches, chunk.position)
-                valid = chunk.batches if bad < 0 else chunk.batches[:bad]
-                self._add(valid)
-                found = producer_batches(chunk.data, valid, data_position=chunk.position, file=str(path))
-                producers.replay(found, self._add_aborted)
-                if bad >= 0:
-                    break
-        except CorruptRecordError:
-            pass  # No batch begins there; recovery would cut the file.
-        finally:
-            os.close(fd)
-        return self._counters.size_bytes
+    `producers` is at the base offset and goes to the end of what is good. A segment that is not closed has no closing
+    time index entry. Raises FileNotFoundError without the `.log`, UnsupportedFormatError for an older record format.
+    """
+    rows = IndexRows(base_offset, config)
+    aborted: list[bytes] = []
 
-    def write(self, fs: FileSystem) -> None:
-        """Put the new files in place, with the closing time index entry."""
-        closing_ms, closing_offset = self._counters.max_timestamp_ms, self._counters.max_timestamp_offset
-        if closing_ms > self._last_time_entry_ms:
-            self._add_time_entries(np.array([closing_ms]), np.array([closing_offset]))
-        offset_index = b"".join(rows.tobytes() for rows in self._offset_rows)
-        fs.write_file_atomic(self._path(INDEX_SUFFIX), offset_index, durable=False)
-        time_index = b"".join(rows.tobytes() for rows in self._time_rows)
-        fs.write_file_atomic(self._path(TIME_INDEX_SUFFIX), time_index, durable=False)
-        if self._aborted:
-            fs.write_file_atomic(self._path(TXN_INDEX_SUFFIX), b"".join(self._aborted), durable=False)
-        else:
-            fs.unlink_if_there(self._path(TXN_INDEX_SUFFIX))
-
-    def _add(self, batches: NDArray[np.void]) -> None:
-        sizes = batches["size_bytes"].astype(np.int64)
-        positions = self._counters.size_bytes + np.cumsum(sizes) - sizes
-        entries = plan_entries(batches, positions, self._counters, self._limits)
-        rows = np.empty(len(entries.offsets), dtype=_OFFSET_ENTRY)
-        rows["relative_offset"] = entries.offsets - self._base_offset
-        rows["position"] = entries.positions
-        self._offset_rows.append(rows)
-        rising = entries.timestamps_ms > self._last_time_entry_ms
-        self._add_time_entries(entries.timestamps_ms[rising], entries.time_offsets[rising])
-        self._counters = advance(batches, self._counters, entries)
-
-    def _add_time_entries(self, timestamps_ms: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
-        if not len(offsets):
-            return
-        rows = np.empty(len(offsets), dtype=_TIME_ENTRY)
-        rows["timestamp_ms"] = timestamps_ms
-        rows["relative_offset"] = offsets - self._base_offset
-        self._time_rows.append(rows)
-        self._last_time_entry_ms = int(timestamps_ms[-1])
-
-    def _add_aborted(self, transaction: CompletedTransaction, last_stable_offset: int) -> None:
+    def completed(transaction: CompletedTransaction, last_stable_offset: int) -> None:
         if transaction.is_aborted:
             entry = AbortedTxn(
                 transaction.producer_id, transaction.first_offset, transaction.last_offset, last_stable_offset
             )
-            self._aborted.append(entry.pack())
+            aborted.append(entry.pack())
 
-    def _path(self, suffix: str) -> Path:
-        return segment_file(self._directory, self._base_offset, suffix)
+    path = segment_file(directory, base_offset, LOG_SUFFIX)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        end = os.fstat(fd).st_size if size_bytes is None else size_bytes
+        for chunk in read_chunks(fd, file=str(path), start=0, end=end, base_offset=base_offset):
+            bad = first_bad_crc(chunk.data, chunk.batches, chunk.position)
+            valid = chunk.batches if bad < 0 else chunk.batches[:bad]
+            rows.add(valid)
+            producers.replay(
+                producer_batches(chunk.data, valid, data_position=chunk.position, file=str(path)), completed
+            )
+            if bad >= 0:
+                break
+    except CorruptRecordError:
+        pass  # No batch begins there; recovery would cut the file.
+    finally:
+        os.close(fd)
+    return RebuiltIndexes(
+        rows.counters.size_bytes, end, rows.offset_index(), rows.time_index(is_closed=is_closed), b"".join(aborted)
+    )

@@ -48,17 +48,15 @@ class AbortedTransactions:
     def overlapping(cls, directory: Path, start_offset: int, end_offset: int) -> AbortedTransactions:
         """Those with offsets in [start_offset, end_offset), by the `.txnindex` files of the partition's directory.
 
-        Raises CorruptIndexError for a damaged one: without it, aborted records would be taken for committed ones.
+        Files that are replaced meanwhile are read again: a cleaner moves entries from one to another. Raises
+        CorruptIndexError for a damaged one: without it, aborted records would be taken for committed ones.
         """
-        found: list[AbortedTxn] = []
-        for base_offset in _transaction_index_bases(directory, start_offset):
-            path = segment_file(directory, base_offset, TXN_INDEX_SUFFIX)
-            with TransactionIndex.open(path, base_offset) as index:
-                result = index.collect_aborted(start_offset, end_offset)
-            found.extend(result.transactions)
-            if result.is_complete:
-                break
-        return cls(found)
+        indexes = _transaction_indexes(directory, start_offset)
+        while True:
+            found = _collect(directory, sorted(indexes), start_offset, end_offset)
+            before, indexes = indexes, _transaction_indexes(directory, start_offset)
+            if indexes == before:
+                return cls(found)
 
     def keep(self, batches: NDArray[np.void]) -> NDArray[np.void]:
         """`batches` (BATCH_DTYPE) without those of aborted transactions; control batches stay."""
@@ -87,15 +85,30 @@ class AbortedTransactions:
         return result
 
 
-def _transaction_index_bases(directory: Path, start_offset: int) -> list[int]:
-    """Base offsets of the `.txnindex` files that can hold markers at or above `start_offset`, rising."""
+def _collect(directory: Path, bases: Iterable[int], start_offset: int, end_offset: int) -> list[AbortedTxn]:
+    found: list[AbortedTxn] = []
+    for base_offset in bases:
+        path = segment_file(directory, base_offset, TXN_INDEX_SUFFIX)
+        with TransactionIndex.open(path, base_offset) as index:
+            result = index.collect_aborted(start_offset, end_offset)
+        found.extend(result.transactions)
+        if result.is_complete:
+            break
+    return found
+
+
+def _transaction_indexes(directory: Path, start_offset: int) -> dict[int, int]:
+    """Base offset and inode of the `.txnindex` files that can hold markers at or above `start_offset`."""
     logs: list[int] = []
-    indexes: list[int] = []
+    indexes: dict[int, int] = {}
     with os.scandir(directory) as entries:
         for entry in entries:
             parsed = parse_segment_file(entry.name)
             if parsed is None:
                 continue
-            (indexes if parsed[1] == TXN_INDEX_SUFFIX else logs).append(parsed[0])
+            if parsed[1] == TXN_INDEX_SUFFIX:
+                indexes[parsed[0]] = entry.inode()
+            else:
+                logs.append(parsed[0])
     floor = max((base for base in logs if base <= start_offset), default=0)
-    return sorted(base for base in indexes if base >= floor)
+    return {base: inode for base, inode in indexes.items() if base >= floor}

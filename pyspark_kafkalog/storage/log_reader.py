@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetO
 from pyspark_kafkalog.record.plain import decode_batch
 from pyspark_kafkalog.storage.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.listing import list_base_offsets
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, SWAP_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment_reader import BatchRun, SegmentReader
 
 if TYPE_CHECKING:
@@ -111,7 +112,11 @@ class LogReader:
                 if min_timestamp_ms is not None:
                     position = max(position, segment.position_for_timestamp(min_timestamp_ms))
                 yield from segment.runs(
-                    position, start_offset=next_offset, end_offset=end_offset, limit_offset=following
+                    position,
+                    start_offset=next_offset,
+                    end_offset=end_offset,
+                    limit_offset=following,
+                    limit_now=functools.partial(self._limit_now, segment.base_offset),
                 )
                 if following is None and segment.reached_offset < end_offset:
                     raise self._log_too_short(segment, end_offset)
@@ -236,6 +241,18 @@ class LogReader:
             self._bases = list_base_offsets(self.directory)
         at = bisect.bisect_right(self._bases, base_offset)
         return self._bases[at] if at < len(self._bases) else None
+
+    def _limit_now(self, base_offset: int) -> int | None:
+        """Base offset of the segment after, by a new look; None while the segment is being put in the place of several.
+
+        Those keep their names until it has taken the first one's; all that time there is a `.swap` file, so that must
+        be looked for first.
+        """
+        swap = segment_file(self.directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX)
+        if swap.exists():
+            return None
+        self._bases = list_base_offsets(self.directory)
+        return self._next_base(base_offset)
 
     def _log_too_short(self, segment: SegmentReader, end_offset: int) -> DiskFormatError:
         return CorruptRecordError(

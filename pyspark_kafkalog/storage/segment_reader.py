@@ -9,7 +9,7 @@ asks for offsets that should lie in it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -165,11 +165,18 @@ class SegmentReader:
         return position if is_same else 0
 
     def runs(
-        self, position: int, *, start_offset: int, end_offset: int, limit_offset: int | None = None
+        self,
+        position: int,
+        *,
+        start_offset: int,
+        end_offset: int,
+        limit_offset: int | None = None,
+        limit_now: Callable[[], int | None] | None = None,
     ) -> Iterator[BatchRun]:
         """Runs of batches from byte `position` on that overlap [start_offset, end_offset).
 
         `limit_offset` is the base offset of the next segment, which no batch of this one may reach; None for the last.
+        When one does, `limit_now` is asked once more: a cleaner may just have put several segments together.
         Every CRC is checked, also where a header says that nothing in the batch is wanted: the header may be what is
         damaged. Base offsets lie outside the CRCs, so they are held against each other.
 
@@ -177,12 +184,14 @@ class SegmentReader:
         """
         from pyspark_kafkalog.record.scan import scan_batches, verify_crcs  # compiled: not for those who just plan
 
-        limit = min(limit_offset or _NO_LIMIT, self.base_offset + MAX_RELATIVE_OFFSET + 1)
+        limit = self._limit(limit_offset)
         buffer = np.empty(min(CHUNK_BYTES, max(self.size_bytes - position, 1)), dtype=np.uint8)
         while position < self.size_bytes:
             length = os.preadv(self._fd, [buffer.data], position)
             scan = scan_batches(buffer[:length], file=self.file, file_position=position)
             batches = scan.batches
+            if limit_now is not None and len(batches) and batches["last_offset"][-1] >= limit:
+                limit = self._limit(limit_now())
             self._check_offsets(batches, limit)
             wanted = _overlapping(batches, start_offset, end_offset)
             if len(wanted):
@@ -199,6 +208,10 @@ class SegmentReader:
                 raise scan.fault
             if scan.consumed_bytes == 0:
                 buffer = np.empty(self._whole_batch_bytes(position), dtype=np.uint8)
+
+    def _limit(self, limit_offset: int | None) -> int:
+        """The offset that no batch may reach: the next segment's, or what the indexes cannot tell any more."""
+        return min(limit_offset or _NO_LIMIT, self.base_offset + MAX_RELATIVE_OFFSET + 1)
 
     def _check_offsets(self, batches: NDArray[np.void], limit_offset: int) -> None:
         """Raise CorruptRecordError for a batch below the ones before it, or outside of its segment."""

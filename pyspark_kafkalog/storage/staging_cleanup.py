@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.names import STAGED_SUFFIX, parse_partition_dir
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, STAGED_SUFFIX, parse_partition_dir, parse_segment_file
 from pyspark_kafkalog.storage.staging import write_id_of
 
 _NS_A_MS = 1_000_000
@@ -37,6 +37,26 @@ def remove_abandoned(root: Path, seen: Iterable[Path], *, now_ms: int, retention
                 files.setdefault(write_id, {})[path] = modified_ns
         for ages in files.values():
             _settle(ages, too_old_ns, fs)
+
+
+def remove_committed_names(directory: Path, active_base_offset: int, fs: FileSystem) -> None:
+    """Remove the `.staged` names of files that have become closed segments, which a crash right after a commit leaves.
+
+    They are known by sharing the file with a `.log`. So this comes before anything takes such a `.log` away: after it
+    the staged file would pass for one that is still to be committed. The caller holds the root's lock.
+    """
+    staged: dict[int, str] = {}
+    logs: set[int] = set()
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(STAGED_SUFFIX):
+                staged[entry.inode()] = entry.name
+            else:
+                parsed = parse_segment_file(entry.name)
+                if parsed is not None and parsed[1] == LOG_SUFFIX and parsed[0] < active_base_offset:
+                    logs.add(entry.inode())
+    for inode in logs & staged.keys():
+        fs.unlink_if_there(directory / staged[inode])
 
 
 def _settle(ages: dict[Path, int], too_old_ns: int, fs: FileSystem) -> None:

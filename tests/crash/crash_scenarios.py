@@ -20,11 +20,17 @@ from crash_faults import Call
 from crash_power import PowerFileSystem
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import CommitStateUnknownError
 from pyspark_kafkalog.log_dir import CommitResult
+from pyspark_kafkalog.maintenance.delete_records import delete_records
+from pyspark_kafkalog.maintenance.merge import merge_segments
+from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.retention import apply_retention
 from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
 from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.flush_mode import FlushMode
+from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging import StagedFile
 from pyspark_kafkalog.storage.table_stager import stage_table
 from pyspark_kafkalog.storage.topic_stager import StagingTask
@@ -331,6 +337,35 @@ def _scenarios() -> Iterable[Scenario]:
         ],
         calls_min=38,
     )
+    kept_for_ever = {**SMALL_SEGMENTS, "retention.ms": "-1", "file.delete.delay.ms": "0"}
+    yield Scenario(
+        "retention of old segments",
+        then(created(a=(2, {**kept_for_ever, "retention.bytes": "1500"})), writes({_A0: range(120)})),
+        [Step(_retain, idempotent=True), _go_on(*_EIGHT[:2])],
+        calls_min=40,
+    )
+    yield Scenario(
+        "retention of all there is",
+        then(created(a=(1, {**kept_for_ever, "retention.ms": "1000"})), writes({_A0: range(20)})),
+        [Step(_retain, idempotent=True), _go_on(_A0)],
+        calls_min=50,
+    )
+    yield Scenario(
+        "delete records",
+        then(created(a=(1, kept_for_ever)), writes({_A0: range(80)})),
+        [Step(_delete_records, idempotent=True), Step(_retain, idempotent=True), _go_on(_A0)],
+        calls_min=40,
+    )
+    yield Scenario(
+        "merge segments",
+        then(
+            created(a=(1, kept_for_ever)),
+            writes({_A0: range(120)}),
+            lambda writer: writer.log_dir.alter_topic("a", add={"internal.segment.bytes": "2500"}),
+        ),
+        [Step(_merge, idempotent=True), _go_on(_A0)],
+        calls_min=90,
+    )
     yield Scenario(
         "delete a topic and make it anew",
         then(created(a=(2, SMALL_SEGMENTS)), writes({place: range(30) for place in _EIGHT[:2]})),
@@ -341,6 +376,25 @@ def _scenarios() -> Iterable[Scenario]:
 
 def _ignore(_: object) -> None:
     pass
+
+
+def _retain(writer: Writer) -> None:
+    _raise_errors(apply_retention(writer.log_dir, now_ms=NOW_MS))
+
+
+def _delete_records(writer: Writer) -> None:
+    _raise_errors(delete_records(writer.log_dir, {TopicPartition("a", 0): 53}))
+
+
+def _merge(writer: Writer) -> None:
+    _raise_errors(merge_segments(writer.log_dir, now_ms=NOW_MS))
+
+
+def _raise_errors(reports: Sequence[PartitionReport]) -> None:
+    """What a run notes and goes on from counts as a failure of the step, before its commit or after."""
+    for report in reports:
+        if report.error is not None:
+            raise CommitStateUnknownError(report.error)
 
 
 def _write_two_files(writer: Writer) -> None:

@@ -1,5 +1,7 @@
 """LogDir against a model in memory: whatever is done to a root, and wherever a writer is killed, all is as it was told.
 
+Maintenance goes on in between: records are deleted, segments are merged and go, and the model does not notice.
+
 Two LogDirs of one root take turns to write, a third looks only when it is told to. A writer may be stopped at any call
 that changes the file system, as by SIGKILL; then what it was at is there whole or not at all, and the model takes over
 which of the two it was. KAFKALOG_STATE_MACHINE_EXAMPLES asks for more than a few runs.
@@ -24,8 +26,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError, ProducerFencedError, TopicExistsError, UnknownTopicError
+from pyspark_kafkalog.maintenance.delete_records import delete_records
+from pyspark_kafkalog.maintenance.merge import merge_segments
+from pyspark_kafkalog.maintenance.reindex import reindex
+from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.retention import apply_retention
 from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging import StagedFile
 from pyspark_kafkalog.storage.table_stager import stage_table
 from pyspark_kafkalog.storage.topic_stager import StagingTask
@@ -39,6 +47,9 @@ CONFIGS: tuple[dict[str, str], ...] = (
 )
 SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "1500", "metadata.max.retention.ms": "0"}
 SYNCS = ("fsync", "fsync_dir", "start_writeback")
+GONE = b""
+#: The time of records that tell their own: later than that is the future.
+NOW_MS = 1_700_000_000_000
 CHANGES = ("open", "close", "pwrite_all", "copy_range", "truncate", "rename", "link", "unlink", "mkdir", "rmdir")
 
 
@@ -84,7 +95,10 @@ class Topic:
 
 @dataclass
 class Model:
-    """What is committed: values by topic and partition, in order; each transactional id's last version and holder."""
+    """What is committed: values by topic and partition, in order; each transactional id's last version and holder.
+
+    The value of a deleted record is GONE.
+    """
 
     topics: dict[str, Topic] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
@@ -110,20 +124,20 @@ class Model:
 
 
 def see(log_dir: LogDir) -> dict[str, tuple[dict[str, str], list[list[bytes]]]]:
-    """All that a reader gets; offsets count from 0 without gaps."""
+    """All that a reader gets; offsets count from the log start without gaps."""
     seen = {}
     for name in log_dir.topics():
         described = log_dir.topic(name)
         rows = log_dir.read(name, isolation="read_committed")
         assert rows.equals(log_dir.read(name, isolation="read_uncommitted"))
-        values: list[list[bytes]] = [[] for _ in described.partitions]
+        values = [[GONE] * each.log_start_offset for each in described.partitions]
         for partition, offset, value in zip(
             rows["partition"].to_pylist(), rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True
         ):
             assert offset == len(values[partition])
             values[partition].append(value)
         for each in described.partitions:
-            assert (each.log_start_offset, each.high_watermark) == (0, len(values[each.partition]))
+            assert each.high_watermark == len(values[each.partition])
         seen[name] = (dict(described.configs), values)
     return seen
 
@@ -305,10 +319,27 @@ class RootMachine(RuleBasedStateMachine):
                 config=log_dir.log_config(topic),
                 asked_compression=None,
                 batch_size_bytes=200,
-                clock_ms=lambda: 1_700_000_000_000,
+                clock_ms=lambda: NOW_MS,
                 fs=log_dir._fs,
             )
         return log_dir.commit_staged(staged, transaction=transaction, flush=flush)
+
+    @precondition(lambda self: self.model.topics)
+    @rule(who=writer_numbers, data=st.data())
+    def delete_records(self, who: int, data: st.DataObject) -> None:
+        topic = data.draw(st.sampled_from(sorted(self.model.topics)))
+        partition = data.draw(st.integers(0, len(self.model.topics[topic].partitions) - 1))
+        after = self.model.copy()
+        values = after.topics[topic].partitions[partition]
+        offset = data.draw(st.integers(-1, len(values)))
+        count = len(values) if offset < 0 else offset
+        values[:count] = [GONE] * count
+        where = TopicPartition(topic, partition)
+        self._do(who, lambda log_dir: without_errors(delete_records(log_dir, {where: offset})), after)
+
+    @rule(who=writer_numbers, act=st.sampled_from([apply_retention, merge_segments, reindex]))
+    def maintain(self, who: int, act: Callable[..., Any]) -> None:
+        self._do(who, lambda log_dir: without_errors(act(log_dir, now_ms=NOW_MS)), self.model.copy())
 
     @rule(who=writer_numbers)
     def reopen(self, who: int) -> None:
@@ -329,7 +360,7 @@ class RootMachine(RuleBasedStateMachine):
         values = self.model.topics[topic].partitions[partition]
         start = data.draw(st.integers(0, len(values) + 2))
         end = data.draw(st.integers(start, len(values) + 2))
-        if start > len(values):
+        if start > len(values) or start < values.count(GONE):
             with pytest.raises(OffsetOutOfRangeError):
                 self.reader.read(topic, partition=partition, start_offset=start, end_offset=end, isolation=isolation)
             return
@@ -346,6 +377,10 @@ class RootMachine(RuleBasedStateMachine):
     def whoever_opens_the_root_sees_what_is_committed(self) -> None:
         if hasattr(self, "writers"):
             assert same(see(LogDir.open(self.root)), self.model)
+
+
+def without_errors(reports: list[PartitionReport]) -> None:
+    assert [each.error for each in reports] == [None] * len(reports)
 
 
 def same(seen: dict[str, tuple[dict[str, str], list[list[bytes]]]], model: Model) -> bool:

@@ -1,0 +1,252 @@
+"""What becomes of each batch when a segment is cleaned, and the bytes of those that stay.
+
+    copied      every record stays and no delete horizon is to be set: the same bytes
+    rewritten   some records stay, or a tombstone or marker gets its delete horizon (in place of the base timestamp)
+    emptied     none stays, but the header must: the last batch of a producer that is still active, for its sequence
+                number, and the batch that ends the cleaned range
+    dropped
+
+Base and last offset, producer, leader epoch and codec of a batch never change. Source of the rules:
+org.apache.kafka.storage.internals.log.Cleaner (cleanInto) and MemoryRecords.filterTo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.maintenance import kernels_recopy as kernels
+from pyspark_kafkalog.maintenance.cleaned_transactions import CleanedTransactions
+from pyspark_kafkalog.maintenance.record_chunks import RecordChunk
+from pyspark_kafkalog.record.compression import compress, decompressed_limit_bytes
+from pyspark_kafkalog.record.encode import seal_headers
+from pyspark_kafkalog.record.header import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    DELETE_HORIZON_MASK,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    CompressionType,
+)
+from pyspark_kafkalog.record.kernels_memory import COPY_SLACK_BYTES
+from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry
+
+_KEPT_FLAGS: Final = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRules:
+    """What a pass goes by, beside the offset map. Times in ms.
+
+    `now_ms` is when the pass began; `end_offset` the end of the range that is cleaned, whose last batch stays.
+    `producers` are the active ones by id, as the log's end leaves them.
+    """
+
+    now_ms: int
+    delete_retention_ms: int
+    end_offset: int
+    producers: Mapping[int, ProducerStateEntry] = field(default_factory=dict)
+
+    @property
+    def new_horizon_ms(self) -> int:
+        """The delete horizon that tombstones and markers met for the first time get."""
+        return self.now_ms + self.delete_retention_ms
+
+
+@dataclass(frozen=True, slots=True)
+class BatchVerdicts:
+    """One row a batch of a chunk. `discards`: none of its records may stay, whatever the map says.
+
+    `keeps_empty`: the header stays when no record does. `gives_horizon`: a marker that is to get its delete horizon.
+    """
+
+    discards: NDArray[np.bool_]
+    keeps_empty: NDArray[np.bool_]
+    gives_horizon: NDArray[np.bool_]
+
+
+def judge_batches(chunk: RecordChunk, transactions: CleanedTransactions, rules: RetentionRules) -> BatchVerdicts:
+    """What headers, transactions and producers say about a chunk's batches; chunks come in the log's order."""
+    batches = chunk.batches
+    attributes = batches["attributes"]
+    is_control = (attributes & CONTROL_MASK) != 0
+    has_horizon = (attributes & DELETE_HORIZON_MASK) != 0
+    horizons = batches["base_timestamp_ms"]
+    may_go = transactions.may_go(batches, chunk.records.control_types)
+    discards = may_go & (~is_control | (has_horizon & (horizons <= rules.now_ms)))
+    keeps_empty = _is_last_of_producer(batches, is_control, rules.producers)
+    keeps_empty |= batches["last_offset"] == rules.end_offset - 1
+    return BatchVerdicts(
+        discards=discards,
+        keeps_empty=keeps_empty,
+        gives_horizon=may_go & is_control,
+    )
+
+
+def _is_last_of_producer(
+    batches: NDArray[np.void], is_control: NDArray[np.bool_], producers: Mapping[int, ProducerStateEntry]
+) -> NDArray[np.bool_]:
+    """Whether a batch is the last that an active producer wrote; of one that just has an epoch, a marker with that."""
+    result = np.zeros(len(batches), np.bool_)
+    if not producers:
+        return result
+    ids = batches["producer_id"]
+    for row in np.flatnonzero(np.isin(ids, np.fromiter(producers, np.int64, len(producers)))).tolist():
+        entry = producers[int(ids[row])]
+        if entry.last_offset >= 0:
+            result[row] = int(batches["last_offset"][row]) == entry.last_offset
+        else:
+            result[row] = is_control[row] and int(batches["producer_epoch"][row]) == entry.producer_epoch
+    return result
+
+
+def start_keep(chunk: RecordChunk, verdicts: BatchVerdicts) -> NDArray[np.uint8]:
+    """1 for each record that is still to be judged by the offset map or stays, 0 for those that go with their batch."""
+    counts = np.diff(chunk.records.firsts)
+    return np.repeat(~verdicts.discards, counts).view(np.uint8)
+
+
+def restore_control(chunk: RecordChunk, verdicts: BatchVerdicts, keep: NDArray[np.uint8]) -> None:
+    """Control records have no say in the map: those of markers that stay are kept."""
+    is_control = (chunk.batches["attributes"] & CONTROL_MASK) != 0
+    if is_control.any():
+        keep[np.repeat(is_control & ~verdicts.discards, np.diff(chunk.records.firsts))] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredChunk:
+    """The bytes that stay of a chunk and their batches (BATCH_DTYPE, positions in `data`), with counts of records."""
+
+    data: bytes
+    batches: NDArray[np.void]
+    records_read: int
+    records_kept: int
+
+
+def filter_chunk(
+    chunk: RecordChunk, verdicts: BatchVerdicts, keep: NDArray[np.uint8], rules: RetentionRules
+) -> FilteredChunk:
+    """Write out the batches of a chunk with the records for which `keep` is 1."""
+    batches, records = chunk.batches, chunk.records
+    count = len(batches)
+    kept, tombstones, max_ms, first_ms = (np.empty(count, np.int64) for _ in range(4))
+    kernels.summarize(records.firsts, keep, records.flags, records.timestamps_ms, kept, tombstones, max_ms, first_ms)
+    lacks_horizon = (batches["attributes"] & DELETE_HORIZON_MASK) == 0
+    sets_horizon = lacks_horizon & ((tombstones > 0) | verdicts.gives_horizon) & (kept > 0)
+    is_copied = (kept > 0) & (kept == batches["records_count"]) & ~sets_horizon
+    is_rewritten = (kept > 0) & ~is_copied
+    is_emptied = (kept == 0) & verdicts.keeps_empty
+    pieces: list[tuple[int, bytes | memoryview]] = []  # number of the first batch, then its bytes and those after it
+    table = batches.copy()
+    if is_rewritten.any():
+        horizons = np.where(lacks_horizon, NO_TIMESTAMP, batches["base_timestamp_ms"])
+        horizons[sets_horizon] = rules.new_horizon_ms
+        rows = np.flatnonzero(is_rewritten)
+        table["base_timestamp_ms"][rows] = np.where(horizons[rows] >= 0, horizons[rows], first_ms[rows])
+        table["max_timestamp_ms"][rows] = max_ms[rows]
+        table["records_count"][rows] = kept[rows]
+        attributes = batches["attributes"][rows] & (_KEPT_FLAGS | COMPRESSION_MASK)
+        table["attributes"][rows] = attributes | np.where(horizons[rows] >= 0, DELETE_HORIZON_MASK, 0)
+        pieces += _rewrite(chunk, keep, rows, table)
+    if is_emptied.any():
+        pieces += _empty(np.flatnonzero(is_emptied), table)
+    if is_copied.any():
+        pieces += _copy_runs(chunk, is_copied)
+    pieces.sort(key=lambda piece: piece[0])
+    table = table[is_copied | is_rewritten | is_emptied]
+    sizes = table["size_bytes"]
+    table["position"] = np.cumsum(sizes) - sizes
+    return FilteredChunk(b"".join(data for _, data in pieces), table, records.count, int(kept.sum()))
+
+
+def _copy_runs(chunk: RecordChunk, is_copied: NDArray[np.bool_]) -> list[tuple[int, memoryview]]:
+    """The stored bytes of batches that stay as they are, neighbours in one piece."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], is_copied, [False])).view(np.int8)))
+    starts = chunk.batches["position"] - chunk.position
+    ends = starts + chunk.batches["size_bytes"]
+    data = chunk.data.data
+    return [
+        (first, data[int(starts[first]) : int(ends[after - 1])])
+        for first, after in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    ]
+
+
+def _empty(rows: NDArray[np.int64], table: NDArray[np.void]) -> list[tuple[int, memoryview]]:
+    """Headers alone: no records, no codec, no base timestamp, the largest timestamp as it was."""
+    table["size_bytes"][rows] = RECORD_BATCH_OVERHEAD_BYTES
+    table["records_count"][rows] = 0
+    table["base_timestamp_ms"][rows] = NO_TIMESTAMP
+    table["attributes"][rows] &= _KEPT_FLAGS
+    return _sealed(rows, table, np.empty(len(rows) * RECORD_BATCH_OVERHEAD_BYTES, np.uint8))
+
+
+def _sealed(rows: NDArray[np.int64], table: NDArray[np.void], data: NDArray[np.uint8]) -> list[tuple[int, memoryview]]:
+    """Write the headers of the batches `rows`, which lie back to back in `data`; their bytes."""
+    chosen = table[rows]
+    ends = np.cumsum(chosen["size_bytes"])
+    chosen["position"] = ends - chosen["size_bytes"]
+    seal_headers(data, chosen)
+    table["crc"][rows] = chosen["crc"]
+    view = data.data
+    return [
+        (row, view[start:end])
+        for row, start, end in zip(rows.tolist(), chosen["position"].tolist(), ends.tolist(), strict=True)
+    ]
+
+
+def _rewrite(
+    chunk: RecordChunk, keep: NDArray[np.uint8], rows: NDArray[np.int64], table: NDArray[np.void]
+) -> list[tuple[int, memoryview]]:
+    """The batches `rows` with the records that stay; sizes and CRCs go into `table`, which has all else already."""
+    records = chunk.records
+    section_ends = chunk.sections.addresses + chunk.sections.sizes
+    room = int(chunk.sections.sizes[rows].sum()) + RECORD_BATCH_OVERHEAD_BYTES * len(rows)
+    room += kernels.RECORD_GROWTH_BYTES * int(table["records_count"][rows].sum(dtype=np.int64)) + COPY_SLACK_BYTES
+    out = np.empty(room, np.uint8)
+    sizes = np.empty(len(rows), np.int64)
+    kernels.rewrite(
+        rows,
+        records.firsts,
+        keep,
+        records.starts,
+        records.ends,
+        records.timestamps_ms,
+        section_ends,
+        np.ascontiguousarray(table["base_timestamp_ms"][rows]),
+        out,
+        sizes,
+    )
+    codecs = table["attributes"][rows] & COMPRESSION_MASK
+    if codecs.any():
+        out, sizes = _compress(chunk.file, out, sizes, codecs, table["base_offset"][rows])
+    table["size_bytes"][rows] = sizes
+    return _sealed(rows, table, out[: int(sizes.sum())])
+
+
+def _compress(
+    file: str, plain: NDArray[np.uint8], sizes: NDArray[np.int64], codecs: NDArray[np.int16], offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The same batches with their records compressed, each with its codec."""
+    header = bytes(RECORD_BATCH_OVERHEAD_BYTES)
+    parts: list[bytes | memoryview] = []
+    start = 0
+    compressed_sizes = np.empty(len(sizes), np.int64)
+    for i, (size, codec) in enumerate(zip(sizes.tolist(), codecs.tolist(), strict=True)):
+        body = plain[start + RECORD_BATCH_OVERHEAD_BYTES : start + size]
+        payload = compress(CompressionType(codec), body)
+        if len(body) > decompressed_limit_bytes(len(payload)):
+            raise InvalidRecordError(
+                f"{file}: what stays of the batch at offset {int(offsets[i])} would shrink from {len(body)} to "
+                f"{len(payload)} bytes, which no reader here would unfold again"
+            )
+        parts += (header, payload)
+        compressed_sizes[i] = RECORD_BATCH_OVERHEAD_BYTES + len(payload)
+        start += size
+    return np.frombuffer(bytearray().join(parts), np.uint8), compressed_sizes

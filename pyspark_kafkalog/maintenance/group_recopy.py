@@ -1,0 +1,129 @@
+"""Copying what stays of a group of segments into one new segment, `<base>.log.cleaned` with its indexes.
+
+Offset and time index are those that a segment gets which is appended to; the transaction index holds the aborted
+transactions whose data has just been met. The file's modification time is that of the group's last segment. A crash
+leaves `.cleaned` files, which the next run or a starting broker removes. Source of the rules: Cleaner.cleanSegments.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyspark_kafkalog.maintenance.batch_filter import (
+    FilteredChunk,
+    RetentionRules,
+    filter_chunk,
+    judge_batches,
+    restore_control,
+    start_keep,
+)
+from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
+from pyspark_kafkalog.maintenance.cleaned_transactions import CleanedTransactions
+from pyspark_kafkalog.maintenance.record_chunks import RecordChunk
+from pyspark_kafkalog.maintenance.survivors import LogPart, Survivors, keeps_tombstones
+from pyspark_kafkalog.storage.append_plan import SegmentCounters
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.log_segment import LogSegment
+from pyspark_kafkalog.storage.names import CLEANED_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCounts:
+    """Bytes and records read and kept."""
+
+    bytes_read: int = 0
+    bytes_kept: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+
+    def plus(self, other: CopyCounts) -> CopyCounts:
+        return CopyCounts(
+            self.bytes_read + other.bytes_read,
+            self.bytes_kept + other.bytes_kept,
+            self.records_read + other.records_read,
+            self.records_kept + other.records_kept,
+        )
+
+
+def transactions_at(part: LogPart, groups: Iterable[Sequence[ClosedSegment]]) -> list[CleanedTransactions]:
+    """The state of transactions at the start of each group, for copying groups side by side; reads the log once."""
+    state = CleanedTransactions.of(part.aborted)
+    starts = []
+    for group in groups:
+        starts.append(state.copy())
+        for segment in group:
+            for chunk in part.chunks(segment):
+                state.may_go(chunk.batches, chunk.records.control_types)
+    return starts
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCopier:
+    """Copies the groups of one log, in order: `transactions` goes from one to the next.
+
+    Groups can be copied side by side too, each by a copier with the transactions as they are at its start and survivors
+    that have been noted. What is copied is swapped in one group after the other, the first one first.
+    """
+
+    part: LogPart
+    survivors: Survivors
+    rules: RetentionRules
+    transactions: CleanedTransactions
+    config: LogConfig
+    fs: FileSystem
+
+    def copy(self, group: Sequence[ClosedSegment]) -> CopyCounts:
+        """Write the new segment, on disk when this returns; it is not in use before it is swapped in.
+
+        When it raises, what it has written goes.
+        """
+        segment = LogSegment(
+            self.part.directory,
+            group[0].base_offset,
+            self.config,
+            fs=self.fs,
+            created_ms=self.rules.now_ms,
+            suffix=CLEANED_SUFFIX,
+        )
+        try:
+            segment.create()
+            segment.set_counters(SegmentCounters(max_timestamp_offset=segment.base_offset))
+            counts = CopyCounts()
+            for source in group:
+                counts = counts.plus(self._copy_segment(source, segment))
+            segment.become_inactive()
+            segment.flush()
+            segment.close_files()
+        except BaseException:
+            segment.delete()
+            raise
+        modified_ns = group[-1].modified_ns
+        os.utime(segment.log_path, ns=(modified_ns, modified_ns))
+        return counts
+
+    def _copy_segment(self, source: ClosedSegment, segment: LogSegment) -> CopyCounts:
+        counts = CopyCounts()
+        for number, chunk in enumerate(self.part.chunks(source)):
+            filtered = self._filter(source, number, chunk)
+            if len(filtered.batches):
+                self.part.throttle.take(len(filtered.data))
+                self.fs.pwrite_all(segment.fd, filtered.data, segment.size_bytes)
+                segment.set_counters(segment.index_batches(filtered.batches, segment.counters()))
+            for transaction in self.transactions.take_retained():
+                segment.txn_index.append(transaction)
+            counts = counts.plus(
+                CopyCounts(chunk.stored_bytes, len(filtered.data), filtered.records_read, filtered.records_kept)
+            )
+        return counts
+
+    def _filter(self, source: ClosedSegment, number: int, chunk: RecordChunk) -> FilteredChunk:
+        verdicts = judge_batches(chunk, self.transactions, self.rules)
+        keep = np.ascontiguousarray(start_keep(chunk, verdicts))
+        self.survivors.drop(source, number, chunk, keeps_tombstones(chunk, self.rules.now_ms), keep)
+        restore_control(chunk, verdicts, keep)
+        return filter_chunk(chunk, verdicts, keep, self.rules)

@@ -1,0 +1,75 @@
+"""Which closed segments are joined: neighbours, small ones, as far as Kafka's limits for one segment go.
+
+A small segment has less than half of segment.bytes. Joined they stay within segment.bytes, within segment.index.bytes
+for either index, and within 2^31 offsets. What a group adds to its largest segment must be half of that at least: else
+a segment that grows by every run would be copied again and again. No group reaches over a boundary, such as the point
+up to which the log has been cleaned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.storage.index_rows import OFFSET_ENTRY, TIME_ENTRY
+from pyspark_kafkalog.storage.log_config import LogConfig
+
+_RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedSegment:
+    """A closed segment: offsets [base_offset, next_base_offset), sizes of its files in bytes, modification time."""
+
+    base_offset: int
+    next_base_offset: int
+    size_bytes: int
+    offset_index_bytes: int
+    time_index_bytes: int
+    modified_ms: int
+
+
+def plan_merge(
+    segments: Sequence[ClosedSegment], config: LogConfig, *, boundaries: Collection[int] = ()
+) -> list[tuple[ClosedSegment, ...]]:
+    """Groups of two and more neighbours of `segments`, which come in order, each group to become one segment.
+
+    A group ends where a segment begins at or above an offset of `boundaries` that the ones before it began below.
+    """
+    groups: list[tuple[ClosedSegment, ...]] = []
+    group: list[ClosedSegment] = []
+    for segment in segments:
+        if group and not _may_join(group, segment, config, boundaries):
+            groups.append(tuple(group))
+            group = []
+        if 2 * segment.size_bytes < config.segment_bytes:
+            group.append(segment)
+        elif group:
+            groups.append(tuple(group))
+            group = []
+    if group:
+        groups.append(tuple(group))
+    return [each for each in groups if _is_worth_it(each)]
+
+
+def _may_join(
+    group: Sequence[ClosedSegment], segment: ClosedSegment, config: LogConfig, boundaries: Collection[int]
+) -> bool:
+    first, last = group[0], group[-1]
+    joined = [*group, segment]
+    # Building an index anew may place an entry more for each segment than the indexes of the parts have.
+    offset_index_bytes = sum(each.offset_index_bytes + OFFSET_ENTRY.itemsize for each in joined)
+    time_index_bytes = sum(each.time_index_bytes + TIME_ENTRY.itemsize for each in joined)
+    return (
+        last.next_base_offset == segment.base_offset
+        and sum(each.size_bytes for each in joined) <= config.segment_bytes
+        and max(offset_index_bytes, time_index_bytes) <= config.segment_index_bytes
+        and segment.next_base_offset - 1 - first.base_offset <= _RELATIVE_OFFSET_MAX
+        and not any(last.base_offset < boundary <= segment.base_offset for boundary in boundaries)
+    )
+
+
+def _is_worth_it(group: Sequence[ClosedSegment]) -> bool:
+    largest_bytes = max(each.size_bytes for each in group)
+    return len(group) > 1 and 2 * sum(each.size_bytes for each in group) >= 3 * largest_bytes

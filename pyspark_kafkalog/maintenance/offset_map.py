@@ -1,0 +1,120 @@
+"""The cleaner's map from a key to its latest offset, at a fixed size: 24 bytes an entry, hash and offset.
+
+The keys themselves are not kept. A map takes part of the keys, a *shard*: those whose hash ends in certain bits. It
+begins as one with all keys; when it is full its shard is halved, as often as it takes, and the other halves are what
+further maps must take. So one cleaning needs as many passes as the keys need maps, and no second one.
+
+In memory only; nothing of it outlives a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.maintenance import kernels_offset_map as kernels
+from pyspark_kafkalog.maintenance.record_chunks import IndexedRecords
+
+ENTRY_BYTES: Final = 24
+_SLOTS_MAX: Final = 0xFFFFFFFF  # a slot is chosen by 32 bits of the hash
+_SHARD_BITS_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The keys whose hash's second half ends in the lowest `bits` bits of `value`; no bits: all keys."""
+
+    bits: int = 0
+    value: int = 0
+
+    @property
+    def mask(self) -> int:
+        return (1 << self.bits) - 1
+
+    def halves(self) -> tuple[Shard, Shard]:
+        """The two shards that make up this one."""
+        return Shard(self.bits + 1, self.value), Shard(self.bits + 1, self.value | 1 << self.bits)
+
+
+ALL_KEYS: Final = Shard()
+
+
+class OffsetMap:
+    """Latest offset by key for one shard; memory for it is set aside once and used again after `clear`.
+
+    `latest_offset` is the last offset whose record the map knows about, -1 for none: records above it are not judged.
+    """
+
+    def __init__(self, buffer_bytes: int, load_factor: float) -> None:
+        slots = min(buffer_bytes // ENTRY_BYTES, _SLOTS_MAX)
+        self.entries_max = min(int(slots * load_factor), slots - 1)
+        if self.entries_max < 1:
+            raise InvalidOptionError(
+                f"a dedupe buffer of {buffer_bytes} bytes with a load factor of {load_factor} holds no key; "
+                "set log.cleaner.dedupe.buffer.size higher"
+            )
+        self._table = np.zeros(slots * kernels.ENTRY_WORDS, np.uint64)
+        self.entries = 0
+        self.latest_offset = -1
+        self.shard = ALL_KEYS
+
+    @property
+    def utilization(self) -> float:
+        """How full the map is, 0 to 1."""
+        return self.entries * kernels.ENTRY_WORDS / len(self._table)
+
+    def clear(self, shard: Shard = ALL_KEYS) -> None:
+        """Forget all keys and take those of `shard` from now on."""
+        if self.entries:
+            self._table[:] = 0
+        self.entries = 0
+        self.latest_offset = -1
+        self.shard = shard
+
+    def put(self, records: IndexedRecords) -> Iterator[Shard]:
+        """Take in the records in order of offsets; gives each half of its keys that the map has to leave to others."""
+        row = 0
+        while True:
+            row, self.entries = kernels.put_rows(
+                self._table,
+                self.entries,
+                self.entries_max,
+                self.shard.mask,
+                self.shard.value,
+                records.hashes,
+                records.second_hashes,
+                records.offsets,
+                records.flags,
+                row,
+            )
+            if row == records.count:
+                return
+            yield self._halve()
+
+    def _halve(self) -> Shard:
+        if self.shard.bits == _SHARD_BITS_MAX:
+            raise AssertionError("hashes that agree in 32 bits fill a map")
+        self.shard, other = self.shard.halves()
+        self.entries = kernels.narrow(self._table, self.shard.mask, self.shard.value)
+        return other
+
+    def drop(self, records: IndexedRecords, keeps_tombstones: NDArray[np.uint8], keep: NDArray[np.uint8]) -> None:
+        """Set keep[i] to 0 for the records of the map's shard that are not to stay; see `kernels.drop_rows`."""
+        kernels.drop_rows(
+            self._table,
+            self.shard.mask,
+            self.shard.value,
+            self.latest_offset,
+            records.hashes,
+            records.second_hashes,
+            records.offsets,
+            records.flags,
+            records.firsts,
+            keeps_tombstones,
+            keep,
+        )

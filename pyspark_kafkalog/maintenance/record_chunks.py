@@ -1,0 +1,162 @@
+"""A segment's records as the cleaner sees them: where each lies, its offset, its time, the hash of its key.
+
+Segments are read in chunks of whole batches, checked and decompressed, so memory is bounded whatever a segment's size.
+A chunk's arrays are good until the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.maintenance import kernels_offset_map as kernels
+from pyspark_kafkalog.record.decode import check_counts, record_fault
+from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
+from pyspark_kafkalog.record.kernels_decode import NO_FAULT, STATE_SIZE
+from pyspark_kafkalog.record.sections import LogBytes, Sections, open_sections
+from pyspark_kafkalog.storage.segment_reader import SegmentReader
+
+#: Decompressed bytes of records held at a time, but never less than one batch.
+CHUNK_BYTES: Final = 8 << 20
+_SCRATCH_SLACK_BYTES: Final = 1 << 20
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedRecords:
+    """Records of some batches: row i of each array is one record, in order of offsets.
+
+    `firsts` int64[batches + 1]: first row of each batch. `starts`, `ends`: addresses. `flags`: HAS_KEY, HAS_VALUE; the
+    hashes mean nothing without a key. `control_types`: one a batch, see kernels_offset_map.
+    """
+
+    firsts: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    timestamps_ms: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    second_hashes: NDArray[np.uint64]
+    flags: NDArray[np.uint8]
+    control_types: NDArray[np.int16]
+
+    @property
+    def count(self) -> int:
+        return len(self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChunk:
+    """Batches of one file, with their records. `data` holds the batches as stored, from byte `position` of the file."""
+
+    file: str
+    data: NDArray[np.uint8]
+    position: int
+    sections: Sections
+    records: IndexedRecords
+
+    @property
+    def batches(self) -> NDArray[np.void]:
+        """The batches' headers, BATCH_DTYPE."""
+        return self.sections.batches
+
+    @property
+    def stored_bytes(self) -> int:
+        return int(self.batches["size_bytes"].sum())
+
+
+def read_record_chunks(
+    directory: Path,
+    base_offset: int,
+    *,
+    start_offset: int,
+    limit_offset: int | None,
+    seed: NDArray[np.uint64],
+    before_read: Callable[[int], None],
+) -> Iterator[RecordChunk]:
+    """All batches of the segment at `base_offset` that reach `start_offset` or above, control batches too.
+
+    `limit_offset` is the base offset of the segment after it. `before_read` is told how many bytes are to come, and may
+    wait. Raises DiskFormatError for damage, FileNotFoundError when the segment has gone.
+    """
+    scratch = np.empty(CHUNK_BYTES + _SCRATCH_SLACK_BYTES, np.uint8)
+    with SegmentReader(directory, base_offset) as segment:
+        position = segment.position_for_offset(start_offset) if start_offset > base_offset else 0
+        for run in segment.runs(position, start_offset=start_offset, end_offset=_OFFSET_MAX, limit_offset=limit_offset):
+            batches = _without_codec_of_empty(run.batches)
+            log = LogBytes.of(run.data, batches, run.position, run.file, check_crcs=False)
+            first = 0
+            while first < len(batches):
+                sections = open_sections(log, batches[first:], max_bytes=CHUNK_BYTES, scratch=scratch)
+                first += len(sections.batches)
+                before_read(int(sections.batches["size_bytes"].sum()))
+                yield RecordChunk(run.file, run.data, run.position, sections, _index(sections, seed, run.file))
+
+
+def _without_codec_of_empty(batches: NDArray[np.void]) -> NDArray[np.void]:
+    """A batch of a header alone has nothing to unfold, whatever its codec bits say."""
+    is_bare = batches["size_bytes"] == RECORD_BATCH_OVERHEAD_BYTES
+    is_odd = is_bare & ((batches["attributes"] & COMPRESSION_MASK) != 0)
+    if not is_odd.any():
+        return batches
+    result: NDArray[np.void] = batches.copy()
+    result["attributes"][is_odd] &= ~np.int16(COMPRESSION_MASK)
+    return result
+
+
+def _index(sections: Sections, seed: NDArray[np.uint64], file: str) -> IndexedRecords:
+    check_counts(sections, file)
+    batches = sections.batches
+    firsts = np.zeros(len(batches) + 1, np.int64)
+    np.cumsum(batches["records_count"], dtype=np.int64, out=firsts[1:])
+    rows = int(firsts[-1])
+    records = IndexedRecords(
+        firsts=firsts,
+        starts=np.empty(rows, np.int64),
+        ends=np.empty(rows, np.int64),
+        offsets=np.empty(rows, np.int64),
+        timestamps_ms=np.empty(rows, np.int64),
+        hashes=np.empty(rows, np.uint64),
+        second_hashes=np.empty(rows, np.uint64),
+        flags=np.empty(rows, np.uint8),
+        control_types=np.empty(len(batches), np.int16),
+    )
+    state = np.zeros(STATE_SIZE, np.int64)
+    fault = kernels.index_records(
+        sections.addresses,
+        sections.sizes,
+        batches,
+        seed,
+        records.starts,
+        records.ends,
+        records.offsets,
+        records.timestamps_ms,
+        records.hashes,
+        records.second_hashes,
+        records.flags,
+        records.control_types,
+        state,
+    )
+    if fault != NO_FAULT:
+        raise record_fault(fault, state, batches, file)
+    _check_control_keys(records, batches, file)
+    return records
+
+
+def _check_control_keys(records: IndexedRecords, batches: NDArray[np.void], file: str) -> None:
+    bad = np.flatnonzero(records.control_types == kernels.BAD_CONTROL_KEY)
+    if len(bad):
+        batch = batches[bad[0]]
+        codec = int(batch["attributes"]) & COMPRESSION_MASK
+        raise CorruptRecordError(
+            file=file,
+            position=int(batch["position"]) + RECORDS_AT,
+            expected=f"a control record's key of at least 4 bytes in the batch at offset {int(batch['base_offset'])}",
+            found="a shorter one, or one of a version below 0" + (", after decompression" if codec else ""),
+        )

@@ -1,0 +1,228 @@
+"""Reindex: offset, time and transaction indexes and producer snapshots, made anew from the `.log` files.
+
+Every segment is read once, from the first on, with the state of its producers. Index files that are not what the `.log`
+gives are replaced, each in one step. A producer snapshot that can be read is kept, and believed: it may know producers
+whose records are gone. A missing or damaged one is written anew from the snapshot before it and the batches between.
+The `.log` files are never changed: a damaged one is told of, and its indexes end before the damage.
+
+What is at the end of the active segment, past the last commit, is left to the next writer, who cuts it. A kill leaves
+some files old and some new, each of them whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, UnknownTopicError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
+from pyspark_kafkalog.metadata.own_root import OwnRoot
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.storage.index_rebuild import RebuiltIndexes, read_indexes
+from pyspark_kafkalog.storage.listing import list_base_offsets
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.names import (
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    parse_segment_file,
+    segment_file,
+)
+from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry, encode_snapshot, read_snapshot
+from pyspark_kafkalog.storage.producer_state import ProducerStateManager, java_hash_order, list_snapshots
+
+_LOG: Final = logging.getLogger(__name__)
+
+ACTION: Final = "reindex"
+
+
+def reindex(
+    log_dir: LogDir,
+    *,
+    topics: Collection[str] | None = None,
+    partitions: Collection[TopicPartition] | None = None,
+    now_ms: int | None = None,
+    dry_run: bool = False,
+) -> list[PartitionReport]:
+    """Rebuild what is missing, damaged or wrong in all topics, in `topics`, or in `partitions`; a report a partition.
+
+    `files_written` of a report counts the files replaced or, with `dry_run`, those that would be. Damage in a `.log` is
+    the report's error; what could be rebuilt has been all the same. A partition that another run has is left to it.
+    Raises ReadOnlyLogDirError for a broker's directory, UnknownTopicError.
+    """
+    root = log_dir.own_root()
+    root.refresh()
+    now_ms = root.clock() if now_ms is None else now_ms
+    chosen = root.partitions(topics) if partitions is None else partitions
+    return [_reindex_partition(root, where, now_ms, dry_run) for where in sorted(chosen)]
+
+
+def _reindex_partition(root: OwnRoot, where: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
+    began = time.perf_counter()
+    root.refresh()
+    image = root.store.image
+    work = _Reindexing(
+        root,
+        where,
+        image.topic(where.topic).topic_id,
+        image.partition(where.topic, where.partition).state,
+        root.log_config(where.topic),
+        now_ms,
+        dry_run,
+    )
+    try:
+        if dry_run:
+            work.go()
+        elif work.directory.is_dir():
+            with partition_lock(work.directory, fs=root.fs) as is_mine:
+                if not is_mine:
+                    return left_to_another_run(where, ACTION)
+                work.go()
+    except (KafkalogError, OSError) as failure:
+        _LOG.warning("%s: reindexing failed: %s", where, failure)
+        work.errors.append(failure)
+    return PartitionReport(
+        topic=where.topic,
+        partition=where.partition,
+        action=ACTION,
+        bytes_read=work.bytes_read,
+        bytes_kept=work.bytes_read,
+        files_written=len(work.written),
+        seconds=time.perf_counter() - began,
+        error="; ".join(map(str, work.errors)) or None,
+    )
+
+
+@dataclass(slots=True)
+class _Reindexing:
+    """The work on one partition, whose state was `state` when it began."""
+
+    root: OwnRoot
+    topic_partition: TopicPartition
+    topic_id: str
+    state: LogState
+    config: LogConfig
+    now_ms: int
+    dry_run: bool
+    bytes_read: int = 0
+    written: set[Path] = field(default_factory=set)
+    errors: list[Exception] = field(default_factory=list)
+
+    @property
+    def directory(self) -> Path:
+        return self.root.path / str(self.topic_partition)
+
+    def go(self) -> None:
+        if not self.directory.is_dir():
+            return
+        if not self.dry_run:
+            SwapTarget(self.root, self.topic_partition, self.topic_id, self.config, self.now_ms).finish()
+        bases = [base for base in list_base_offsets(self.directory) if base <= self.state.active_base_offset]
+        producers = self._no_producers()
+        for base_offset in bases:
+            producers = self._producers_at(base_offset, producers, is_first=base_offset == bases[0])
+            is_active = base_offset == self.state.active_base_offset
+            rebuilt = read_indexes(
+                self.directory,
+                base_offset,
+                self.config,
+                producers,
+                size_bytes=self.state.active_size_bytes if is_active else None,
+                is_closed=not is_active,
+            )
+            self.bytes_read += rebuilt.size_bytes
+            if rebuilt.valid_bytes < rebuilt.size_bytes:
+                self.errors.append(_damaged(self.directory, base_offset, rebuilt))
+            self._replace_indexes(base_offset, rebuilt)
+        self._remove_damaged_snapshots()
+
+    def _no_producers(self) -> ProducerStateManager:
+        expiration_ms = self.root.broker_config().producer_id_expiration_ms
+        return ProducerStateManager(self.directory, expiration_ms=expiration_ms, fs=self.root.fs)
+
+    def _producers_at(self, base_offset: int, so_far: ProducerStateManager, *, is_first: bool) -> ProducerStateManager:
+        """The producers' state at a segment's beginning: its snapshot's, or else `so_far`, which then becomes one."""
+        path = segment_file(self.directory, base_offset, PRODUCER_SNAPSHOT_SUFFIX)
+        entries = _read_entries(path)
+        if entries is not None:
+            producers = self._no_producers()
+            producers.begin_at(base_offset, entries, self.now_ms)
+            return producers
+        so_far.end_offset = base_offset
+        # Nobody reads one at or below the log start, and of the first segment's beginning nothing is known.
+        if not is_first and base_offset > self.state.log_start_offset:
+            so_far.remove_expired(self.now_ms)
+            snapshot = encode_snapshot(state.entry() for state in java_hash_order(so_far.producers))
+            self._replace({path: snapshot})
+        return so_far
+
+    def _replace_indexes(self, base_offset: int, rebuilt: RebuiltIndexes) -> None:
+        """Replace the index files that differ, in one step each; an empty transaction index is no file."""
+        changed: dict[Path, bytes | None] = {}
+        for suffix, content in rebuilt.files().items():
+            path = segment_file(self.directory, base_offset, suffix)
+            wanted = content if content or suffix != TXN_INDEX_SUFFIX else None
+            if _content(path, len(content)) != wanted:
+                changed[path] = wanted
+        self._replace(changed)
+
+    def _remove_damaged_snapshots(self) -> None:
+        """Snapshots that could not be made anew, as nothing says what they held."""
+        paths = [segment_file(self.directory, at, PRODUCER_SNAPSHOT_SUFFIX) for at in list_snapshots(self.directory)]
+        self._replace({path: None for path in paths if _read_entries(path) is None})
+
+    def _replace(self, files: Mapping[Path, bytes | None]) -> None:
+        """Write files, remove those with None, while the log is still the one that was read; count them."""
+        if not files:
+            return
+        self.written.update(files)
+        if self.dry_run:
+            return
+        with root_lock(self.root.path, fs=self.root.fs):
+            topic = self.root.store.refresh().topics.get(self.topic_partition.topic)
+            if topic is None or topic.topic_id != self.topic_id:
+                raise UnknownTopicError(f"topic {self.topic_partition.topic!r} was deleted meanwhile")
+            state = topic.partitions[self.topic_partition.partition].state
+            for path, content in files.items():
+                parsed = parse_segment_file(path.name)
+                if state != self.state and (parsed is None or parsed[0] >= self.state.active_base_offset):
+                    self.written.discard(path)  # a writer has been at the active segment, and looked after its indexes
+                elif content is None:
+                    self.root.fs.unlink_if_there(path)
+                else:
+                    self.root.fs.write_file_atomic(path, content, durable=False)
+
+
+def _read_entries(path: Path) -> tuple[ProducerStateEntry, ...] | None:
+    try:
+        return read_snapshot(path)
+    except (FileNotFoundError, CorruptIndexError):
+        return None
+
+
+def _content(path: Path, size_bytes: int) -> bytes | None:
+    """The file's bytes, None when there is none; of one that is longer than `size_bytes` no more than tells so."""
+    try:
+        with path.open("rb") as file:
+            return file.read(size_bytes + 1)
+    except FileNotFoundError:
+        return None
+
+
+def _damaged(directory: Path, base_offset: int, rebuilt: RebuiltIndexes) -> CorruptRecordError:
+    return CorruptRecordError(
+        file=str(segment_file(directory, base_offset, LOG_SUFFIX)),
+        position=rebuilt.valid_bytes,
+        expected=f"batches up to byte {rebuilt.size_bytes}",
+        found="a damaged or torn batch",
+        advice="restore the file from a copy; its indexes end here",
+    )

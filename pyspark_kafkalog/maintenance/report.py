@@ -1,0 +1,44 @@
+"""What a maintenance run did to one partition, for the JSON line that tells of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark_kafkalog.storage.names import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport:
+    """One partition's outcome. `error` None: it went well. `log_start_offset` afterwards, where that is the matter.
+
+    The cleaner tells too how dirty the log was, from where to where, how much of the bytes read was written again, into
+    how many parts the keys had to be divided, and where it did nothing, why (`skipped`).
+    """
+
+    topic: str
+    partition: int
+    action: str
+    bytes_read: int = 0
+    bytes_kept: int = 0
+    bytes_dropped: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    records_dropped: int = 0
+    segments_dropped: int = 0
+    files_written: int = 0
+    log_start_offset: int | None = None
+    recopy_percent: float | None = None
+    dirty_percent: float | None = None
+    first_dirty_offset: int | None = None
+    first_uncleanable_offset: int | None = None
+    key_shards: int | None = None
+    skipped: str | None = None
+    seconds: float = 0.0
+    error: str | None = None
+
+
+def left_to_another_run(where: TopicPartition, action: str) -> PartitionReport:
+    """The report of a partition whose maintenance lock somebody else has."""
+    return PartitionReport(
+        topic=where.topic, partition=where.partition, action=action, skipped="another run has the partition"
+    )

@@ -1,0 +1,231 @@
+"""Retention: old segments go, by age, by size and below the log start, as Kafka's brokers take them.
+
+For some partitions at a time, each under its maintenance lock (a partition that another run has is left to it):
+
+    plan from the image, the directory and the time indexes (retention_plan.py)
+    move the log starts up in one commit; where the active segment goes too, an empty one begins at the log end
+    rename the files below to `.deleted` (below_log_start.py)
+    remove what was renamed file.delete.delay.ms ago or earlier
+
+From the commit on no reader is told of the records; one that was planned before may still read them, or finds that they
+are gone (OffsetOutOfRangeError). A crash at any step leaves what the next run finishes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.below_log_start import note_log_starts, put_aside_below_log_start
+from pyspark_kafkalog.maintenance.deleted_files import remove_deleted_files
+from pyspark_kafkalog.maintenance.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.retention_plan import RetentionPlan, StoredSegment, plan_retention
+from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
+from pyspark_kafkalog.maintenance.stored_segments import largest_timestamp_ms, stored_segments
+from pyspark_kafkalog.metadata.log_starts import LogStartMove, move_log_starts
+from pyspark_kafkalog.metadata.own_root import OwnRoot
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.names import TopicPartition
+
+_LOG: Final = logging.getLogger(__name__)
+
+ACTION: Final = "retention"
+#: Partitions that one commit covers, and whose locks, a descriptor each, are held meanwhile.
+_PARTITIONS_A_COMMIT: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One partition before its commit."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    state: LogState
+    config: LogConfig
+    segments: Sequence[StoredSegment]
+    plan: RetentionPlan
+
+    @property
+    def dropped_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.segments[: self.plan.deleted_count])
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.segments[self.plan.deleted_count :])
+
+    @property
+    def move(self) -> LogStartMove | None:
+        """What is to be committed; None when the log start stays."""
+        if self.plan.log_start_offset == self.state.log_start_offset and not self.plan.rolls:
+            return None
+        return LogStartMove(
+            topic_partition=self.topic_partition,
+            topic_id=self.topic_id,
+            log_start_offset=self.plan.log_start_offset,
+            rolls_from=self.state if self.plan.rolls else None,
+        )
+
+
+def apply_retention(
+    log_dir: LogDir,
+    *,
+    topics: Collection[str] | None = None,
+    now_ms: int | None = None,
+    dry_run: bool = False,
+    partitions: Collection[TopicPartition] | None = None,
+) -> list[PartitionReport]:
+    """Apply retention to all topics, to `topics`, or to `partitions`; one report a partition.
+
+    `now_ms` is the time to go by, the clock's by default. With `dry_run` nothing changes: reports tell what would. A
+    partition's failure is told in its report, the others go on. Raises ReadOnlyLogDirError for a broker's directory,
+    UnknownTopicError.
+    """
+    root = log_dir.own_root()
+    root.refresh()
+    run = _Run(root, root.clock() if now_ms is None else now_ms, dry_run)
+    chosen = sorted(root.partitions(topics) if partitions is None else partitions)
+    reports: list[PartitionReport] = []
+    for at in range(0, len(chosen), _PARTITIONS_A_COMMIT):
+        reports += run.apply(chosen[at : at + _PARTITIONS_A_COMMIT])
+    return reports
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """One partition while the run goes on."""
+
+    topic_partition: TopicPartition
+    is_mine: bool = False
+    planned: _Planned | None = None
+    moved: LogState | None = None
+    error: Exception | None = None
+    seconds: float = 0.0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A step of the work: its time counts, and an error ends this partition's work alone."""
+        began = time.perf_counter()
+        try:
+            yield
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("%s: retention failed: %s", self.topic_partition, error)
+            self.error = error
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    root: OwnRoot
+    now_ms: int
+    dry_run: bool
+
+    def apply(self, chosen: Sequence[TopicPartition]) -> list[PartitionReport]:
+        """Plan, commit once, clean up."""
+        with ExitStack() as locks:
+            works = [_Work(each) for each in chosen]
+            for work in works:
+                with work.step():
+                    work.is_mine = self.dry_run or self._take(work.topic_partition, locks)
+            self.root.refresh()
+            for work in works:
+                if work.is_mine:
+                    with work.step():
+                        work.planned = self._plan(work.topic_partition)
+            if not self.dry_run:
+                self._commit(works)
+                self._clean_up(works)
+        return [_report(work) for work in works]
+
+    def _take(self, where: TopicPartition, locks: ExitStack) -> bool:
+        """Take the partition's maintenance lock; False when somebody else has it."""
+        directory = self.root.path / str(where)
+        return not directory.is_dir() or locks.enter_context(partition_lock(directory, fs=self.root.fs))
+
+    def _plan(self, where: TopicPartition) -> _Planned:
+        topic = self.root.store.image.topic(where.topic)
+        state = self.root.store.image.partition(where.topic, where.partition).state
+        directory = self.root.path / str(where)
+        config = self.root.log_config(where.topic)
+        if not self.dry_run and directory.is_dir():
+            SwapTarget(self.root, where, topic.topic_id, config, self.now_ms).finish()
+        segments = stored_segments(directory, state)
+        plan = plan_retention(
+            segments,
+            lambda segment: largest_timestamp_ms(directory, segment, state),
+            config,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+            now_ms=self.now_ms,
+        )
+        if plan.future_base_offset is not None:
+            _LOG.warning(
+                "%s: the segment at %d has timestamps in the future, so retention.ms does not take it",
+                where,
+                plan.future_base_offset,
+            )
+        return _Planned(where, topic.topic_id, state, config, segments, plan)
+
+    def _commit(self, works: Sequence[_Work]) -> None:
+        """One commit for all whose log start moves; what keeps it from being made is the error of each of them."""
+        moving = {work: work.planned.move for work in works if work.planned is not None and work.planned.move}
+        if not moving:
+            return
+        try:
+            moved = move_log_starts(self.root, [move for move in moving.values() if move], operation=ACTION)
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("retention was not committed: %s", error)
+            for work in moving:
+                work.error = error
+            return
+        for work, each in zip(moving, moved, strict=True):
+            work.error = each.error
+            work.moved = each.after
+
+    def _clean_up(self, works: Sequence[_Work]) -> None:
+        """What the image says is gone goes, whichever run has committed that."""
+        first_bases: dict[TopicPartition, int] = {}
+        for work in works:
+            if work.planned is None or work.error is not None:
+                continue
+            where, config = work.topic_partition, work.planned.config
+            directory = self.root.path / str(where)
+            with work.step():
+                first_base = put_aside_below_log_start(self.root, where, work.planned.topic_id, now_ms=self.now_ms)
+                if first_base is not None:
+                    first_bases[where] = first_base
+                    remove_deleted_files(
+                        directory, now_ms=self.now_ms, delay_ms=config.file_delete_delay_ms, fs=self.root.fs
+                    )
+        try:
+            note_log_starts(self.root, first_bases)
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("the log starts are not told to Kafka: %s", error)
+
+
+def _report(work: _Work) -> PartitionReport:
+    planned, where = work.planned, work.topic_partition
+    if not work.is_mine and work.error is None:
+        return left_to_another_run(where, ACTION)
+    if planned is None or work.error is not None:
+        return PartitionReport(
+            topic=where.topic, partition=where.partition, action=ACTION, seconds=work.seconds, error=str(work.error)
+        )
+    return PartitionReport(
+        topic=where.topic,
+        partition=where.partition,
+        action=ACTION,
+        bytes_kept=planned.kept_bytes,
+        bytes_dropped=planned.dropped_bytes,
+        segments_dropped=planned.plan.deleted_count,
+        log_start_offset=planned.plan.log_start_offset if work.moved is None else work.moved.log_start_offset,
+        seconds=work.seconds,
+    )

@@ -1,0 +1,193 @@
+"""Putting one rewritten segment in the place of the old ones it was made from, for readers and crashes alike.
+
+    1  <base>.log.cleaned, .index.cleaned, …    written and on disk; a crash: they go
+    2  renamed to <base>.log.swap, …            the last of these renames decides; a crash before: they go
+    3  a second name of each takes the place of <base>.log, then of its indexes
+    4  the other old segments, .log first, are renamed to `.deleted`
+    5  the `.swap` names go, the .log's first
+
+Names are made durable between the steps. A reader never finds a hole: from 3 on the new segment has what the old ones
+had, from 4 on their names are gone. Between 3 and 5 the new segment reaches past the base offsets of old ones that
+still have their names; as long as there is a `.log.swap`, a reader takes its batches for what they are and goes on
+behind them.
+
+After a crash between 2 and 5 `finish_swaps`, or a starting broker, goes on: whatever begins within what the swap file
+holds is replaced by it. Kafka does 4 before 3, which leaves a hole for those who read without its lock; both orders go
+through states that its loader takes (LocalLog.replaceSegments, LogLoader in org.apache.kafka.storage.internals.log).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.maintenance.deleted_files import mark_deleted
+from pyspark_kafkalog.metadata.own_root import OwnRoot
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.listing import list_base_offsets
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.log_segment import LogSegment
+from pyspark_kafkalog.storage.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    offset_file_name,
+    parse_segment_file,
+)
+from pyspark_kafkalog.storage.staging_cleanup import remove_committed_names
+
+#: The files of a segment in the order in which they are renamed.
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class SwapTarget:
+    """A partition whose segments are to be replaced; the caller holds its maintenance lock.
+
+    Names change under the root's lock, and only while the topic is the one that has `topic_id`: under the same path
+    another of its name might lie.
+    """
+
+    root: OwnRoot
+    topic_partition: TopicPartition
+    topic_id: str
+    config: LogConfig
+    now_ms: int
+
+    @property
+    def directory(self) -> Path:
+        return self.root.path / str(self.topic_partition)
+
+    def swap(self, base_offset: int, old_bases: Collection[int]) -> None:
+        """See `swap_in`. Raises UnknownTopicError when the topic was deleted meanwhile."""
+        with self._locked():
+            swap_in(self.directory, base_offset, old_bases, now_ms=self.now_ms, fs=self.root.fs)
+
+    def finish(self) -> None:
+        """See `finish_swaps`. Raises UnknownTopicError when the topic was deleted meanwhile."""
+        if has_unfinished(self.directory):
+            with self._locked():
+                finish_swaps(self.directory, self.config, now_ms=self.now_ms, fs=self.root.fs)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with root_lock(self.root.path, fs=self.root.fs):
+            topic = self.root.store.refresh().topics.get(self.topic_partition.topic)
+            if topic is None or topic.topic_id != self.topic_id:
+                raise UnknownTopicError(f"topic {self.topic_partition.topic!r} was deleted meanwhile")
+            active_base_offset = topic.partitions[self.topic_partition.partition].state.active_base_offset
+            remove_committed_names(self.directory, active_base_offset, self.root.fs)
+            yield
+
+
+def has_unfinished(directory: Path) -> bool:
+    """Whether a killed run has left `.cleaned` or `.swap` files."""
+    with os.scandir(directory) as entries:
+        return any(
+            _offset_of(entry.name, suffix) is not None for entry in entries for suffix in (CLEANED_SUFFIX, SWAP_SUFFIX)
+        )
+
+
+def swap_in(directory: Path, base_offset: int, old_bases: Collection[int], *, now_ms: int, fs: FileSystem) -> None:
+    """Replace the segments at `old_bases` by the one whose `.cleaned` files, with `base_offset`, are on disk.
+
+    `base_offset` is the smallest of `old_bases`. Where several segments of a partition are swapped, the one with the
+    smallest base offset comes first: a `.cleaned` file below a `.swap` file says that the swap was not decided.
+    """
+    for suffix in SEGMENT_SUFFIXES:
+        cleaned = directory / (offset_file_name(base_offset, suffix) + CLEANED_SUFFIX)
+        if suffix != TXN_INDEX_SUFFIX or cleaned.exists():
+            fs.rename(cleaned, directory / (offset_file_name(base_offset, suffix) + SWAP_SUFFIX))
+    fs.fsync_dir(directory)
+    _complete(directory, base_offset, old_bases, now_ms=now_ms, fs=fs)
+
+
+def finish_swaps(directory: Path, config: LogConfig, *, now_ms: int, fs: FileSystem) -> None:
+    """Finish or undo what a killed run has left; call it with the partition's maintenance lock held.
+
+    Raises DiskFormatError when a swap file is damaged.
+    """
+    names = sorted(entry.name for entry in os.scandir(directory))
+    cleaned = [name for name in names if _offset_of(name, CLEANED_SUFFIX) is not None]
+    first_cleaned = min((int(name[:20]) for name in cleaned), default=None)
+    swaps = [name for name in names if _offset_of(name, SWAP_SUFFIX) is not None]
+    undecided = [name for name in swaps if first_cleaned is not None and int(name[:20]) >= first_cleaned]
+    for name in undecided:
+        fs.unlink_if_there(directory / name)
+    if undecided:
+        fs.fsync_dir(directory)  # without the .cleaned files they would pass for decided
+    for name in cleaned:
+        fs.unlink_if_there(directory / name)
+    decided = sorted({int(name[:20]) for name in swaps if name not in undecided})
+    for base_offset in decided:
+        if (directory / (offset_file_name(base_offset, LOG_SUFFIX) + SWAP_SUFFIX)).exists():
+            end_offset = _end_offset(directory, base_offset, config, fs, now_ms)
+            old = [base for base in list_base_offsets(directory) if base_offset <= base < end_offset]
+            _complete(directory, base_offset, old, now_ms=now_ms, fs=fs)
+        else:
+            _remove_swap_names(directory, base_offset, fs)
+    if names and (cleaned or swaps):
+        fs.fsync_dir(directory)
+
+
+def _end_offset(directory: Path, base_offset: int, config: LogConfig, fs: FileSystem, now_ms: int) -> int:
+    segment = LogSegment(directory, base_offset, config, fs=fs, created_ms=now_ms, suffix=SWAP_SUFFIX)
+    try:
+        return segment.read_next_offset()
+    finally:
+        segment.close_files()
+
+
+def _complete(directory: Path, base_offset: int, old_bases: Iterable[int], *, now_ms: int, fs: FileSystem) -> None:
+    """Steps 3 to 5; each does nothing where it has been done before."""
+    for suffix in SEGMENT_SUFFIXES:
+        name = offset_file_name(base_offset, suffix)
+        swap = directory / (name + SWAP_SUFFIX)
+        if swap.exists():
+            _take_place(swap, directory / name, fs)
+        else:
+            mark_deleted(directory, [name], now_ms=now_ms, fs=fs)
+    fs.fsync_dir(directory)
+    for old in sorted(old_bases):
+        if old != base_offset:
+            names = [offset_file_name(old, suffix) for suffix in (*SEGMENT_SUFFIXES, PRODUCER_SNAPSHOT_SUFFIX)]
+            mark_deleted(directory, names, now_ms=now_ms, fs=fs)
+    fs.fsync_dir(directory)
+    _remove_swap_names(directory, base_offset, fs)
+    fs.fsync_dir(directory)
+
+
+def _take_place(swap: Path, target: Path, fs: FileSystem) -> None:
+    """Give the swap file the target's name too, in one step. Renaming one name of a file to another does nothing."""
+    if target.exists() and os.path.samefile(swap, target):
+        return
+    second = target.with_name(target.name + DELETED_SUFFIX)
+    fs.unlink_if_there(second)
+    fs.link(swap, second)
+    fs.rename(second, target)
+
+
+def _remove_swap_names(directory: Path, base_offset: int, fs: FileSystem) -> None:
+    """The .log's is gone for good before the others go: beside it, a missing one would say that there never was one."""
+    for suffix in SEGMENT_SUFFIXES:
+        fs.unlink_if_there(directory / (offset_file_name(base_offset, suffix) + SWAP_SUFFIX))
+        if suffix == LOG_SUFFIX:
+            fs.fsync_dir(directory)
+
+
+def _offset_of(name: str, suffix: str) -> int | None:
+    """The offset in the name of a segment's file with `suffix` after the usual one, or None."""
+    parsed = parse_segment_file(name.removesuffix(suffix)) if name.endswith(suffix) else None
+    return None if parsed is None else parsed[0]

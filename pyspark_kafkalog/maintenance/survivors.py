@@ -1,0 +1,177 @@
+"""Which records of a log the latest offsets of their keys let stay.
+
+With one map that has all keys of the dirty part, records are judged while they are copied. With more keys than that, a
+pass over the log for each map notes what stays, one bit a record, and the copying goes by the notes; passes and maps of
+different shards know nothing of each other, so they can be made side by side. A note of all records of a log with a
+thousand million of them takes 125 MB.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
+from pyspark_kafkalog.maintenance.cleaned_transactions import CleanedTransactions
+from pyspark_kafkalog.maintenance.offset_map import ALL_KEYS, OffsetMap, Shard
+from pyspark_kafkalog.maintenance.record_chunks import RecordChunk, read_record_chunks
+from pyspark_kafkalog.maintenance.throttle import Throttle
+from pyspark_kafkalog.record.header import CONTROL_MASK, DELETE_HORIZON_MASK
+from pyspark_kafkalog.storage.transaction_index import AbortedTxn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPart:
+    """What a cleaning reads: `segments`, in order, of the partition in `directory`, up to `end_offset`.
+
+    The dirty part begins at `first_dirty_offset`. `aborted` are the aborted transactions that reach into the segments;
+    `seed` is two words for the hash of keys, the same for all tasks of one cleaning.
+    """
+
+    directory: Path
+    segments: Sequence[ClosedSegment]
+    first_dirty_offset: int
+    end_offset: int
+    aborted: Sequence[AbortedTxn]
+    seed: NDArray[np.uint64]
+    now_ms: int
+    throttle: Throttle
+
+    def chunks(self, segment: ClosedSegment, start_offset: int = 0) -> Iterator[RecordChunk]:
+        """The segment's batches from the one that holds `start_offset` on."""
+        after = bisect.bisect_right(self.segments, segment.base_offset, key=lambda each: each.base_offset)
+        return read_record_chunks(
+            self.directory,
+            segment.base_offset,
+            start_offset=start_offset,
+            limit_offset=self.segments[after].base_offset if after < len(self.segments) else self.end_offset,
+            seed=self.seed,
+            before_read=self.throttle.take,
+        )
+
+
+class Survivors(Protocol):
+    """Sets keep[i] to 0 where a later record of the same key, or the horizon of a tombstone, lets record i go."""
+
+    def drop(
+        self,
+        segment: ClosedSegment,
+        chunk_number: int,
+        chunk: RecordChunk,
+        keeps_tombstones: NDArray[np.uint8],
+        keep: NDArray[np.uint8],
+    ) -> None:
+        """Judge chunk number `chunk_number` of the segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapSurvivors:
+    """Judged by a map that has all keys."""
+
+    offset_map: OffsetMap
+
+    def drop(
+        self,
+        segment: ClosedSegment,
+        chunk_number: int,
+        chunk: RecordChunk,
+        keeps_tombstones: NDArray[np.uint8],
+        keep: NDArray[np.uint8],
+    ) -> None:
+        self.offset_map.drop(chunk.records, keeps_tombstones, keep)
+
+
+@dataclass(slots=True)
+class NotedSurvivors:
+    """What passes with maps of single shards have noted, by base offset and chunk: packed bits, 1 for what stays."""
+
+    bits: dict[tuple[int, int], NDArray[np.uint8]] = field(default_factory=dict)
+
+    def drop(
+        self,
+        segment: ClosedSegment,
+        chunk_number: int,
+        chunk: RecordChunk,
+        keeps_tombstones: NDArray[np.uint8],
+        keep: NDArray[np.uint8],
+    ) -> None:
+        noted = self.bits[segment.base_offset, chunk_number]
+        keep &= np.unpackbits(noted, count=chunk.records.count)
+
+    def of_segments(self, segments: Sequence[ClosedSegment]) -> NotedSurvivors:
+        """The notes on these segments alone, for a task that copies no others."""
+        bases = {each.base_offset for each in segments}
+        return NotedSurvivors({key: noted for key, noted in self.bits.items() if key[0] in bases})
+
+    def merge(self, other: NotedSurvivors) -> None:
+        """Take in the notes of another shard: what one of them lets go goes."""
+        for key, noted in other.bits.items():
+            own = self.bits.get(key)
+            self.bits[key] = noted if own is None else own & noted
+
+
+def find_survivors(part: LogPart, offset_map: OffsetMap) -> tuple[Survivors, int]:
+    """What stays of the log by the latest offsets of the dirty part's keys, and how many shards that took.
+
+    One shard needs no pass of its own; with more, `offset_map` serves one after the other.
+    """
+    left = build_map(part, offset_map, ALL_KEYS)
+    if not left:
+        return MapSurvivors(offset_map), 1
+    noted = note_survivors(part, offset_map)
+    shards = 1
+    while left:
+        left += build_map(part, offset_map, left.pop())
+        noted.merge(note_survivors(part, offset_map))
+        shards += 1
+    return noted, shards
+
+
+def build_map(part: LogPart, offset_map: OffsetMap, shard: Shard) -> list[Shard]:
+    """Fill the map with the latest offsets of the shard's keys in the dirty part; returns the shards it had to leave.
+
+    Data of aborted transactions do not count. Source of the rules: Cleaner.buildOffsetMap.
+    """
+    offset_map.clear(shard)
+    left: list[Shard] = []
+    start_offset = part.first_dirty_offset
+    transactions = CleanedTransactions.of(each for each in part.aborted if each.last_offset >= start_offset)
+    ends = [*(each.base_offset for each in part.segments[1:]), part.end_offset]
+    for segment, end_offset in zip(part.segments, ends, strict=True):
+        if end_offset <= start_offset:
+            continue
+        for chunk in part.chunks(segment, start_offset):
+            records = chunk.records
+            is_out = transactions.may_go(chunk.batches, records.control_types)
+            is_out |= (chunk.batches["attributes"] & CONTROL_MASK) != 0
+            if is_out.any():
+                records.flags[np.repeat(is_out, np.diff(records.firsts))] = 0
+            if records.count and records.offsets[0] < start_offset:
+                records.flags[records.offsets < start_offset] = 0
+            left += offset_map.put(records)
+    offset_map.latest_offset = part.end_offset - 1
+    return left
+
+
+def note_survivors(part: LogPart, offset_map: OffsetMap) -> NotedSurvivors:
+    """Judge all records of the log by the map of one shard; those of other shards stay."""
+    noted = NotedSurvivors()
+    for segment in part.segments:
+        for number, chunk in enumerate(part.chunks(segment)):
+            keep = np.ones(chunk.records.count, np.uint8)
+            offset_map.drop(chunk.records, keeps_tombstones(chunk, part.now_ms), keep)
+            noted.bits[segment.base_offset, number] = np.packbits(keep)
+    return noted
+
+
+def keeps_tombstones(chunk: RecordChunk, now_ms: int) -> NDArray[np.uint8]:
+    """For each batch whether its tombstones stay: it has no delete horizon yet, or one that is still to come."""
+    has_horizon = (chunk.batches["attributes"] & DELETE_HORIZON_MASK) != 0
+    stays: NDArray[np.bool_] = ~has_horizon | (now_ms < chunk.batches["base_timestamp_ms"])
+    return stays.view(np.uint8)

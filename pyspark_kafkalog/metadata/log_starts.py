@@ -1,0 +1,147 @@
+"""Moving log starts up: what retention and delete-records commit, for any partitions at once.
+
+    lock the root; refresh the image
+    where all that is left is to go: roll, so that an empty segment begins at the log end; wait for the disk
+    publish one commit with the partitions' states
+    unlock
+
+Files below a log start that is committed are nobody's any more: whoever comes by puts them aside. A crash before the
+publish leaves at most an empty segment above the committed one, which the next writer removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.own_root import OwnRoot
+from pyspark_kafkalog.metadata.records import MetadataRecord, partition_state_record
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.storage.flush_mode import flush_earlier
+from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.unified_log import UnifiedLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStartMove:
+    """One partition's log start is to be `log_start_offset`, unless it is above it.
+
+    `topic_id` None: of whatever topic has the name. With `rolls_from` the active segment goes as well, if the log is
+    still in that state, and the log start moves to its end; else to the base of the segment that was active then.
+    `to_high_watermark`: to the high watermark, whatever `log_start_offset` says.
+    """
+
+    topic_partition: TopicPartition
+    log_start_offset: int
+    topic_id: str | None = None
+    rolls_from: LogState | None = None
+    to_high_watermark: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedLogStart:
+    """What came of a move: the partition's state and topic afterwards, or the error that kept it from moving."""
+
+    topic_partition: TopicPartition
+    topic_id: str = ""
+    before: LogState | None = None
+    after: LogState | None = None
+    error: Exception | None = None
+
+
+def move_log_starts(root: OwnRoot, moves: Sequence[LogStartMove], *, operation: str) -> list[MovedLogStart]:
+    """Move the log starts in one commit, those that can be moved; the results come in the order of `moves`.
+
+    Errors of one partition stay with it: UnknownTopicError, OffsetOutOfRangeError above the high watermark, and what
+    reading or writing its files raises. Raises what the commit itself does, see `MetadataStore.commit`.
+    """
+    with root_lock(root.path, fs=root.fs):
+        image = root.store.refresh()
+        if root.fs.waits_for_disk:
+            flush_earlier(root.path, root.fs)
+        moved = [_move(root, image, each) for each in moves]
+
+        def build(newest: MetadataImage) -> list[MetadataRecord]:
+            _check_unchanged(newest, moved)
+            return [
+                partition_state_record(each.topic_id, each.topic_partition.partition, each.after)
+                for each in moved
+                if each.after is not None and each.after != each.before
+            ]
+
+        root.store.commit(build, operation=operation)
+    return moved
+
+
+def look_at_log_starts(root: OwnRoot, moves: Sequence[LogStartMove]) -> list[MovedLogStart]:
+    """What `move_log_starts` would do, of moves that do not roll."""
+    image = root.store.refresh()
+    return [_move(root, image, each) for each in moves]
+
+
+def _move(root: OwnRoot, image: MetadataImage, move: LogStartMove) -> MovedLogStart:
+    where = move.topic_partition
+    try:
+        topic = image.topic(where.topic)
+        if move.topic_id is not None and topic.topic_id != move.topic_id:
+            raise UnknownTopicError(f"topic {where.topic!r} was deleted and made anew meanwhile")
+        before = image.partition(where.topic, where.partition).state
+        return MovedLogStart(
+            topic_partition=where,
+            topic_id=topic.topic_id,
+            before=before,
+            after=_moved_state(root, image, move, before),
+        )
+    except (KafkalogError, OSError) as error:
+        return MovedLogStart(topic_partition=where, error=error)
+
+
+def _moved_state(root: OwnRoot, image: MetadataImage, move: LogStartMove, before: LogState) -> LogState:
+    target = before.log_end_offset if move.to_high_watermark else move.log_start_offset
+    if target > before.log_end_offset:
+        raise OffsetOutOfRangeError(
+            f"the log start of {move.topic_partition} cannot move to {target}, the high watermark is "
+            f"{before.log_end_offset}"
+        )
+    if move.rolls_from is not None:
+        if move.rolls_from == before:
+            return _rolled(root, image, move.topic_partition, before)
+        target = move.rolls_from.active_base_offset
+    return replace(before, log_start_offset=max(target, before.log_start_offset))
+
+
+def _rolled(root: OwnRoot, image: MetadataImage, where: TopicPartition, before: LogState) -> LogState:
+    """The state with an empty active segment, which is on disk, and nothing before it."""
+    broker_config = root.broker_config()
+    log = UnifiedLog.resume(
+        root.path / str(where),
+        broker_config.log_config(image.topic(where.topic).configs),
+        before,
+        clock=root.clock,
+        fs=root.fs,
+        producer_id_expiration_ms=broker_config.producer_id_expiration_ms,
+    )
+    with log:
+        log.roll()
+        if log.is_recovered:  # as a writer does who finds what another left
+            log.assign_epoch(before.leader_epoch + 1, log.log_end_offset)
+        log.flush(is_last=True)
+        return replace(log.state(), log_start_offset=log.log_end_offset)
+
+
+def _check_unchanged(newest: MetadataImage, moved: Iterable[MovedLogStart]) -> None:
+    for each in moved:
+        if each.after is None:
+            continue
+        topic = newest.topics.get(each.topic_partition.topic)
+        if (
+            topic is None
+            or topic.topic_id != each.topic_id
+            or topic.partitions[each.topic_partition.partition].state != each.before
+        ):
+            raise CommitConflictError(
+                f"{each.topic_partition} was changed by another writer without the root's lock; run this again"
+            )

@@ -1,0 +1,73 @@
+"""The power fails while a partition is cleaned: what is found afterwards lacks a record, or cannot be cleaned."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from crash_power import LOSSES, Disk, Loss, PowerCut, PowerFileSystem
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.segment_swap import has_unfinished
+
+NOW_MS = 1_795_400_000_000
+_POINTS = 25
+_Rows = list[tuple[int, bytes, bytes | None]]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some fourteen segments in three groups, a few keys over and over."""
+    root = tmp_path_factory.mktemp("cleaning") / "root"
+    log_dir = LogDir.create(root, clock=lambda: NOW_MS)
+    configs = {"cleanup.policy": "compact", "internal.segment.bytes": "600", "index.interval.bytes": "100"}
+    log_dir.create_topic("orders", partitions=1, configs=configs)
+    for number in range(15):
+        keys = [str(number % 5), str(number * 7 % 10), "x"] * 3
+        values = [f"{number}-{at}" + "." * 30 for at in range(9)]
+        log_dir.append("orders", pa.table({"key": keys, "value": values}), partition=0)
+    log_dir.alter_topic("orders", add={"internal.segment.bytes": "3000"})
+    return root
+
+
+def read(root: Path) -> _Rows:
+    table = LogDir.open(root).read("orders", columns=["offset", "key", "value"])
+    rows = zip(table["offset"].to_pylist(), table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
+    found = [(offset, key, value) for offset, key, value in rows]
+    assert [each[0] for each in found] == sorted({each[0] for each in found})
+    return found
+
+
+def clean(root: Path, fs: PowerFileSystem | None = None) -> None:
+    log_dir = LogDir.open(root, clock=lambda: NOW_MS, **({} if fs is None else {"fs": fs}))
+    assert clean_partition(log_dir, "orders", 0).error is None
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_power_failure_in_a_cleaning_loses_a_record(root: Path, tmp_path: Path, loss: Loss) -> None:
+    before = read(root)
+    disk = Disk(root)
+    whole = tmp_path / "whole"
+    shutil.copytree(root, whole)
+    fs = PowerFileSystem(disk.moved_to(whole))
+    clean(whole, fs)
+    after = read(whole)
+    assert len(after) < len(before)
+    for number in range(_POINTS):
+        at = 1 + number * (fs.calls - 1) // (_POINTS - 1)
+        case = tmp_path / f"{at}"
+        shutil.copytree(root, case)
+        cut = PowerFileSystem(disk.moved_to(case), at)
+        with contextlib.suppress(PowerCut):  # the last call may be one that lets go of a file
+            clean(case, cut)
+        left = tmp_path / f"{at}-left"
+        cut.disk.restore(left, loss, seed=at)
+        found = read(left)
+        assert set(after) <= set(found) <= set(before)
+        clean(left)
+        assert read(left) == after
+        assert not has_unfinished(left / "orders-0")

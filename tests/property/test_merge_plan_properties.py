@@ -1,0 +1,70 @@
+"""Merging breaks a limit of segments, reaches over a boundary, or goes on for ever."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyspark_kafkalog.maintenance.merge_plan import ClosedSegment, plan_merge
+from pyspark_kafkalog.storage.log_config import LogConfig
+
+CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=400)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[ClosedSegment]:
+    segments = []
+    base = draw(st.integers(0, 5))
+    for _ in range(draw(st.integers(0, 30))):
+        following = base + draw(st.sampled_from([1, 10, 100, 1 << 30]))
+        size = draw(st.integers(0, 1000))
+        index, time_index = draw(st.integers(0, 25)) * 8, draw(st.integers(0, 17)) * 12
+        segments.append(ClosedSegment(base, following, size, index, time_index, 0))
+        base = following + draw(st.sampled_from([0, 0, 0, 0, 7]))
+    return segments
+
+
+def joined(group: tuple[ClosedSegment, ...]) -> ClosedSegment:
+    return ClosedSegment(
+        group[0].base_offset,
+        group[-1].next_base_offset,
+        sum(each.size_bytes for each in group),
+        sum(each.offset_index_bytes for each in group),
+        sum(each.time_index_bytes for each in group),
+        0,
+    )
+
+
+@settings(max_examples=500, deadline=None)
+@given(segments=logs(), boundaries=st.lists(st.integers(0, 1000), max_size=2))
+def test_groups_break_a_limit(segments: list[ClosedSegment], boundaries: list[int]) -> None:
+    groups = plan_merge(segments, CONFIG, boundaries=boundaries)
+    chosen = [each for group in groups for each in group]
+    assert chosen == [each for each in segments if each in chosen]
+    for group in groups:
+        assert len(group) > 1
+        for before, after in itertools.pairwise(group):
+            assert before.next_base_offset == after.base_offset
+            assert not any(before.base_offset < boundary <= after.base_offset for boundary in boundaries)
+        whole = joined(group)
+        assert whole.size_bytes <= CONFIG.segment_bytes
+        assert max(whole.offset_index_bytes, whole.time_index_bytes) + 8 * len(group) <= CONFIG.segment_index_bytes
+        assert whole.next_base_offset - whole.base_offset <= 1 << 31
+
+
+@settings(max_examples=300, deadline=None)
+@given(segments=logs())
+def test_merging_again_and_again_never_ends(segments: list[ClosedSegment]) -> None:
+    total, copied = sum(each.size_bytes for each in segments), 0
+    for _ in range(12):
+        groups = plan_merge(segments, CONFIG)
+        if not groups:
+            break
+        copied += sum(each.size_bytes for group in groups for each in group)
+        by_base = {group[0].base_offset: joined(group) for group in groups}
+        gone = {each.base_offset for group in groups for each in group[1:]}
+        segments = [by_base.get(each.base_offset, each) for each in segments if each.base_offset not in gone]
+    assert not plan_merge(segments, CONFIG)
+    assert copied <= 8 * total

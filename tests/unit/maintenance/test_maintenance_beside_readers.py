@@ -1,0 +1,124 @@
+"""A reader or a writer beside merges, retention and delete-records misses a record, gets one twice, or stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import OffsetOutOfRangeError
+from pyspark_kafkalog.maintenance.delete_records import delete_records
+from pyspark_kafkalog.maintenance.merge import merge_segments
+from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.storage.names import TopicPartition
+
+SECONDS_MAX = 40.0
+ORDERS = TopicPartition("orders", 0)
+CONFIGS = {"internal.segment.bytes": "3000", "index.interval.bytes": "200", "file.delete.delay.ms": "0"}
+
+
+def beside(path: Path, *works: Callable[[LogDir], None], until: Callable[[], bool]) -> None:
+    """Do each work again and again, each in a thread with a LogDir of its own; the first error is raised."""
+    errors: list[BaseException] = []
+    deadline = time.monotonic() + SECONDS_MAX
+
+    def go_on(work: Callable[[LogDir], None]) -> None:
+        try:
+            log_dir = LogDir.open(path)
+            while time.monotonic() < deadline and not errors and not until():
+                work(log_dir)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=go_on, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    assert until(), "too little has happened"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("orders", partitions=1, configs=CONFIGS)
+    return log_dir.path
+
+
+def write(log_dir: LogDir) -> None:
+    """Records that tell their offset, about a third of a segment."""
+    log_dir.refresh()
+    first = log_dir.partition("orders", 0).high_watermark
+    values = [b"%08d" % offset for offset in range(first, first + 40)]
+    log_dir.append("orders", pa.table({"value": values}), partition=0, flush="os")
+
+
+def check(log_dir: LogDir, rows: pa.Table, start: int, end: int) -> None:
+    assert rows["offset"].to_pylist() == list(range(start, end))
+    assert rows["value"].to_pylist() == [b"%08d" % offset for offset in range(start, end)]
+
+
+def test_merges_make_a_hole_or_show_a_record_twice(path: Path) -> None:
+    merged = []
+    read_whole = []
+
+    def merge(log_dir: LogDir) -> None:
+        [report] = merge_segments(log_dir)
+        assert report.error is None
+        merged.append(report.segments_dropped)
+
+    def read(log_dir: LogDir) -> None:
+        log_dir.refresh()
+        rows = log_dir.read("orders")
+        check(log_dir, rows, 0, log_dir.partition("orders", 0).high_watermark)
+        read_whole.append(rows.num_rows)
+
+    # Segments roll three times as often as merging allows, so that there is something to merge.
+    LogDir.open(path).alter_topic("orders", add={"internal.segment.bytes": "1000"})
+
+    def widen(log_dir: LogDir) -> None:
+        for segment_bytes in ("1000", "9000"):
+            log_dir.alter_topic("orders", add={"internal.segment.bytes": segment_bytes})
+            time.sleep(0.05)
+
+    beside(path, write, merge, read, read, widen, until=lambda: sum(merged) > 40 and len(read_whole) > 40)
+
+
+def test_retention_makes_a_hole_or_stops_a_writer(path: Path) -> None:
+    LogDir.open(path).alter_topic("orders", add={"retention.bytes": "9000"})
+    dropped = []
+    read_whole = []
+
+    def retain(log_dir: LogDir) -> None:
+        [report] = apply_retention(log_dir)
+        assert report.error is None
+        dropped.append(report.segments_dropped)
+
+    def delete(log_dir: LogDir) -> None:
+        log_dir.refresh()
+        found = log_dir.partition("orders", 0)
+        offset = (found.log_start_offset + found.high_watermark) // 2 + 1
+        [report] = delete_records(log_dir, {ORDERS: min(offset, found.high_watermark)})
+        assert report.error is None
+        time.sleep(0.01)
+
+    def read(log_dir: LogDir) -> None:
+        log_dir.refresh()
+        found = log_dir.partition("orders", 0)
+        try:
+            rows = log_dir.read("orders")
+        except OffsetOutOfRangeError:
+            log_dir.refresh()
+            assert log_dir.partition("orders", 0).log_start_offset > found.log_start_offset
+            return
+        check(log_dir, rows, found.log_start_offset, found.high_watermark)
+        read_whole.append(rows.num_rows)
+
+    beside(path, write, retain, delete, read, read, until=lambda: sum(dropped) > 20 and len(read_whole) > 20)

@@ -1,0 +1,153 @@
+"""The cleaner takes on what it must not, leaves what it should clean, or groups segments that do not fit together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pyspark_kafkalog.maintenance.clean_plan import (
+    CleanPlan,
+    ClosedSegment,
+    filthiest_first,
+    group_segments,
+    plan_cleaning,
+)
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.log_state import LogState
+
+NOW_MS = 1_000_000
+COMPACT = LogConfig(cleanup_policy=("compact",))
+
+
+def segments(*bases: int, size_bytes: int = 100) -> list[ClosedSegment]:
+    return [ClosedSegment(base, size_bytes, 8, 12, base * 1_000_000) for base in bases]
+
+
+def state(active: int = 300, *, start: int = 0, unstable: int = -1) -> LogState:
+    return LogState(
+        log_start_offset=start, log_end_offset=active + 50, active_base_offset=active, first_unstable_offset=unstable
+    )
+
+
+def plan(
+    closed: list[ClosedSegment],
+    log: LogState,
+    config: LogConfig = COMPACT,
+    *,
+    checkpoint: int | None = None,
+    largest: dict[int, int] | None = None,
+    first: dict[int, int] | None = None,
+) -> CleanPlan:
+    return plan_cleaning(
+        closed,
+        log,
+        config,
+        checkpoint_offset=checkpoint,
+        now_ms=NOW_MS,
+        largest_timestamp_ms=lambda each: (largest or {})[each.base_offset],
+        first_timestamp_ms=lambda each: (first or {})[each.base_offset],
+    )
+
+
+def test_without_a_checkpoint_not_all_closed_segments_are_dirty() -> None:
+    found = plan(segments(0, 100, 200), state())
+    assert (found.first_dirty_offset, found.first_uncleanable_offset) == (0, 300)
+    assert (found.clean_bytes, found.cleanable_bytes, found.dirty_ratio) == (0, 300, 1.0)
+    assert not found.resets_checkpoint
+
+
+def test_what_is_clean_counts_as_dirty() -> None:
+    found = plan(segments(0, 100, 200), state(), checkpoint=200)
+    assert (found.clean_bytes, found.cleanable_bytes) == (200, 100)
+    assert found.dirty_ratio == pytest.approx(1 / 3)
+    assert [each.base_offset for each in found.segments] == [0, 100, 200]
+
+
+def test_a_log_that_is_clean_up_to_the_active_segment_is_dirty() -> None:
+    found = plan(segments(0, 100), state(200), checkpoint=200)
+    assert (found.clean_bytes, found.cleanable_bytes, found.dirty_ratio) == (200, 0, 0.0)
+    assert not found.needs_cleaning(0.0)
+    inside = plan(segments(0, 100), state(200), checkpoint=230)
+    assert (inside.first_dirty_offset, inside.cleanable_bytes) == (230, 0)
+    assert not inside.needs_cleaning(0.0)
+
+
+@pytest.mark.parametrize("checkpoint", [10, 400])
+def test_a_checkpoint_outside_of_the_log_is_believed(checkpoint: int) -> None:
+    found = plan(segments(0, 100, 200), state(start=120), checkpoint=checkpoint)
+    assert (found.first_dirty_offset, found.resets_checkpoint) == (120, True)
+    assert found.cleanable_bytes == 200
+
+
+def test_an_open_transaction_is_cleaned() -> None:
+    found = plan(segments(0, 100, 200), state(unstable=150))
+    assert found.first_uncleanable_offset == 100  # the whole segment that the transaction begins in stays
+    assert found.cleanable_bytes == 100
+
+
+def test_the_active_segment_is_cleaned() -> None:
+    found = plan([], state(0))
+    assert (found.first_uncleanable_offset, found.cleanable_bytes, found.dirty_ratio) == (0, 0, 0.0)
+
+
+def test_min_compaction_lag_is_not_kept() -> None:
+    config = replace(COMPACT, min_compaction_lag_ms=1000)
+    largest = {0: NOW_MS - 5000, 100: NOW_MS - 999, 200: NOW_MS - 5000}
+    assert plan(segments(0, 100, 200), state(), config, largest=largest).first_uncleanable_offset == 100
+    largest[100] = NOW_MS - 1000
+    assert plan(segments(0, 100, 200), state(), config, largest=largest).first_uncleanable_offset == 300
+
+
+def test_max_compaction_lag_does_not_force_a_cleaning() -> None:
+    config = replace(COMPACT, max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=0.9)
+    first = {0: 5, 100: NOW_MS - 1000, 200: NOW_MS}
+    due = plan(segments(0, 100, 200), state(), config, checkpoint=100, first=first)
+    assert not due.is_overdue
+    first[100] -= 1
+    overdue = plan(segments(0, 100, 200), state(), config, checkpoint=100, first=first)
+    assert overdue.is_overdue
+    assert overdue.needs_cleaning(0.9)
+    assert not due.needs_cleaning(0.9)
+    assert due.needs_cleaning(0.5)
+    untimed = plan(segments(0, 100), state(), config, first={0: -1, 100: 0})
+    assert not untimed.is_overdue
+
+
+def test_the_dirtiest_is_not_first() -> None:
+    plans = [
+        plan(segments(0, 100, 200), state(), checkpoint=200),
+        plan(segments(0, 100, 200), state()),
+        plan(segments(0, 100, 200), state(), checkpoint=100),
+        plan([], state(0)),
+    ]
+    config = replace(COMPACT, min_cleanable_dirty_ratio=0.2)
+    assert filthiest_first((each, config) for each in plans) == [1, 2, 0]
+    assert filthiest_first((each, COMPACT) for each in plans) == [1, 2]
+
+
+def bases(groups: list[tuple[ClosedSegment, ...]]) -> list[list[int]]:
+    return [[each.base_offset for each in group] for group in groups]
+
+
+def test_groups_do_not_fit_a_segment() -> None:
+    config = replace(COMPACT, segment_bytes=300)
+    found = group_segments(segments(0, 10, 20, 30, 40), config, first_uncleanable_offset=50)
+    assert bases(found) == [[0, 10, 20], [30, 40]]
+    config = replace(COMPACT, segment_index_bytes=24)  # two time indexes of 12 bytes
+    assert bases(group_segments(segments(0, 10, 20), config, first_uncleanable_offset=50)) == [[0, 10], [20]]
+    too_large = segments(0, size_bytes=500) + segments(10)
+    assert bases(group_segments(too_large, replace(COMPACT, segment_bytes=300), first_uncleanable_offset=50)) == [
+        [0],
+        [10],
+    ]
+
+
+def test_offsets_of_a_group_are_out_of_reach_of_its_indexes() -> None:
+    far = 1 << 31
+    closed = segments(0, 100, far)
+    assert bases(group_segments(closed, COMPACT, first_uncleanable_offset=far + 5)) == [[0, 100], [far]]
+    closed = segments(1, 100, far)
+    assert bases(group_segments(closed, COMPACT, first_uncleanable_offset=far + 1)) == [[1, 100, far]]
+    empty = [*segments(0, 100), ClosedSegment(far, 0, 0, 0, 0)]
+    assert bases(group_segments(empty, COMPACT, first_uncleanable_offset=far + 5)) == [[0, 100, far]]

@@ -1,0 +1,302 @@
+"""Cleaning a partition beside readers, writers, other runs and kills loses the latest record of a key."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from engine_fixtures import KAFKA_FIXTURES, manifest
+
+from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError, UnknownTopicError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance import cleaner
+from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.segment_swap import has_unfinished
+from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+
+NOW_MS = 1_795_400_000_000
+ORDERS = TopicPartition("orders", 0)
+CONFIGS = {"cleanup.policy": "compact", "internal.segment.bytes": "1500", "index.interval.bytes": "200"}
+
+
+class Killed(BaseException):
+    """The process has died: nothing after it repairs anything."""
+
+
+class Dying(FileSystem):
+    """Dies at change number `left` to the file system, from 0, once it is armed; at every one after it, too."""
+
+    left: int | None = None
+    changes = 0
+
+    def _count(self) -> None:
+        if self.left is None:
+            return
+        self.changes += 1
+        if self.changes > self.left:
+            raise Killed
+
+    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
+        if flags & os.O_CREAT:
+            self._count()
+        return super().open(path, flags, mode)
+
+    def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
+        self._count()
+        super().pwrite_all(fd, data, position)
+
+    def truncate(self, fd: int, length: int) -> None:
+        self._count()
+        super().truncate(fd, length)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._count()
+        super().link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._count()
+        super().unlink(path)
+
+    def fsync_dir(self, directory: Path) -> None:
+        self._count()
+        super().fsync_dir(directory)
+
+
+def append(log_dir: LogDir, keys: list[str], values: list[str | None], at_ms: int = NOW_MS - 1000) -> None:
+    stamps = pa.array([at_ms * 1000] * len(keys), pa.timestamp("us", "UTC"))
+    log_dir.append("orders", pa.table({"key": keys, "value": pa.array(values, pa.string()), "timestamp": stamps}))
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> LogDir:
+    """Some ten segments, of which four fit a new one; keys 0 to 9, in each write two of them."""
+    log_dir = LogDir.create(tmp_path / "log", clock=lambda: NOW_MS)
+    log_dir.create_topic("orders", partitions=1, configs=CONFIGS)
+    for number in range(40):
+        keys = [str(number % 10), str(number * 7 % 10)] * 4
+        append(log_dir, keys, [f"{number}-{at}" + "." * 20 for at in range(8)])
+    log_dir.alter_topic("orders", add={"internal.segment.bytes": "6000"})
+    return log_dir
+
+
+def records(log_dir: LogDir) -> list[tuple[int, bytes, bytes | None]]:
+    table = log_dir.read("orders", columns=["offset", "key", "value"])
+    rows = zip(table["offset"].to_pylist(), table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
+    found = [(offset, key, value) for offset, key, value in rows]
+    assert [each[0] for each in found] == sorted({each[0] for each in found})
+    return found
+
+
+def latest(found: list[tuple[int, bytes, bytes | None]]) -> dict[bytes, tuple[int, bytes | None]]:
+    return {key: (offset, value) for offset, key, value in found}
+
+
+def directory(log_dir: LogDir) -> Path:
+    return log_dir.path / "orders-0"
+
+
+def test_a_latest_record_goes_or_an_older_one_stays(log_dir: LogDir) -> None:
+    before = records(log_dir)
+    report = clean_partition(log_dir, "orders", 0)
+    after = records(log_dir)
+    assert (report.error, report.skipped) == (None, None)
+    assert set(after) <= set(before)
+    assert latest(after) == latest(before)
+    closed = [each for each in after if each[0] < (report.first_uncleanable_offset or 0)]
+    assert len(closed) == len({key for _, key, _ in closed})
+    assert report.records_dropped == len(before) - len(after)
+    assert report.recopy_percent is not None
+    assert report.recopy_percent < 30
+    assert report.segments_dropped > 3
+    assert read_offset_checkpoint(log_dir.path / CLEANER_OFFSET_CHECKPOINT) == {ORDERS: report.first_uncleanable_offset}
+
+
+def test_cleaning_again_changes_something(log_dir: LogDir) -> None:
+    clean_partition(log_dir, "orders", 0)
+    before = records(log_dir)
+    assert clean_partition(log_dir, "orders", 0, force=True).skipped == "nothing to clean"
+    assert records(log_dir) == before
+
+
+def test_what_is_written_after_a_cleaning_is_not_cleaned_with_the_next(log_dir: LogDir) -> None:
+    clean_partition(log_dir, "orders", 0)
+    for number in range(12):
+        append(log_dir, [str(at) for at in range(8)], [f"new-{number}" + "." * 30] * 8)
+    before = records(log_dir)
+    report = clean_partition(log_dir, "orders", 0)
+    assert report.skipped is None
+    assert report.first_dirty_offset is not None
+    assert report.first_dirty_offset > 0
+    after = records(log_dir)
+    assert latest(after) == latest(before)
+    assert len(after) < len(before)
+
+
+def test_tombstones_go_before_their_horizon_or_stay_after(log_dir: LogDir) -> None:
+    log_dir.alter_topic("orders", add={**CONFIGS, "delete.retention.ms": "5000", "min.cleanable.dirty.ratio": "0"})
+    append(log_dir, ["0", "1", "2"], [None] * 3)
+    for number in range(8):
+        append(log_dir, [str(at) for at in range(3, 10)], [f"{number}" + "." * 40] * 7)
+
+    def tombstones() -> set[bytes]:
+        return {key for _, key, value in records(log_dir) if value is None}
+
+    gone = {b"0", b"1", b"2"}
+    clean_partition(log_dir, "orders", 0, now_ms=NOW_MS)
+    assert tombstones() == gone  # they have their horizon now
+    fill = 0
+    for now_ms, expected in ((NOW_MS + 4999, gone), (NOW_MS + 5000, set())):
+        for _ in range(8):
+            fill += 1
+            append(log_dir, [str(at) for at in range(3, 10)], [f"more-{fill}" + "." * 40] * 7)
+        clean_partition(log_dir, "orders", 0, now_ms=now_ms)
+        assert tombstones() == expected
+    assert {key for _, key, _ in records(log_dir)} == {b"%d" % each for each in range(3, 10)}
+
+
+def test_a_log_that_is_not_dirty_enough_is_cleaned(log_dir: LogDir) -> None:
+    log_dir.alter_topic("orders", add=CONFIGS)
+    clean_partition(log_dir, "orders", 0)
+    for _ in range(2):
+        append(log_dir, ["0"] * 8, ["." * 150] * 8)
+    log_dir.alter_topic("orders", add={"min.cleanable.dirty.ratio": "0.99"})
+    assert clean_partition(log_dir, "orders", 0).skipped == "not dirty enough"
+    assert clean_partition(log_dir, "orders", 0, force=True).skipped is None
+
+
+def test_two_runs_clean_one_partition(log_dir: LogDir) -> None:
+    with partition_lock(directory(log_dir)):
+        assert clean_partition(log_dir, "orders", 0).skipped == "another run has the partition"
+    assert clean_partition(log_dir, "orders", 0).skipped is None
+
+
+def test_a_topic_that_is_only_deleted_from_is_cleaned(log_dir: LogDir) -> None:
+    log_dir.alter_topic("orders", add={"cleanup.policy": "delete"})
+    assert clean_partition(log_dir, "orders", 0).skipped == "cleanup.policy is not compact"
+    log_dir.alter_topic("orders", add={"cleanup.policy": "compact,delete"})
+    assert clean_partition(log_dir, "orders", 0).skipped is None
+
+
+def test_a_partition_without_a_directory_is_an_error(log_dir: LogDir) -> None:
+    log_dir.create_topic("empty", partitions=1, configs=CONFIGS)
+    shutil.rmtree(log_dir.path / "empty-0")
+    assert clean_partition(log_dir, "empty", 0).skipped == "nothing was ever written to it"
+    with pytest.raises(UnknownTopicError):
+        clean_partition(log_dir, "missing", 0)
+
+
+def test_a_brokers_directory_is_cleaned() -> None:
+    with pytest.raises(ReadOnlyLogDirError):
+        clean_partition(LogDir.open(KAFKA_FIXTURES / "compacted-1-dirty"), "compacted-plain", 0)
+
+
+def test_the_files_of_the_old_segments_stay_for_ever_or_go_at_once(log_dir: LogDir) -> None:
+    def deleted() -> list[Path]:
+        return list(directory(log_dir).glob("*.deleted"))
+
+    clean_partition(log_dir, "orders", 0, now_ms=NOW_MS)
+    assert deleted()
+    clean_partition(log_dir, "orders", 0, now_ms=NOW_MS + 59_999)
+    assert deleted()
+    clean_partition(log_dir, "orders", 0, now_ms=NOW_MS + 60_000)
+    assert not deleted()
+
+
+def test_a_topic_made_anew_under_the_name_is_touched(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = cleaner.find_survivors
+
+    def and_meanwhile(*arguments: Any) -> Any:
+        found = find(*arguments)
+        other = LogDir.open(log_dir.path, clock=lambda: NOW_MS)
+        other.delete_topic("orders")
+        other.create_topic("orders", partitions=1, configs=CONFIGS)
+        append(other, ["a"], ["b"])
+        return found
+
+    monkeypatch.setattr(cleaner, "find_survivors", and_meanwhile)
+    report = clean_partition(log_dir, "orders", 0)
+    assert report.error is not None
+    log_dir.refresh()
+    assert records(log_dir) == [(0, b"a", b"b")]
+    monkeypatch.undo()
+    clean_partition(log_dir, "orders", 0)
+    assert not has_unfinished(directory(log_dir))
+    assert records(log_dir) == [(0, b"a", b"b")]
+
+
+def _roots() -> list[tuple[str, Callable[[Path], LogDir], str]]:
+    def of_a_broker(root: Path) -> LogDir:
+        shutil.copytree(KAFKA_FIXTURES / "compacted-3-dirty", root, ignore=shutil.ignore_patterns("expected"))
+        log_dir = LogDir.adopt(root, clock=lambda: NOW_MS)
+        configs = {**manifest("compacted-3-dirty")["topics"]["compacted-txn"]["configs"], **CONFIGS}
+        log_dir.alter_topic("compacted-txn", add={**configs, "internal.segment.bytes": "15000"})
+        return log_dir
+
+    return [("transactions", of_a_broker, "compacted-txn")]
+
+
+@pytest.mark.parametrize(("make", "topic"), [(make, topic) for _, make, topic in _roots()], ids=["transactions"])
+def test_a_cleaning_killed_at_any_change_does_harm(tmp_path: Path, make: Callable[[Path], LogDir], topic: str) -> None:
+    make(tmp_path / "root")
+
+    def read(root: Path) -> list[tuple[int, bytes, bytes | None]]:
+        table = LogDir.open(root).read(topic, isolation="read_committed", columns=["offset", "key", "value"])
+        rows = zip(table["offset"].to_pylist(), table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
+        found = [(offset, key, value) for offset, key, value in rows]
+        assert [each[0] for each in found] == sorted({each[0] for each in found})
+        return found
+
+    before = read(tmp_path / "root")
+    whole = tmp_path / "whole"
+    shutil.copytree(tmp_path / "root", whole)
+    assert clean_partition(LogDir.open(whole, clock=lambda: NOW_MS), topic, 0).error is None
+    after = read(whole)
+    died_at, killed = 0, True
+    while killed:
+        root = tmp_path / f"{died_at}"
+        shutil.copytree(tmp_path / "root", root)
+        fs = Dying()
+        log_dir = LogDir.open(root, clock=lambda: NOW_MS, fs=fs)
+        fs.left = died_at
+        try:
+            clean_partition(log_dir, topic, 0)
+            killed = False
+        except Killed:
+            pass
+        found = read(root)
+        assert set(after) <= set(found) <= set(before)
+        assert clean_partition(LogDir.open(root, clock=lambda: NOW_MS), topic, 0).error is None
+        assert read(root) == after
+        assert not has_unfinished(root / f"{topic}-0")
+        shutil.rmtree(root)
+        died_at += 3
+    assert died_at > 60
+
+
+def test_a_full_disk_leaves_less_than_there_was(log_dir: LogDir) -> None:
+    class Full(FileSystem):
+        def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
+            raise LogDirError(28, "No space left on device")
+
+    before = records(log_dir)
+    full = LogDir.open(log_dir.path, clock=lambda: NOW_MS, fs=Full())
+    report = clean_partition(full, "orders", 0)
+    assert report.error is not None
+    assert "No space left" in report.error
+    assert set(records(log_dir)) <= set(before)
+    assert latest(records(log_dir)) == latest(before)
+    assert not has_unfinished(directory(log_dir))
+    assert clean_partition(log_dir, "orders", 0).error is None

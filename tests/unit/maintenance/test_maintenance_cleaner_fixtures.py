@@ -1,0 +1,138 @@
+"""Cleaning what Kafka's cleaner has cleaned leaves what Kafka's left: every file of the partition, byte for byte.
+
+What the clock decides: the delete horizons that the pass sets (now + delete.retention.ms). Kafka's clock at its pass is
+read back from those, so they are equal here too. Nothing else may differ, but for:
+
+    leader-epoch-checkpoint   adopting a broker's directory begins a leader epoch
+    .maintenance-lock         ours
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cleaner_reference import decode, stored_batches
+from engine_fixtures import KAFKA_FIXTURES, files_of, manifest
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.cleaner import choose_partitions, clean_partition
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+
+_PAIRS = [("compacted-1-dirty", "compacted-2-cleaned"), ("compacted-3-dirty", "compacted-4-cleaned")]
+_TOPICS = ["compacted-plain", "compacted-batched", "compacted-idempotent", "compacted-txn"]
+_NOT_COMPARED = {"leader-epoch-checkpoint", ".maintenance-lock"}
+_SMALL_BUFFER_BYTES = 24 * 8
+
+
+def _adopt(fixture: str, root: Path) -> LogDir:
+    """A copy of the broker's directory, made ours, with the topics' configurations."""
+    shutil.copytree(KAFKA_FIXTURES / fixture, root, ignore=shutil.ignore_patterns("expected"))
+    log_dir = LogDir.adopt(root)
+    for topic, described in manifest(fixture)["topics"].items():
+        log_dir.alter_topic(topic, add=described["configs"])
+    return log_dir
+
+
+def _horizons(directory: Path) -> set[int]:
+    found = (decode(each).header.delete_horizon_ms for each in stored_batches(directory))
+    return {each for each in found if each is not None}
+
+
+def _kafkas_clock_ms(before: Path, after: Path, configs: dict[str, str]) -> int:
+    """When Kafka's pass began, by the horizon it has set; where it has set none, any time after those there were."""
+    there = _horizons(before)
+    (*new,) = _horizons(after) - there
+    assert len(new) <= 1
+    return new[0] - int(configs["delete.retention.ms"]) if new else max(there) + 1
+
+
+@pytest.mark.parametrize("topic", _TOPICS)
+@pytest.mark.parametrize(("dirty", "cleaned"), _PAIRS)
+@pytest.mark.parametrize("buffer_bytes", [None, _SMALL_BUFFER_BYTES], ids=["one map", "many maps"])
+def test_cleaning_leaves_what_kafkas_own_run_left(
+    tmp_path: Path, dirty: str, cleaned: str, topic: str, buffer_bytes: int | None
+) -> None:
+    log_dir = _adopt(dirty, tmp_path / "root")
+    before = KAFKA_FIXTURES / dirty / f"{topic}-0"
+    kafkas = KAFKA_FIXTURES / cleaned / f"{topic}-0"
+    now_ms = _kafkas_clock_ms(before, kafkas, manifest(dirty)["topics"][topic]["configs"])
+    report = clean_partition(log_dir, topic, 0, now_ms=now_ms, dedupe_buffer_bytes=buffer_bytes)
+    assert report.error is None
+    assert report.skipped is None
+    assert (report.key_shards == 1) == (buffer_bytes is None)
+    ours = files_of(tmp_path / "root" / f"{topic}-0")
+    expected = files_of(kafkas)
+    assert sorted(ours.keys() - _NOT_COMPARED) == sorted(expected.keys() - _NOT_COMPARED)
+    for name in expected.keys() - _NOT_COMPARED:
+        assert ours[name] == expected[name], name
+    where = TopicPartition(topic, 0)
+    kafkas_checkpoint = read_offset_checkpoint(KAFKA_FIXTURES / cleaned / CLEANER_OFFSET_CHECKPOINT)
+    assert read_offset_checkpoint(tmp_path / "root" / CLEANER_OFFSET_CHECKPOINT)[where] == kafkas_checkpoint[where]
+
+
+@pytest.mark.parametrize(("dirty", "cleaned"), _PAIRS)
+def test_a_consumer_gets_the_records_that_kafka_served_after_its_run(tmp_path: Path, dirty: str, cleaned: str) -> None:
+    log_dir = _adopt(dirty, tmp_path / "root")
+    for topic in _TOPICS:
+        configs = manifest(dirty)["topics"][topic]["configs"]
+        before, after = KAFKA_FIXTURES / dirty / f"{topic}-0", KAFKA_FIXTURES / cleaned / f"{topic}-0"
+        clean_partition(log_dir, topic, 0, now_ms=_kafkas_clock_ms(before, after, configs))
+        files = manifest(cleaned)["records"][topic]
+        lines = (KAFKA_FIXTURES / cleaned / files["read_committed"]["file"]).read_text().splitlines()
+        expected: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        table = log_dir.read(topic, isolation="read_committed", columns=["offset", "key", "value"])
+        assert table["offset"].to_pylist() == [each["offset"] for each in expected]
+
+
+def test_partitions_are_chosen_the_filthiest_first_and_none_is_left_after_cleaning(tmp_path: Path) -> None:
+    log_dir = _adopt("compacted-3-dirty", tmp_path / "root")
+    chosen = choose_partitions(log_dir)
+    ratios = [each.plan.dirty_ratio for each in chosen]
+    assert sorted(each.topic_partition.topic for each in chosen) == sorted(_TOPICS)
+    assert ratios == sorted(ratios, reverse=True)
+    for each in chosen:
+        assert clean_partition(log_dir, each.topic_partition.topic, 0).error is None
+    assert choose_partitions(log_dir) == []
+
+
+def test_cleaning_a_clean_log_again_changes_nothing(tmp_path: Path) -> None:
+    log_dir = _adopt("compacted-1-dirty", tmp_path / "root")
+    now_ms = 1_795_300_000_000
+    for topic in _TOPICS:
+        directory = tmp_path / "root" / f"{topic}-0"
+        clean_partition(log_dir, topic, 0, now_ms=now_ms)
+        before = files_of(directory)
+        report = clean_partition(log_dir, topic, 0, now_ms=now_ms + 10_000_000)
+        assert report.skipped == "nothing to clean"
+        assert files_of(directory) == before
+
+
+def test_a_dry_run_tells_what_is_dirty_and_changes_nothing(tmp_path: Path) -> None:
+    log_dir = _adopt("compacted-1-dirty", tmp_path / "root")
+    directory = tmp_path / "root" / "compacted-plain-0"
+    before = files_of(directory)
+    report = clean_partition(log_dir, "compacted-plain", 0, dry_run=True)
+    assert report.dirty_percent == 100.0
+    assert (report.first_dirty_offset, report.first_uncleanable_offset) == (0, 205)
+    assert {name: data for name, data in files_of(directory).items() if name not in _NOT_COMPARED} == {
+        name: data for name, data in before.items() if name not in _NOT_COMPARED
+    }
+    assert not (tmp_path / "root" / CLEANER_OFFSET_CHECKPOINT).exists()
+
+
+def test_a_damaged_batch_leaves_the_partition_as_it_is_and_says_where(tmp_path: Path) -> None:
+    log_dir = _adopt("compacted-1-dirty", tmp_path / "root")
+    path = tmp_path / "root" / "compacted-plain-0" / "00000000000000000073.log"
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.write_bytes(data)
+    before = files_of(path.parent)
+    report = clean_partition(log_dir, "compacted-plain", 0)
+    assert report.error is not None
+    assert str(path) in report.error
+    assert {name: each for name, each in files_of(path.parent).items() if name != ".maintenance-lock"} == before

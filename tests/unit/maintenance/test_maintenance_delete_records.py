@@ -1,0 +1,157 @@
+"""Deleted records are read, records above them are not, or a wrong offset moves the log start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import OffsetOutOfRangeError, ReadOnlyLogDirError
+from pyspark_kafkalog.maintenance.delete_records import delete_records
+from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.spark.offset_ranges import OffsetResolver
+from pyspark_kafkalog.spark.offsets import Earliest, GlobalTimestamp, Latest
+from pyspark_kafkalog.spark.stream_plan import plan_latest, plan_read
+from pyspark_kafkalog.spark.stream_view import take_view
+from pyspark_kafkalog.spark.subscription import Subscribe
+from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.listing import list_base_offsets
+from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+
+T0 = 1_700_000_000_000
+ORDERS = TopicPartition("orders", 0)
+SMALL = {"internal.segment.bytes": "2000", "index.interval.bytes": "100"}
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> LogDir:
+    log_dir = LogDir.create(tmp_path / "log", clock=lambda: T0)
+    log_dir.create_topic("orders", partitions=1, configs=SMALL)
+    for number in range(10):
+        stamps = pa.array([(T0 - 1000 + number) * 1000] * 20, pa.timestamp("us", "UTC"))
+        values = [b"%d" % (number * 20 + at) + b"." * 40 for at in range(20)]
+        log_dir.append("orders", pa.table({"value": values, "timestamp": stamps}), partition=0)
+    log_dir.refresh()
+    return log_dir
+
+
+def error_of(log_dir: LogDir, offset: int, where: TopicPartition = ORDERS) -> str | None:
+    [report] = delete_records(log_dir, {where: offset})
+    return report.error
+
+
+def test_a_log_start_inside_a_batch_shows_records_below_it(log_dir: LogDir) -> None:
+    [report] = delete_records(log_dir, {ORDERS: 67})
+    assert (report.error, report.log_start_offset) == (None, 67)
+    for found in (log_dir, LogDir.open(log_dir.path)):
+        found.refresh()
+        assert found.read("orders")["offset"].to_pylist() == list(range(67, 200))
+        with pytest.raises(OffsetOutOfRangeError):
+            found.read("orders", partition=0, start_offset=66)
+    log_dir.append("orders", pa.table({"value": [b"x"]}), partition=0)
+    log_dir.refresh()
+    assert log_dir.read("orders")["offset"].to_pylist() == list(range(67, 201))
+
+
+def test_offsets_of_a_query_begin_below_the_log_start(log_dir: LogDir) -> None:
+    delete_records(log_dir, {ORDERS: 67})
+    log_dir.refresh()
+    resolver = OffsetResolver(
+        log_dir, log_dir.topic("orders").partitions, committed=False, on_no_match="error", fail_on_data_loss=True
+    )
+    assert [(each.start_offset, each.end_offset) for each in resolver.resolve(Earliest(), Latest())] == [(67, 200)]
+    # All records of the write that the log start is in have this timestamp or an earlier one.
+    assert resolver.resolve_starts(GlobalTimestamp(T0 - 1000)) == {ORDERS: 67}
+    assert resolver.resolve_starts(GlobalTimestamp(T0 - 997)) == {ORDERS: 67}
+    assert resolver.resolve_starts(GlobalTimestamp(T0 - 996)) == {ORDERS: 80}
+
+
+def test_a_stream_begins_below_the_log_start_or_passes_over_what_it_lost(log_dir: LogDir) -> None:
+    delete_records(log_dir, {ORDERS: 67})
+    log_dir.refresh()
+    view = take_view(log_dir, Subscribe(("orders",)), committed=False)
+    assert plan_latest({ORDERS: 67}, view, {}).losses == []
+    assert "from the log start 67" in plan_latest({ORDERS: 66}, view, {}).losses[0]
+    read = plan_read({ORDERS: 20}, {ORDERS: 90}, view, is_initial=False)
+    assert [(each.start_offset, each.end_offset) for each in read.ranges] == [(67, 90)]
+    assert len(read.losses) == 1
+
+
+def test_minus_one_is_not_the_high_watermark(log_dir: LogDir) -> None:
+    [report] = delete_records(log_dir, {ORDERS: -1})
+    assert report.log_start_offset == 200
+    log_dir.refresh()
+    assert log_dir.read("orders").num_rows == 0
+    apply_retention(log_dir)
+    assert len(list_base_offsets(log_dir.path / "orders-0")) == 1  # the active segment, as with Kafka
+    log_dir.append("orders", pa.table({"value": [b"x"]}), partition=0)
+    log_dir.refresh()
+    assert log_dir.read("orders")["offset"].to_pylist() == [200]
+
+
+def test_wrong_offsets_move_the_log_start(log_dir: LogDir) -> None:
+    assert "the high watermark is 200" in (error_of(log_dir, 201) or "")
+    assert "not valid" in (error_of(log_dir, -2) or "")
+    assert "nothing" in (error_of(log_dir, 5, TopicPartition("nothing", 0)) or "")
+    assert error_of(log_dir, 5, TopicPartition("orders", 7)) is not None
+    log_dir.refresh()
+    assert log_dir.partition("orders", 0).log_start_offset == 0
+    assert error_of(log_dir, 50) is None
+    [report] = delete_records(log_dir, {ORDERS: 20})
+    assert (report.error, report.log_start_offset) == (None, 50)
+
+
+def test_one_partition_s_error_keeps_the_others_from_moving(log_dir: LogDir) -> None:
+    log_dir.create_topic("kept", partitions=1, configs={"cleanup.policy": "compact"})
+    log_dir.create_topic("__consumer_offsets", partitions=1)
+    asked = {TopicPartition("kept", 0): 0, TopicPartition("__consumer_offsets", 0): 0, ORDERS: 10}
+    reports = {each.topic: each for each in delete_records(log_dir, asked)}
+    assert "cleanup.policy" in (reports["kept"].error or "")
+    assert "internal" in (reports["__consumer_offsets"].error or "")
+    assert reports["orders"].log_start_offset == 10
+
+
+def test_dry_run_moves_something(log_dir: LogDir) -> None:
+    before = log_dir.version
+    [report] = delete_records(log_dir, {ORDERS: 10}, dry_run=True)
+    assert report.log_start_offset == 10
+    assert "high watermark" in (delete_records(log_dir, {ORDERS: 201}, dry_run=True)[0].error or "")
+    log_dir.refresh()
+    assert log_dir.version == before
+
+
+def test_segments_below_the_log_start_stay_with_any_cleanup_policy(log_dir: LogDir) -> None:
+    delete_records(log_dir, {ORDERS: 67})
+    log_dir.alter_topic("orders", add={"cleanup.policy": "compact", "retention.ms": "-1"})
+    directory = log_dir.path / "orders-0"
+    bases = list_base_offsets(directory)
+    [report] = apply_retention(log_dir)
+    kept = max(base for base in bases if base <= 67)
+    assert list_base_offsets(directory) == [base for base in bases if base >= kept]
+    assert report.segments_dropped == bases.index(kept)
+    assert report.log_start_offset == 67
+    log_dir.refresh()
+    assert log_dir.read("orders")["offset"].to_pylist() == list(range(67, 200))
+
+
+def test_kafka_is_not_told_of_the_log_start(log_dir: LogDir) -> None:
+    delete_records(log_dir, {ORDERS: 67})
+    path = log_dir.path / LOG_START_OFFSET_CHECKPOINT
+    assert read_offset_checkpoint(path) == {ORDERS: 67}
+    epochs = LeaderEpochCheckpoint.open(log_dir.path / "orders-0" / LEADER_EPOCH_CHECKPOINT)
+    assert [tuple(each) for each in epochs.entries] == [(0, 67)]
+    apply_retention(log_dir)
+    assert read_offset_checkpoint(path) == {ORDERS: 67}
+    log_dir.delete_topic("orders")
+    log_dir.create_topic("orders", partitions=1, configs=SMALL)
+    apply_retention(log_dir)
+    assert read_offset_checkpoint(path) == {}
+
+
+def test_a_broker_s_directory_is_written_to() -> None:
+    fixture = Path(__file__).parents[2] / "data" / "fixtures" / "retention"
+    with pytest.raises(ReadOnlyLogDirError):
+        delete_records(LogDir.open(fixture), {ORDERS: 1})

@@ -1,0 +1,206 @@
+"""A swap that is killed, or read beside, loses a record, shows one twice, or leaves what nobody can finish."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cleaner_reference import write_segment
+
+from pyspark_kafkalog.maintenance.segment_swap import finish_swaps, has_unfinished, swap_in
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.listing import list_base_offsets
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.log_reader import LogReader
+from pyspark_kafkalog.storage.names import TopicPartition, offset_file_name
+from pyspark_kafkalog.storage.unified_log import UnifiedLog
+
+CONFIG = LogConfig(index_interval_bytes=50)
+ALL = list(range(50))
+SURVIVORS = [0, 1, 5, 12, 13, 14, 27, 29, *range(30, 50)]  # of the group 0, 10, 20; the others are not touched
+NOW_MS = 1_700_000_000_000
+
+
+class Killed(BaseException):
+    """The process has died: nothing after it repairs anything."""
+
+
+class Watched(FileSystem):
+    """Calls `before` ahead of each change to names."""
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        self._before = before
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._before()
+        super().rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._before()
+        super().link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._before()
+        super().unlink(path)
+
+    def fsync_dir(self, directory: Path) -> None:
+        self._before()
+
+
+def dying_after(calls: int) -> Watched:
+    left = iter(range(calls))
+
+    def count() -> None:
+        if next(left, None) is None:
+            raise Killed
+
+    return Watched(count)
+
+
+def batches_of(offsets: list[int]) -> list[bytes]:
+    return [
+        encode_batch([Record(offset=each, timestamp_ms=each, key=b"%d" % each, value=b"v" * 20)], leader_epoch=0)
+        for each in offsets
+    ]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Segments 0 to 40 of ten records each, and a cleaned one for the first three."""
+    cleaned = tmp_path / "cleaned"
+    cleaned.mkdir()
+    write_segment(cleaned, 0, batches_of([each for each in SURVIVORS if each < 30]), CONFIG)
+    directory = tmp_path / "orders-0"
+    directory.mkdir()
+    for base_offset in range(0, 50, 10):
+        write_segment(directory, base_offset, batches_of(ALL[base_offset : base_offset + 10]), CONFIG)
+        (directory / offset_file_name(base_offset, ".snapshot")).write_bytes(b"")
+    for path in cleaned.iterdir():
+        shutil.copy(path, directory / (path.name + ".cleaned"))
+    return directory
+
+
+def offsets_read(reader: LogReader, start_offset: int = 0) -> Iterator[int]:
+    for batch in reader.read(start_offset, 50, schema=KAFKA_SCHEMA):
+        yield from batch["offset"].to_pylist()
+
+
+def new_reader(directory: Path) -> LogReader:
+    return LogReader(directory, TopicPartition("orders", 0))
+
+
+def check_read(found: list[int]) -> None:
+    assert found == sorted(set(found))
+    assert set(SURVIVORS) <= set(found) <= set(ALL)
+
+
+def check_state(directory: Path) -> None:
+    """Readers with and without an old look at the directory are served, and so is a starting broker."""
+    check_read(list(offsets_read(new_reader(directory))))
+    for start in (3, 10, 15, 25, 28, 30):
+        assert list(offsets_read(new_reader(directory), start))[-20:] == SURVIVORS[-20:]
+    copy = directory.with_name("copy-0")
+    shutil.copytree(directory, copy)
+    log = UnifiedLog.open(copy, CONFIG, recovery_point=50, clock=lambda: NOW_MS)
+    log.close()
+    check_read(list(offsets_read(new_reader(copy))))
+    assert not has_unfinished(copy)
+    shutil.rmtree(copy)
+
+
+def swap(directory: Path, fs: FileSystem) -> None:
+    swap_in(directory, 0, [0, 10, 20], now_ms=NOW_MS, fs=fs)
+
+
+def calls_of(action: Callable[[FileSystem], Any]) -> int:
+    calls = []
+    action(Watched(lambda: calls.append(0)))
+    return len(calls)
+
+
+def test_the_new_segment_is_not_where_the_old_ones_were(directory: Path) -> None:
+    swap(directory, LOCAL)
+    assert list_base_offsets(directory) == [0, 30, 40]
+    assert list(offsets_read(new_reader(directory))) == SURVIVORS
+    assert not has_unfinished(directory)
+    gone = {path.name for path in directory.iterdir() if path.name.endswith(".deleted")}
+    kinds = (".log", ".index", ".timeindex", ".snapshot")
+    assert gone == {offset_file_name(base, suffix) + ".deleted" for base in (10, 20) for suffix in kinds}
+
+
+def test_a_reader_beside_a_swap_misses_a_record_or_sees_one_twice(directory: Path) -> None:
+    long_lived = new_reader(directory)
+    begun: list[tuple[list[int], Iterator[int]]] = []
+
+    def look() -> None:
+        check_read(list(offsets_read(new_reader(directory))))
+        check_read(list(offsets_read(long_lived)))
+        for taken in (1, 11, 21, 31):
+            reading = offsets_read(new_reader(directory))
+            begun.append(([next(reading) for _ in range(min(taken, len(SURVIVORS)))], reading))
+
+    look()
+    swap(directory, Watched(look))
+    look()
+    assert len(begun) > 40
+    for taken, reading in begun:
+        check_read([*taken, *reading])
+
+
+def test_a_killed_swap_is_neither_finished_nor_undone(directory: Path, tmp_path: Path) -> None:
+    shutil.copytree(directory, tmp_path / "whole" / "orders-0")
+    calls = calls_of(lambda fs: swap(tmp_path / "whole" / "orders-0", fs))
+    assert calls > 15
+    for died_at in range(calls):
+        copy = tmp_path / f"{died_at}" / "orders-0"
+        shutil.copytree(directory, copy)
+        with pytest.raises(Killed):
+            swap(copy, dying_after(died_at))
+        check_state(copy)
+        finish_swaps(copy, CONFIG, now_ms=NOW_MS, fs=LOCAL)
+        check_state(copy)
+        assert not has_unfinished(copy)
+        assert list_base_offsets(copy) in ([0, 10, 20, 30, 40], [0, 30, 40])
+
+
+def test_a_kill_while_a_killed_swap_is_finished_does_harm(directory: Path, tmp_path: Path) -> None:
+    number = 0
+    for died_at in range(0, 24, 2):
+        first = tmp_path / f"first-{died_at}" / "orders-0"
+        shutil.copytree(directory, first)
+        try:
+            swap(first, dying_after(died_at))
+            break
+        except Killed:
+            pass
+        for again_at in range(0, 24, 3):
+            number += 1
+            copy = tmp_path / f"{number}" / "orders-0"
+            shutil.copytree(first, copy)
+            try:
+                finish_swaps(copy, CONFIG, now_ms=NOW_MS, fs=dying_after(again_at))
+            except Killed:
+                check_read(list(offsets_read(new_reader(copy))))
+                finish_swaps(copy, CONFIG, now_ms=NOW_MS, fs=LOCAL)
+            check_read(list(offsets_read(new_reader(copy))))
+            assert not has_unfinished(copy)
+    assert number > 20
+
+
+def test_what_is_not_decided_is_undone(directory: Path) -> None:
+    before = {path.name: path.read_bytes() for path in directory.iterdir() if not path.name.endswith(".cleaned")}
+    (directory / "00000000000000000000.log.cleaned").rename(directory / "00000000000000000000.log.swap")
+    finish_swaps(directory, CONFIG, now_ms=NOW_MS, fs=LOCAL)
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+
+
+def test_a_transaction_index_that_the_new_segment_lacks_stays_in_use(directory: Path) -> None:
+    (directory / "00000000000000000000.txnindex").write_bytes(b"")
+    swap(directory, LOCAL)
+    assert not (directory / "00000000000000000000.txnindex").exists()
+    assert (directory / "00000000000000000000.txnindex.deleted").exists()
