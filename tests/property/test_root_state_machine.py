@@ -38,7 +38,7 @@ from pyspark_kafkalog.storage.staging import StagedFile
 from pyspark_kafkalog.storage.table_stager import stage_table
 from pyspark_kafkalog.storage.topic_stager import StagingTask
 
-EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES", "120"))
 TOPICS = ("orders", "clicks", "users")
 CONFIGS: tuple[dict[str, str], ...] = (
     {},
