@@ -70,6 +70,7 @@ class Runs:
         self._base = home / "base"
         self._files = files
         self._numbers = itertools.count()
+        self._turns = itertools.count()
         self._base.mkdir()
         self._disk = Disk(self._base)
         if scenario.prepare is not None:
@@ -89,6 +90,17 @@ class Runs:
             self._expected.append(look(root))
         self._files.check(root)
         self._remove(root)
+        self._passed_over = [self._look_passed_over(done) for done in range(len(scenario.steps))]
+
+    def _look_passed_over(self, done: int) -> Seen | None:
+        """What a reader sees when the last step follows `done` steps; None where it cannot."""
+        writer = Writer(self.copy(), UNSYNCED)
+        try:
+            for step in (*self.scenario.steps[:done], self.scenario.steps[-1]):
+                step.act(writer)
+        except KafkalogError:
+            return None  # its topic is not there yet
+        return look(writer.root)
 
     def enter(self, lane: int) -> None:
         """Work apart from other lanes from now on."""
@@ -167,17 +179,24 @@ class Runs:
 
     def _check_and_go_on(self, writer: Writer, returned: int, what: str, *, is_unsure: bool = True) -> None:
         """A reader sees all of the commit under way or nothing; whoever writes next needs no repair."""
-        steps = self.scenario.steps
+        steps: Sequence[Step] = self.scenario.steps
         try:
             seen = look(writer.root)
             done = self._find(seen, returned)
             if done > returned and not is_unsure:
                 raise AssertionError("it failed, as it says, but it is committed")
+            expected = self._expected[-1]
+            passed_over = self._passed_over[done] if done < len(steps) and same(seen, self._expected[done]) else None
+            # A swap waits, under its suffix, for the next run of maintenance or for a broker's start.
+            is_swapping = any(writer.root.glob("*/*.swap"))
+            if next(self._turns) % 2 and passed_over is not None and not is_swapping:
+                # The one who was stopped never comes back, and the next write is shorter than what it left.
+                steps, expected = [*steps[:done], steps[-1]], passed_over
             for number, step in enumerate(steps):
                 if number >= done or (number >= returned and step.idempotent):
                     step.act(writer)
             seen = look(writer.root)
-            assert same(seen, self._expected[-1]), f"in the end there is {describe(seen)}"
+            assert same(seen, expected), f"in the end there is {describe(seen)}"
             self._files.check(writer.root)
         except Exception as failure:
             raise AssertionError(f"{self.scenario.name}, {what}, after {returned} steps: {failure}") from failure
