@@ -319,7 +319,7 @@ class LogDir:
 
         transaction = self._transaction(transactional_id, transaction_version)
         fs = flushing_file_system(self._fs, flush)
-        if transaction is not None and transaction.version <= (self.last_version(transaction.transactional_id) or -1):
+        if transaction is not None and self.has_committed(transaction):
             return self.commit_staged((), transaction=transaction, flush=flush)
         described = self.ensure_topic(topic)
         if partition is not None and not 0 <= partition < len(described.partitions):
@@ -370,6 +370,11 @@ class LogDir:
     def last_version(self, transactional_id: str) -> int | None:
         """The last version of the transactional id that has been committed; None when there is none."""
         return self._own().last_version(transactional_id)
+
+    def has_committed(self, transaction: WriteTransaction) -> bool:
+        """Whether this version of the transactional id, or a later one, has been committed."""
+        last_version = self.last_version(transaction.transactional_id)
+        return last_version is not None and transaction.version <= last_version
 
     def _transaction(self, transactional_id: str | None, version: int | None) -> WriteTransaction | None:
         if transactional_id is None and version is None:

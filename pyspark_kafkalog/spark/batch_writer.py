@@ -39,8 +39,7 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
             return cls(plan)
         transaction = WriteTransaction(options.txn_app_id, options.txn_version, plan.write_id)
         log_dir = LogDir.open(plan.root)
-        last_version = log_dir.last_version(transaction.transactional_id)
-        is_done = last_version is not None and transaction.version <= last_version
+        is_done = log_dir.has_committed(transaction)
         if not is_done:
             log_dir.init_transaction(transaction.transactional_id, transaction.incarnation)
         return cls(plan, transaction, is_done=is_done)

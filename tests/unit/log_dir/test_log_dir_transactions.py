@@ -209,6 +209,13 @@ def test_append_with_a_version_is_made_twice(log_dir: LogDir) -> None:
         log_dir.append("orders", table, transactional_id="app")
 
 
+def test_records_of_a_version_that_is_there_are_staged_for_nothing(log_dir: LogDir) -> None:
+    log_dir.append("orders", pa.table({"value": ["x 0"]}), transactional_id="app", transaction_version=0)
+    cannot_be_staged = pa.table({"no value": [1]})
+    again = log_dir.append("orders", cannot_be_staged, transactional_id="app", transaction_version=0)
+    assert again.is_duplicate
+
+
 def test_a_version_without_records_is_forgotten(log_dir: LogDir) -> None:
     transaction = WriteTransaction("query", 0, "run-1")
     assert log_dir.commit_staged([], transaction=transaction).commit_offset is not None
