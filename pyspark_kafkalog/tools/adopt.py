@@ -18,13 +18,11 @@ examples:
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.tools.one_line import one_line
+from pyspark_kafkalog.tools.command import add_output, add_path, print_json
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.adopt import AdoptedPartition, Adoption
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`--path`, what to take along, `--dry-run`."""
-    parser.add_argument("--path", required=True, metavar="ROOT", type=Path, help="the broker's log directory")
+    add_path(parser, "the broker's log directory")
     parser.add_argument(
         "--server-properties",
         metavar="FILE",
@@ -43,26 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--create-missing", action="store_true", help="make partitions that the directory does not hold, empty"
     )
     parser.add_argument("--dry-run", action="store_true", help="check, say what would be done, change nothing")
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="json: one object")
+    add_output(parser, "one object")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Adopt; tells on sys.stdout what was taken over, and in one line on sys.stderr what went wrong."""
+    """Adopt; tells on sys.stdout what was taken over."""
     from pyspark_kafkalog.metadata.adopt import adopt
 
-    try:
-        outcome = adopt(
-            options.path,
-            server_properties=options.server_properties,
-            create_missing=options.create_missing,
-            dry_run=options.dry_run,
-        )
-    except (KafkalogError, OSError) as error:
-        sys.stdout.flush()
-        sys.stderr.write(f"kafkalog adopt: {one_line(error)}\n")
-        return 1
+    outcome = adopt(
+        options.path,
+        server_properties=options.server_properties,
+        create_missing=options.create_missing,
+        dry_run=options.dry_run,
+    )
     if options.output == "json":
-        sys.stdout.write(json.dumps(_tree(outcome), ensure_ascii=False) + "\n")
+        print_json(_tree(outcome))
     else:
         _print(outcome)
     return 0

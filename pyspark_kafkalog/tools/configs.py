@@ -17,16 +17,15 @@ examples:
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, KafkalogError, UnknownTopicError
+from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.storage.names import validate_topic_name
-from pyspark_kafkalog.tools.one_line import one_line
+from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, node_id_of, open_log_dir, print_json
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -45,7 +44,7 @@ _CONFIG_NAME = re.compile(r"[a-zA-Z0-9._-]*")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-configs that a log directory has a meaning for, `--path` and `--output`."""
-    parser.add_argument("--path", required=True, metavar="ROOT", type=Path, help="the log directory (no default)")
+    add_path(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
     actions.add_argument("--alter", action="store_true", help="set configurations, or put them back to their defaults")
     actions.add_argument("--describe", action="store_true", help="print configurations that are set")
@@ -71,28 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K[,K]",
         help="configurations to put back to their defaults",
     )
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line, by entity")
+    add_output(parser, "one object a line, by entity")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command; prints to sys.stdout and, in one line, what went wrong to sys.stderr."""
-    try:
-        entity_type, name = _entity(options)
-        if options.alter:
-            _alter(options, entity_type, name)
-        else:
-            _describe(options, entity_type, name)
-    except (KafkalogError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        sys.stdout.flush()
-        sys.stderr.write(f"kafkalog configs: {one_line(error)}\n")
-        return 1
+    """Carry out the command; prints to sys.stdout."""
+    entity_type, name = _entity(options)
+    if options.alter:
+        _alter(options, entity_type, name)
+    else:
+        _describe(options, entity_type, name)
     return 0
-
-
-class _UsageError(KafkalogError):
-    """Options that do not go together."""
 
 
 def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
@@ -107,11 +95,11 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
         if name is not None
     ]
     if short and (options.entity_type or options.entity_name is not None or options.entity_default):
-        raise _UsageError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
+        raise UsageError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
     if len(short) > 1 or (options.entity_default and options.entity_name is not None):
-        raise _UsageError("one entity at a time can be named")
+        raise UsageError("one entity at a time can be named")
     if not short and options.entity_type is None:
-        raise _UsageError("--entity-type topics or brokers, --topic, --broker or --broker-defaults is needed")
+        raise UsageError("--entity-type topics or brokers, --topic, --broker or --broker-defaults is needed")
     entity_type, name = (options.entity_type, options.entity_name) if not short else short[0]
     if options.entity_default:
         name = _ALL_BROKERS
@@ -122,32 +110,30 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
 def _check(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
     changes = bool(options.add_config or options.add_config_file or options.delete_config)
     if entity_type == _TOPICS and name == _ALL_BROKERS:
-        raise _UsageError("an empty --entity-name or --entity-default can't be used with topics: name one")
+        raise UsageError("an empty --entity-name or --entity-default can't be used with topics: name one")
     if entity_type == _BROKERS and name and not re.fullmatch(r"[0-9]+", name):
-        raise _UsageError(f"The entity name for brokers must be a valid integer broker id, but it is: {name}")
+        raise UsageError(f"The entity name for brokers must be a valid integer broker id, but it is: {name}")
     if options.describe and changes:
-        raise _UsageError("--add-config, --add-config-file and --delete-config can't be used with --describe")
+        raise UsageError("--add-config, --add-config-file and --delete-config can't be used with --describe")
     if options.alter and options.all:
-        raise _UsageError("--all can't be used with --alter")
+        raise UsageError("--all can't be used with --alter")
     if options.alter and entity_type == _TOPICS and name is None:
-        raise _UsageError("An entity name must be specified with --alter of topics")
+        raise UsageError("An entity name must be specified with --alter of topics")
     if options.alter and entity_type == _BROKERS and name != _ALL_BROKERS:
-        raise _UsageError("a log directory is one node, its settings are kept for all brokers: use --entity-default")
+        raise UsageError("a log directory is one node, its settings are kept for all brokers: use --entity-default")
     if options.alter and not changes:
-        raise _UsageError(
+        raise UsageError(
             "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
         )
     if options.add_config and options.add_config_file:
-        raise _UsageError("Only one of --add-config or --add-config-file must be specified")
+        raise UsageError("Only one of --add-config or --add-config-file must be specified")
 
 
 def _alter(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
-    from pyspark_kafkalog.log_dir import LogDir
-
     assert name is not None
     add = _configs_to_add(options)
     delete = [each.strip() for text in options.delete_config for each in text.split(",")]
-    log_dir = LogDir.open(options.path)
+    log_dir = open_log_dir(options)
     there = log_dir.broker_configs() if entity_type == _BROKERS else log_dir.topic(name).configs
     missing = [each for each in delete if each not in there]
     if missing:
@@ -198,11 +184,9 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
-    from pyspark_kafkalog.log_dir import LogDir
-
-    log_dir = LogDir.open(options.path)
+    log_dir = open_log_dir(options)
     if log_dir.is_foreign and (entity_type == _BROKERS or options.all):
-        raise _UsageError(
+        raise UsageError(
             f"{options.path} is a Kafka broker's: what its server.properties says is not in it; "
             "only what topics set themselves can be described, without --all"
         )
@@ -223,8 +207,8 @@ def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -
 def _names(log_dir: LogDir, entity_type: str, root: Path) -> list[str]:
     if entity_type == _TOPICS:
         return list(log_dir.topics())
-    node_id = _node_id(root)
-    return [_ALL_BROKERS] if node_id is None else [node_id, _ALL_BROKERS]
+    node_id = node_id_of(root)
+    return [_ALL_BROKERS] if node_id is None else [str(node_id), _ALL_BROKERS]
 
 
 def _entries(log_dir: LogDir, entity_type: str, name: str, *, wants_all: bool) -> list[ConfigEntry]:
@@ -233,7 +217,7 @@ def _entries(log_dir: LogDir, entity_type: str, name: str, *, wants_all: bool) -
     if entity_type == _BROKERS:
         if name == _ALL_BROKERS:
             return config_entries.set_broker_entries(log_dir.broker_configs())
-        if name != _node_id(log_dir.path):
+        if name != str(node_id_of(log_dir.path)):
             raise UnknownTopicError(f"The broker '{name}' doesn't exist and doesn't have dynamic config.")
         return config_entries.broker_entries(log_dir.broker_configs()) if wants_all else []
     if validate_topic_name(name) not in log_dir.topics():
@@ -245,21 +229,10 @@ def _entries(log_dir: LogDir, entity_type: str, name: str, *, wants_all: bool) -
     return entries if wants_all else [each for each in entries if each.source == config_entries.TOPIC_SOURCE]
 
 
-def _node_id(root: Path) -> str | None:
-    from pyspark_kafkalog.storage.meta_properties import read_meta_properties
-    from pyspark_kafkalog.storage.names import META_PROPERTIES
-
-    try:
-        node_id = read_meta_properties(root / META_PROPERTIES).node_id
-    except (DiskFormatError, FileNotFoundError):
-        return None
-    return None if node_id is None else str(node_id)
-
-
 def _print_json(entity_type: str, name: str, entries: list[ConfigEntry]) -> None:
     tree: dict[str, Any] = {
         "entityType": entity_type,
         "entityName": name if name != _ALL_BROKERS else None,
         "configs": [each.to_json() for each in entries],
     }
-    sys.stdout.write(json.dumps(tree, ensure_ascii=False) + "\n")
+    print_json(tree)

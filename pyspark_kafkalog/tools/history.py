@@ -14,16 +14,20 @@ examples:
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timezone
-from itertools import islice
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
-from pyspark_kafkalog.tools.one_line import one_line
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.tools.command import (
+    NO_VALUE,
+    add_output,
+    add_path,
+    open_log_dir,
+    positive,
+    print_json,
+    print_table,
+    utc_time,
+)
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.history import HistoryEntry
@@ -40,42 +44,24 @@ _HEADER: Final = (
     "RECORDS",
     "BYTES",
 )
-_NONE: Final = "-"
-#: Columns are made wide enough for this many lines at a time, so that a long history is printed as it is read.
-_LINES_TOGETHER: Final = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`--path`, which commits, and in which form."""
-    parser.add_argument("--path", required=True, metavar="ROOT", type=Path, help="the log directory (no default)")
+    add_path(parser)
     parser.add_argument("--topic", metavar="NAME", help="only commits that touched this topic, which may be deleted")
-    parser.add_argument("--limit", type=_positive, metavar="N", help="only the newest N commits")
+    parser.add_argument("--limit", type=positive, metavar="N", help="only the newest N commits")
     parser.add_argument("--oldest-first", action="store_true", help="print them in the order they were made")
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line, by commit")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
-    return int(text)
+    add_output(parser, "one object a line, by commit")
 
 
 def run(options: argparse.Namespace) -> int:
-    """List the commits on sys.stdout; says what went wrong in one line on sys.stderr."""
-    from pyspark_kafkalog.log_dir import LogDir
-
-    try:
-        log_dir = LogDir.open(options.path)
-        entries = log_dir.history(topic=options.topic, limit=options.limit, newest_first=not options.oldest_first)
-        found = _print_json(entries) if options.output == "json" else _print_table(entries)
-        if not found and options.topic is not None and options.topic not in log_dir.topics():
-            raise UnknownTopicError(f"there is no topic {options.topic!r}, nor a commit to one that there was")
-    except (KafkalogError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        sys.stdout.flush()
-        sys.stderr.write(f"kafkalog history: {one_line(error)}\n")
-        return 1
+    """List the commits on sys.stdout."""
+    log_dir = open_log_dir(options)
+    entries = log_dir.history(topic=options.topic, limit=options.limit, newest_first=not options.oldest_first)
+    found = _print_json(entries) if options.output == "json" else print_table(_HEADER, _lines(entries))
+    if not found and options.topic is not None and options.topic not in log_dir.topics():
+        raise UnknownTopicError(f"there is no topic {options.topic!r}, nor a commit to one that there was")
     return 0
 
 
@@ -83,7 +69,7 @@ def _print_json(entries: Iterable[HistoryEntry]) -> bool:
     found = False
     for entry in entries:
         found = True
-        sys.stdout.write(json.dumps(_tree(entry), ensure_ascii=False) + "\n")
+        print_json(_tree(entry))
     return found
 
 
@@ -91,7 +77,7 @@ def _tree(entry: HistoryEntry) -> dict[str, Any]:
     return {
         "offset": entry.offset,
         "timestamp": entry.timestamp_ms,
-        "time": _time(entry.timestamp_ms),
+        "time": utc_time(entry.timestamp_ms),
         "operation": entry.operation,
         "transactionalId": entry.transactional_id,
         "version": entry.version,
@@ -114,46 +100,17 @@ def _tree(entry: HistoryEntry) -> dict[str, Any]:
     }
 
 
-def _print_table(entries: Iterable[HistoryEntry]) -> bool:
-    lines = _lines(entries)
-    widths = [len(name) for name in _HEADER]
-    is_first = True
-    while together := list(islice(lines, _LINES_TOGETHER)):
-        widths = [
-            max(width, *map(len, column)) for width, column in zip(widths, zip(*together, strict=True), strict=True)
-        ]
-        if is_first:
-            _print_line(_HEADER, widths)
-        is_first = False
-        for line in together:
-            _print_line(line, widths)
-    return not is_first
-
-
-def _print_line(line: Sequence[str], widths: Sequence[int]) -> None:
-    sys.stdout.write(" ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() + "\n")
-
-
 def _lines(entries: Iterable[HistoryEntry]) -> Iterator[tuple[str, ...]]:
     for entry in entries:
         commit = (
             str(entry.offset),
-            _time(entry.timestamp_ms),
-            entry.operation or _NONE,
-            entry.transactional_id or _NONE,
-            _NONE if entry.version is None else str(entry.version),
+            utc_time(entry.timestamp_ms),
+            entry.operation or NO_VALUE,
+            entry.transactional_id or NO_VALUE,
+            NO_VALUE if entry.version is None else str(entry.version),
         )
         for each in entry.partitions:
             yield *commit, each.topic, *map(str, (each.partition, each.first_offset, each.records, each.bytes))
         if not entry.partitions:
-            for topic in entry.topics or (_NONE,):
-                yield *commit, topic, _NONE, _NONE, _NONE, _NONE
-
-
-def _time(timestamp_ms: int) -> str:
-    """The time in UTC, to the millisecond; the number where no calendar goes that far."""
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, tz=timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return str(timestamp_ms)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
+            for topic in entry.topics or (NO_VALUE,):
+                yield *commit, topic, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE

@@ -9,16 +9,26 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-_COMMANDS: Final = {
-    "adopt": ("pyspark_kafkalog.tools.adopt", "make a Kafka broker's log directory ours, in place"),
-    "configs": (
-        "pyspark_kafkalog.tools.configs",
-        "describe and change configurations of topics and brokers",
-    ),
-    "dump-log": ("pyspark_kafkalog.tools.dump_log", "show what is in log, index and snapshot files"),
-    "history": ("pyspark_kafkalog.tools.history", "list the commits: who wrote what, and when"),
-    "topics": ("pyspark_kafkalog.tools.topics", "create, list, describe, alter and delete topics"),
+from pyspark_kafkalog.errors import KafkalogError
+
+_TOOLS: Final = "pyspark_kafkalog.tools."
+#: Commands by group, each with its module and what it is for.
+COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "topics and records": {
+        "topics": ("topics", "create, list, describe, alter and delete topics"),
+        "configs": ("configs", "describe and change configurations of topics and brokers"),
+    },
+    "groups": {},
+    "maintenance": {
+        "adopt": ("adopt", "make a Kafka broker's log directory ours, in place"),
+    },
+    "inside files": {
+        "dump-log": ("dump_log", "show what is in log, index and snapshot files"),
+        "history": ("history", "list the commits: who wrote what, and when"),
+    },
 }
+_MODULES: Final = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
+_EXAMPLES: Final = "\nexamples:\n"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,13 +41,11 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: sys.argv). Returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if not arguments or arguments[0] not in _COMMANDS:
+    if not arguments or arguments[0] not in _MODULES:
         return _top_level(arguments)
     command = arguments[0]
-    module = importlib.import_module(_COMMANDS[command][0])
-    parser = _Parser(prog=f"kafkalog {command}", description=module.__doc__, allow_abbrev=False)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    module.add_arguments(parser)
+    module = importlib.import_module(_TOOLS + _MODULES[command])
+    parser = command_parser(command)
     for stream in (sys.stdout, sys.stderr):
         # File names may hold bytes that are no text; what is dumped is UTF-8 whatever the locale says.
         if hasattr(stream, "reconfigure"):
@@ -45,22 +53,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         exit_code = int(module.run(parser.parse_args(arguments[1:])))
         sys.stdout.flush()
-    except OSError as error:
-        if not isinstance(error, BrokenPipeError):  # that one is a reader (head, less) gone away: nothing to say
-            sys.stderr.write(f"kafkalog {command}: {error}\n")
-        # What is still buffered for stdout must not fail once more at interpreter shutdown.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # a reader (head, less) gone away: nothing to say
+        _give_up_stdout()
         return 1
+    except (KafkalogError, OSError) as error:
+        return _fail(command, error)
     except KeyboardInterrupt:
         return 130
     return exit_code
 
 
+def command_parser(command: str) -> argparse.ArgumentParser:
+    """The parser of one command: its docstring is the description, with the examples after the options."""
+    module = importlib.import_module(_TOOLS + _MODULES[command])
+    description, heading, examples = (module.__doc__ or "").partition(_EXAMPLES)
+    parser = _Parser(
+        prog=f"kafkalog {command}",
+        description=description.strip(),
+        epilog=(heading + examples).strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    return parser
+
+
+def _fail(command: str, error: Exception) -> int:
+    from pyspark_kafkalog.tools.command import one_line
+
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _give_up_stdout()
+    sys.stderr.write(f"kafkalog {command}: {one_line(error)}\n")
+    return 1
+
+
+def _give_up_stdout() -> None:
+    """What is still buffered for stdout must not fail once more at interpreter shutdown."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _top_level(arguments: Sequence[str]) -> int:
-    parser = _Parser(prog="kafkalog", description="Work with the files of Kafka's log, without a broker.")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name, (_, summary) in _COMMANDS.items():
-        commands.add_parser(name, help=summary, add_help=False)
+    lines = []
+    for group, commands in COMMANDS.items():
+        lines += ["", f"{group}:"] if commands else []
+        lines += [f"  {name:<18}{summary}" for name, (_, summary) in commands.items()]
+    parser = _Parser(
+        prog="kafkalog",
+        usage="kafkalog [-h] COMMAND ...",
+        description="Work with Kafka's log in files, without a broker.\n" + "\n".join(lines),
+        epilog="kafkalog COMMAND --help tells what a command takes, with examples.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", metavar="COMMAND", choices=tuple(_MODULES), help=argparse.SUPPRESS)
     if not arguments:
         parser.print_usage(sys.stderr)
         return 1

@@ -6,22 +6,26 @@ Directories that a Kafka broker wrote can be listed and described. What goes wro
 
 --topic takes a name or, as with kafka-topics, a regular expression (a comma means "or") to list, describe, alter or
 delete all topics that it matches; where a topic has exactly that name, only this one is meant.
+
+examples:
+  kafkalog topics --path /data/log --create --topic orders --partitions 4 --config retention.ms=-1
+  kafkalog topics --path /data/log --list --exclude-internal
+  kafkalog topics --path /data/log --describe --topic 'orders.*' --output json
+  kafkalog topics --path /data/log --alter --topic orders --partitions 8
+  kafkalog topics --path /data/log --delete --topic orders
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, TopicExistsError, UnknownTopicError
-from pyspark_kafkalog.storage.meta_properties import read_meta_properties
-from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, META_PROPERTIES, validate_topic_name
-from pyspark_kafkalog.tools.one_line import one_line
+from pyspark_kafkalog.errors import TopicExistsError, UnknownTopicError
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
+from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, node_id_of, open_log_dir, print_json
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -37,7 +41,7 @@ _ACTIONS: Final = ("create", "list", "describe", "alter", "delete")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-topics that a log directory has a meaning for, `--path` and `--output`."""
-    parser.add_argument("--path", required=True, metavar="ROOT", type=Path, help="the log directory (no default)")
+    add_path(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
     actions.add_argument("--create", action="store_true", help="create a topic, and the log directory if need be")
     actions.add_argument("--list", action="store_true", help="print the names of the topics")
@@ -65,32 +69,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--if-exists", action="store_true", help="do nothing if there is no such topic (--describe, --alter, --delete)"
     )
     parser.add_argument("--exclude-internal", action="store_true", help="leave out Kafka's internal topics")
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line, by topic")
+    add_output(parser, "one object a line, by topic")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command; prints to sys.stdout and, in one line, what went wrong to sys.stderr."""
-    try:
-        action = next(name for name in _ACTIONS if getattr(options, name))
-        _check_options(action, options)
-        _RUNS[action](options)
-    except (KafkalogError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        sys.stdout.flush()
-        sys.stderr.write(f"kafkalog topics: {one_line(error)}\n")
-        return 1
+    """Carry out the command; prints to sys.stdout."""
+    action = next(name for name in _ACTIONS if getattr(options, name))
+    _check_options(action, options)
+    _RUNS[action](options)
     return 0
-
-
-class _UsageError(KafkalogError):
-    """Options that do not go together."""
 
 
 def _check_options(action: str, options: argparse.Namespace) -> None:
     """Refuse what has no meaning for the action, as kafka-topics does."""
     if action in ("create", "alter", "delete") and not options.topic:
-        raise _UsageError(f"--{action} needs --topic")
+        raise UsageError(f"--{action} needs --topic")
     allowed = {
         "partitions": ("create", "alter"),
         "config": ("create", "alter"),
@@ -100,9 +93,9 @@ def _check_options(action: str, options: argparse.Namespace) -> None:
     }
     for name, actions in allowed.items():
         if getattr(options, name) not in (None, False, []) and action not in actions:
-            raise _UsageError(f"--{name.replace('_', '-')} can't be used with --{action}")
+            raise UsageError(f"--{name.replace('_', '-')} can't be used with --{action}")
     if action == "alter" and options.partitions is None and not options.config and not options.delete_config:
-        raise _UsageError("--alter needs --partitions, --config or --delete-config")
+        raise UsageError("--alter needs --partitions, --config or --delete-config")
 
 
 def _create(options: argparse.Namespace) -> None:
@@ -111,7 +104,7 @@ def _create(options: argparse.Namespace) -> None:
     name = validate_topic_name(options.topic)  # before a log directory is made for it
     configs = _parse_configs(options.config)
     if options.partitions is not None and options.partitions < 1:
-        raise _UsageError("The partitions must be greater than 0")
+        raise UsageError("The partitions must be greater than 0")
     log_dir = LogDir.open_or_create(options.path)
     try:
         described = log_dir.create_topic(name, partitions=options.partitions, configs=configs)
@@ -121,7 +114,7 @@ def _create(options: argparse.Namespace) -> None:
             return
         raise
     if options.output == "json":
-        _print_json(_tree(described, _node_id(options.path)))
+        print_json(_tree(described, node_id_of(options.path)))
         return
     if "." in name or "_" in name:
         sys.stdout.write(_COLLISION_WARNING + "\n")
@@ -129,26 +122,26 @@ def _create(options: argparse.Namespace) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
-    for name in _find(_open(options), options, must_exist=False):
+    for name in _find(open_log_dir(options), options, must_exist=False):
         if options.output == "json":
-            _print_json({"topic": name})
+            print_json({"topic": name})
         else:
             sys.stdout.write(name + "\n")
 
 
 def _describe(options: argparse.Namespace) -> None:
-    log_dir = _open(options)
-    node_id = _node_id(options.path)
+    log_dir = open_log_dir(options)
+    node_id = node_id_of(options.path)
     for name in _find(log_dir, options, must_exist=not options.if_exists):
         described = log_dir.topic(name)
         if options.output == "json":
-            _print_json(_tree(described, node_id))
+            print_json(_tree(described, node_id))
         else:
             _print_description(described, _UNKNOWN_NODE if node_id is None else str(node_id))
 
 
 def _alter(options: argparse.Namespace) -> None:
-    log_dir = _open(options)
+    log_dir = open_log_dir(options)
     configs = _parse_configs(options.config)
     for name in _find(log_dir, options, must_exist=not options.if_exists):
         if options.partitions is not None:
@@ -156,24 +149,18 @@ def _alter(options: argparse.Namespace) -> None:
         if configs or options.delete_config:
             log_dir.alter_topic(name, add=configs, delete=options.delete_config)
         if options.output == "json":
-            _print_json(_tree(log_dir.topic(name), _node_id(options.path)))
+            print_json(_tree(log_dir.topic(name), node_id_of(options.path)))
 
 
 def _delete(options: argparse.Namespace) -> None:
-    log_dir = _open(options)
+    log_dir = open_log_dir(options)
     for name in _find(log_dir, options, must_exist=not options.if_exists):
         log_dir.delete_topic(name)
         if options.output == "json":
-            _print_json({"topic": name, "deleted": True})
+            print_json({"topic": name, "deleted": True})
 
 
 _RUNS: Final = {"create": _create, "list": _list, "describe": _describe, "alter": _alter, "delete": _delete}
-
-
-def _open(options: argparse.Namespace) -> LogDir:
-    from pyspark_kafkalog.log_dir import LogDir
-
-    return LogDir.open(options.path)
 
 
 def _find(log_dir: LogDir, options: argparse.Namespace, *, must_exist: bool) -> list[str]:
@@ -195,7 +182,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text.strip().replace(",", "|").replace(" ", "").strip("\"'"))
     except re.error as error:
-        raise _UsageError(f"{text} is an invalid regex: {error}") from error
+        raise UsageError(f"{text} is an invalid regex: {error}") from error
 
 
 def _parse_configs(settings: Sequence[str]) -> dict[str, str]:
@@ -203,16 +190,9 @@ def _parse_configs(settings: Sequence[str]) -> dict[str, str]:
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name.strip():
-            raise _UsageError(f"--config {setting}: all configs must be in the format name=value")
+            raise UsageError(f"--config {setting}: all configs must be in the format name=value")
         configs[name.strip()] = value.strip()
     return configs
-
-
-def _node_id(root: Path) -> int | None:
-    try:
-        return read_meta_properties(root / META_PROPERTIES).node_id
-    except (DiskFormatError, OSError):
-        return None  # partition folders copied out of a broker's directory have none
 
 
 def _print_description(described: TopicDescription, node: str) -> None:
@@ -247,7 +227,3 @@ def _tree(described: TopicDescription, node_id: int | None) -> dict[str, Any]:
             for partition in described.partitions
         ],
     }
-
-
-def _print_json(tree: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(tree, ensure_ascii=False) + "\n")

@@ -7,45 +7,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.tools.main import main
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 
 
-class Tool:
-    """Runs `kafkalog adopt --path ROOT ...` in this process."""
-
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.root = root
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> str:
-        exit_code, out, err = self.try_to(*arguments)
-        assert (exit_code, err) == (0, "")
-        return out
-
-    def try_to(self, *arguments: str) -> tuple[int, str, str]:
-        self._capsys.readouterr()
-        try:
-            exit_code = main(["adopt", "--path", str(self.root), *arguments])
-        except SystemExit as exited:
-            exit_code = int(str(exited.code))
-        captured = self._capsys.readouterr()
-        return exit_code, captured.out, captured.err
-
-    def fails(self, *arguments: str) -> str:
-        exit_code, out, err = self.try_to(*arguments)
-        assert (exit_code, out) == (1, "")
-        assert err.startswith("kafkalog adopt: ")
-        assert err.count("\n") == 1
-        return err
-
-
-def foreign(fixture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tool:
+def foreign(fixture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     shutil.copytree(FIXTURES / fixture, tmp_path / fixture, ignore=shutil.ignore_patterns("expected"))
-    return Tool(tmp_path / fixture, capsys)
+    return Command("adopt", tmp_path / fixture, capsys)
 
 
 def files_of(root: Path) -> dict[str, bytes]:
@@ -113,7 +84,7 @@ def test_missing_partitions_are_made_unasked(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_refusal_is_not_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tool = Tool(tmp_path / "nothing", capsys)
+    tool = Command("adopt", tmp_path / "nothing", capsys)
     assert "is not a directory" in tool.fails()
     tool = foreign("cars", tmp_path, capsys)
     assert "nothing.properties" in tool.fails("--server-properties", str(tmp_path / "nothing.properties"))

@@ -7,56 +7,27 @@ import shutil
 from pathlib import Path
 
 import pytest
+from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.tools.config_entries import broker_entries, topic_entries
 from pyspark_kafkalog.tools.configs import parse_settings
-from pyspark_kafkalog.tools.main import main
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 
 
-class Tool:
-    """Runs `kafkalog configs --path ROOT ...` in this process."""
-
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.root = root
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> str:
-        exit_code, out, err = self.try_to(*arguments)
-        assert (exit_code, err) == (0, "")
-        return out
-
-    def try_to(self, *arguments: str) -> tuple[int, str, str]:
-        self._capsys.readouterr()
-        try:
-            exit_code = main(["configs", "--path", str(self.root), *arguments])
-        except SystemExit as exited:
-            exit_code = int(str(exited.code))
-        captured = self._capsys.readouterr()
-        return exit_code, captured.out, captured.err
-
-    def fails(self, *arguments: str) -> str:
-        exit_code, out, err = self.try_to(*arguments)
-        assert (exit_code, out) == (1, "")
-        assert err.startswith("kafkalog configs: ")
-        assert err.count("\n") == 1
-        return err
-
-
 @pytest.fixture
-def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tool:
+def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     log_dir = LogDir.create(tmp_path / "root")
     log_dir.create_topic("orders", partitions=1, configs={"retention.ms": "7"})
-    return Tool(tmp_path / "root", capsys)
+    return Command("configs", tmp_path / "root", capsys)
 
 
-def configs_of(tool: Tool, topic: str = "orders") -> dict[str, str]:
+def configs_of(tool: Command, topic: str = "orders") -> dict[str, str]:
     return dict(LogDir.open(tool.root).topic(topic).configs)
 
 
-def test_alter_does_not_set_and_delete(tool: Tool) -> None:
+def test_alter_does_not_set_and_delete(tool: Command) -> None:
     out = tool(
         "--entity-type",
         "topics",
@@ -72,20 +43,20 @@ def test_alter_does_not_set_and_delete(tool: Tool) -> None:
     assert configs_of(tool) == {"cleanup.policy": "compact,delete", "segment.ms": "5"}
 
 
-def test_a_change_is_not_one_commit(tool: Tool) -> None:
+def test_a_change_is_not_one_commit(tool: Command) -> None:
     before = len(list((tool.root / "__cluster_metadata-0").glob("*.log")))
     tool("--topic", "orders", "--alter", "--add-config", "segment.ms=5,flush.ms=6", "--delete-config", "retention.ms")
     assert len(list((tool.root / "__cluster_metadata-0").glob("*.log"))) == before + 1
 
 
-def test_internal_segment_bytes_is_refused_or_shown_unset(tool: Tool) -> None:
+def test_internal_segment_bytes_is_refused_or_shown_unset(tool: Command) -> None:
     assert "internal.segment.bytes" not in tool("--topic", "orders", "--describe", "--all")
     tool("--topic", "orders", "--alter", "--add-config", "internal.segment.bytes=1000")
     assert LogDir.open(tool.root).log_config("orders").segment_bytes == 1000
     assert "internal.segment.bytes=1000" in tool("--topic", "orders", "--describe")
 
 
-def test_description_is_not_laid_out_as_kafka_configs_does(tool: Tool) -> None:
+def test_description_is_not_laid_out_as_kafka_configs_does(tool: Command) -> None:
     tool("--broker-defaults", "--alter", "--add-config", "log.segment.bytes=2000000")
     tool("--topic", "orders", "--alter", "--add-config", "segment.bytes=1048576")
     assert tool("--topic", "orders", "--describe").split("\n") == [
@@ -103,13 +74,13 @@ def test_description_is_not_laid_out_as_kafka_configs_does(tool: Tool) -> None:
     )
 
 
-def test_all_topics_are_not_described_without_a_name(tool: Tool) -> None:
+def test_all_topics_are_not_described_without_a_name(tool: Command) -> None:
     LogDir.open(tool.root).create_topic("other", partitions=1)
     out = tool("--entity-type", "topics", "--describe")
     assert out.split("\n")[::2] == ["Dynamic configs for topic orders are:", "Dynamic configs for topic other are:"]
 
 
-def test_broker_settings_do_not_reach_topics(tool: Tool) -> None:
+def test_broker_settings_do_not_reach_topics(tool: Command) -> None:
     out = tool("--entity-type", "brokers", "--entity-default", "--alter", "--add-config", "log.segment.bytes=2000000")
     assert out == "Completed updating default config for brokers in the cluster.\n"
     assert LogDir.open(tool.root).log_config("orders").segment_bytes == 2_000_000
@@ -124,13 +95,13 @@ def test_broker_settings_do_not_reach_topics(tool: Tool) -> None:
     assert LogDir.open(tool.root).log_config("orders").segment_bytes == 1 << 30
 
 
-def test_file_of_configs_is_not_read(tool: Tool, tmp_path: Path) -> None:
+def test_file_of_configs_is_not_read(tool: Command, tmp_path: Path) -> None:
     (tmp_path / "new.properties").write_text("segment.ms=9\ncleanup.policy=compact,delete\n")
     tool("--topic", "orders", "--alter", "--add-config-file", str(tmp_path / "new.properties"))
     assert configs_of(tool) == {"retention.ms": "7", "segment.ms": "9", "cleanup.policy": "compact,delete"}
 
 
-def test_json_is_not_one_object_a_line(tool: Tool) -> None:
+def test_json_is_not_one_object_a_line(tool: Command) -> None:
     changed = json.loads(tool("--topic", "orders", "--alter", "--add-config", "segment.ms=9", "--output", "json"))
     assert (changed["entityType"], changed["entityName"]) == ("topics", "orders")
     assert {each["name"]: each["value"] for each in changed["configs"]} == {"retention.ms": "7", "segment.ms": "9"}
@@ -164,12 +135,12 @@ def test_json_is_not_one_object_a_line(tool: Tool) -> None:
         (("--entity-type", "users", "--describe"), "invalid choice: 'users'"),
     ],
 )
-def test_refusal_is_not_one_clear_line(tool: Tool, arguments: tuple[str, ...], message: str) -> None:
+def test_refusal_is_not_one_clear_line(tool: Command, arguments: tuple[str, ...], message: str) -> None:
     assert message in tool.fails(*arguments)
     assert configs_of(tool) == {"retention.ms": "7"}
 
 
-def test_broker_setting_that_a_topics_own_contradict_is_taken(tool: Tool) -> None:
+def test_broker_setting_that_a_topics_own_contradict_is_taken(tool: Command) -> None:
     tool("--topic", "orders", "--alter", "--add-config", "max.compaction.lag.ms=50")
     said = tool.fails("--broker-defaults", "--alter", "--add-config", "log.cleaner.min.compaction.lag.ms=100")
     assert "the configuration of topic orders would not be allowed" in said
@@ -178,7 +149,7 @@ def test_broker_setting_that_a_topics_own_contradict_is_taken(tool: Tool) -> Non
 def test_brokers_directory_is_changed_or_not_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(FIXTURES / "cluster-metadata", tmp_path / "theirs")
     (tmp_path / "theirs" / "meta-0-2-0").mkdir()
-    tool = Tool(tmp_path / "theirs", capsys)
+    tool = Command("configs", tmp_path / "theirs", capsys)
     assert tool("--entity-type", "topics", "--describe") == (
         "Dynamic configs for topic meta-0-2 are:\n"
         "  retention.ms=962180866 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=962180866}\n"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
+from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.records import WrittenPartition, write_commit_record
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.tools.main import main
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 FIRST_MS = 1_700_000_000_123
@@ -30,33 +28,8 @@ class Clock:
         return self.now_ms
 
 
-class Tool:
-    """Runs `kafkalog history --path ROOT ...` in this process."""
-
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.root = root
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> str:
-        exit_code, out, err = self.try_to(*arguments)
-        assert (exit_code, err) == (0, "")
-        return out
-
-    def json(self, *arguments: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self(*arguments, "--output", "json").splitlines()]
-
-    def try_to(self, *arguments: str) -> tuple[int, str, str]:
-        self._capsys.readouterr()
-        try:
-            exit_code = main(["history", "--path", str(self.root), *arguments])
-        except SystemExit as exited:
-            exit_code = int(str(exited.code))
-        captured = self._capsys.readouterr()
-        return exit_code, captured.out, captured.err
-
-
 @pytest.fixture
-def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tool:
+def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     """A root with seven commits: made, two topics, a write to each, a setting, one topic gone."""
     root = tmp_path / "root"
     log_dir = LogDir.create(root, clock=Clock())
@@ -66,7 +39,7 @@ def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tool:
     log_dir.append("gone", pa.table({"value": ["d"]}))
     log_dir.alter_topic("orders", add={"retention.ms": "-1"})
     log_dir.delete_topic("gone")
-    return Tool(root, capsys)
+    return Command("history", root, capsys)
 
 
 OPERATIONS = [
@@ -80,7 +53,7 @@ OPERATIONS = [
 ]
 
 
-def test_commits_are_missing_or_out_of_order(tool: Tool) -> None:
+def test_commits_are_missing_or_out_of_order(tool: Command) -> None:
     newest_first = tool.json()
     assert [each["operation"] for each in newest_first] == OPERATIONS
     oldest_first = tool.json("--oldest-first")
@@ -90,7 +63,7 @@ def test_commits_are_missing_or_out_of_order(tool: Tool) -> None:
     assert oldest_first[0]["time"] == "2023-11-14T22:13:20.123Z"
 
 
-def test_write_lacks_its_partitions_records_and_bytes(tool: Tool) -> None:
+def test_write_lacks_its_partitions_records_and_bytes(tool: Command) -> None:
     (write,) = [each for each in tool.json("--topic", "orders") if each["operation"] == "write"]
     log = tool.root / "orders-1" / "00000000000000000000.log"
     (partition,) = write["partitions"]
@@ -108,7 +81,7 @@ def test_write_lacks_its_partitions_records_and_bytes(tool: Tool) -> None:
     assert write["version"] is None
 
 
-def test_transactional_id_and_version_are_not_told(tool: Tool) -> None:
+def test_transactional_id_and_version_are_not_told(tool: Command) -> None:
     store = MetadataStore.open(tool.root)
     topic_id = store.image.topic("orders").topic_id
     written = [WrittenPartition(topic_id=topic_id, partition=0, first_offset=0, records=0, bytes=0)]
@@ -125,7 +98,7 @@ def test_transactional_id_and_version_are_not_told(tool: Tool) -> None:
     assert " query            17      orders 0 " in tool("--limit", "1")
 
 
-def test_limit_keeps_other_commits_than_the_newest(tool: Tool) -> None:
+def test_limit_keeps_other_commits_than_the_newest(tool: Command) -> None:
     everything = tool.json()
     assert tool.json("--limit", "2") == everything[:2]
     assert tool.json("--limit", "2", "--oldest-first") == everything[:2][::-1]
@@ -137,11 +110,11 @@ def test_limit_keeps_other_commits_than_the_newest(tool: Tool) -> None:
     assert tool.json("--topic", "orders", "--limit", "2", "--oldest-first") == of_topic[:2][::-1]
 
 
-def test_deleted_topic_loses_its_name(tool: Tool) -> None:
+def test_deleted_topic_loses_its_name(tool: Command) -> None:
     assert [each["operation"] for each in tool.json("--topic", "gone")] == ["delete topic", "write", "create topic"]
 
 
-def test_commits_that_are_removed_stop_the_listing(tool: Tool) -> None:
+def test_commits_that_are_removed_stop_the_listing(tool: Command) -> None:
     offsets = sorted((tool.root / "__cluster_metadata-0").glob("*.log"))
     log_dir = LogDir.open(tool.root)
     for path in offsets[:4]:
@@ -152,7 +125,7 @@ def test_commits_that_are_removed_stop_the_listing(tool: Tool) -> None:
     assert len(entries[0].topics[0]) == 22
 
 
-def test_table_is_not_aligned(tool: Tool) -> None:
+def test_table_is_not_aligned(tool: Command) -> None:
     header, *lines = tool("--oldest-first").splitlines()
     assert header.split() == [
         "COMMIT",
@@ -179,14 +152,14 @@ def test_table_is_not_aligned(tool: Tool) -> None:
         (("--limit", "x"), "must be 1 or more, not x"),
     ],
 )
-def test_refusal_is_not_one_clear_line(tool: Tool, arguments: tuple[str, ...], message: str) -> None:
+def test_refusal_is_not_one_clear_line(tool: Command, arguments: tuple[str, ...], message: str) -> None:
     exit_code, out, err = tool.try_to(*arguments)
     assert (exit_code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("kafkalog history: ")
     assert message in err
 
 
-def test_damaged_commit_hides_the_newer_ones(tool: Tool) -> None:
+def test_damaged_commit_hides_the_newer_ones(tool: Command) -> None:
     log_dir = LogDir.open(tool.root)
     first = tool.root / "__cluster_metadata-0" / "00000000000000000000.log"
     first.write_bytes(first.read_bytes()[:-1] + b"\xff")
@@ -199,6 +172,6 @@ def test_damaged_commit_hides_the_newer_ones(tool: Tool) -> None:
 
 def test_brokers_directory_is_given_a_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(FIXTURES / "cars", tmp_path / "cars")
-    exit_code, out, err = Tool(tmp_path / "cars", capsys).try_to()
+    exit_code, out, err = Command("history", tmp_path / "cars", capsys).try_to()
     assert (exit_code, out) == (1, "")
     assert "is a Kafka broker's log directory" in err

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.tools.main import main
@@ -14,46 +15,17 @@ from pyspark_kafkalog.tools.main import main
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 
 
-class Tool:
-    """Runs `kafkalog topics --path ROOT ...` in this process."""
-
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.root = root
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> str:
-        exit_code, out, err = self.try_to(*arguments)
-        assert (exit_code, err) == (0, "")
-        return out
-
-    def try_to(self, *arguments: str) -> tuple[int, str, str]:
-        self._capsys.readouterr()
-        try:
-            exit_code = main(["topics", "--path", str(self.root), *arguments])
-        except SystemExit as exited:
-            exit_code = int(str(exited.code))
-        captured = self._capsys.readouterr()
-        return exit_code, captured.out, captured.err
-
-    def fails(self, *arguments: str) -> str:
-        exit_code, out, err = self.try_to(*arguments)
-        assert (exit_code, out) == (1, "")
-        assert err.startswith("kafkalog topics: ")
-        assert err.count("\n") == 1
-        return err
-
-
 @pytest.fixture
-def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tool:
-    return Tool(tmp_path / "root", capsys)
+def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command("topics", tmp_path / "root", capsys)
 
 
-def foreign(fixture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tool:
+def foreign(fixture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     shutil.copytree(FIXTURES / fixture, tmp_path / fixture)
-    return Tool(tmp_path / fixture, capsys)
+    return Command("topics", tmp_path / fixture, capsys)
 
 
-def test_created_topic_lacks_partitions_or_configs(tool: Tool) -> None:
+def test_created_topic_lacks_partitions_or_configs(tool: Command) -> None:
     assert tool("--create", "--topic", "orders", "--partitions", "3", "--config", "segment.ms=5") == (
         "Created topic orders.\n"
     )
@@ -62,13 +34,13 @@ def test_created_topic_lacks_partitions_or_configs(tool: Tool) -> None:
     assert dict(topic.configs) == {"segment.ms": "5"}
 
 
-def test_no_warning_of_colliding_metric_names(tool: Tool) -> None:
+def test_no_warning_of_colliding_metric_names(tool: Command) -> None:
     warning, created = tool("--create", "--topic", "orders.eu").splitlines()
     assert warning.startswith("WARNING: Due to limitations in metric names")
     assert created == "Created topic orders.eu."
 
 
-def test_description_is_not_laid_out_as_kafka_topics_does(tool: Tool) -> None:
+def test_description_is_not_laid_out_as_kafka_topics_does(tool: Command) -> None:
     tool("--create", "--topic", "a", "--partitions", "2", "--config", "retention.ms=-1", "--config", "flush.ms=7")
     topic_id = LogDir.open(tool.root).topic("a").topic_id
     assert tool("--describe").split("\n") == [
@@ -101,7 +73,7 @@ def test_a_brokers_directory_is_changed(tmp_path: Path, capsys: pytest.CaptureFi
     assert sorted(tool.root.rglob("*")) == before
 
 
-def test_alter_and_delete_leave_the_topic_as_it_was(tool: Tool) -> None:
+def test_alter_and_delete_leave_the_topic_as_it_was(tool: Command) -> None:
     tool("--create", "--topic", "a", "--config", "segment.ms=7", "--config", "retention.ms=8")
     assert tool("--alter", "--topic", "a", "--partitions", "2", "--config", "flush.ms=9") == ""
     assert tool("--alter", "--topic", "a", "--delete-config", "segment.ms") == ""
@@ -112,7 +84,7 @@ def test_alter_and_delete_leave_the_topic_as_it_was(tool: Tool) -> None:
     assert tool("--list") == ""
 
 
-def test_pattern_matches_the_wrong_topics(tool: Tool) -> None:
+def test_pattern_matches_the_wrong_topics(tool: Command) -> None:
     for name in ("a.b", "axb", "c"):
         tool("--create", "--topic", name)
     assert tool("--list", "--topic", "a.b") == "a.b\n"  # the topic of that very name, not the pattern
@@ -128,7 +100,7 @@ def test_internal_topics_are_listed_though_excluded(tmp_path: Path, capsys: pyte
     assert "__consumer_offsets" not in tool("--list", "--exclude-internal").split()
 
 
-def test_missing_or_present_topics_are_not_told_apart(tool: Tool) -> None:
+def test_missing_or_present_topics_are_not_told_apart(tool: Command) -> None:
     tool("--create", "--topic", "a")
     assert "'a' is there already" in tool.fails("--create", "--topic", "a")
     assert tool("--create", "--topic", "a", "--if-not-exists") == ""
@@ -155,11 +127,11 @@ def test_missing_or_present_topics_are_not_told_apart(tool: Tool) -> None:
         ([], "one of the arguments --create --list --describe --alter --delete is required"),
     ],
 )
-def test_bad_options_are_accepted_or_not_named(tool: Tool, arguments: list[str], said: str) -> None:
+def test_bad_options_are_accepted_or_not_named(tool: Command, arguments: list[str], said: str) -> None:
     assert said in tool.fails(*arguments)
 
 
-def test_refused_topic_name_leaves_a_new_log_directory(tool: Tool) -> None:
+def test_refused_topic_name_leaves_a_new_log_directory(tool: Command) -> None:
     tool.fails("--create", "--topic", "a/b")
     assert not tool.root.exists()
 
@@ -171,12 +143,12 @@ def test_missing_path_is_not_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--path" in capsys.readouterr().err
 
 
-def test_absent_log_directory_is_made_by_looking(tool: Tool) -> None:
+def test_absent_log_directory_is_made_by_looking(tool: Command) -> None:
     assert str(tool.root) in tool.fails("--list")
     assert not tool.root.exists()
 
 
-def test_json_lines_are_not_one_object_a_topic(tool: Tool) -> None:
+def test_json_lines_are_not_one_object_a_topic(tool: Command) -> None:
     created = json.loads(tool("--create", "--topic", "a", "--partitions", "2", "--output", "json"))
     assert (created["topic"], created["partitionCount"]) == ("a", 2)
     tool("--create", "--topic", "b")

@@ -1,0 +1,116 @@
+"""What commands have in common: `--path`, `--output`, errors, tables, JSON lines.
+
+A command is a module of this package that main.py lists. Its docstring is the text of --help; what follows its line
+"examples:" is printed after the options. It has
+
+    add_arguments(parser)       adds its options to an argparse parser, with add_path and add_output
+    run(options) -> int         does it, prints to sys.stdout, returns the exit code
+
+Whatever KafkalogError or OSError run raises, main.py says in one line on sys.stderr, and exits with 1: commands do not
+catch what they cannot mend. Options that do not go together are a UsageError. Heavy modules (log_dir and all that is
+below it) are imported inside functions, so that --help and mistakes in options are answered at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
+
+#: What a table shows where there is no value.
+NO_VALUE: Final = "-"
+#: Columns are made wide enough for this many lines at a time, so that a long table is printed as it is made.
+_LINES_TOGETHER: Final = 1000
+
+
+class UsageError(KafkalogError):
+    """Options that do not go together, or have a value that cannot be."""
+
+
+def add_path(parser: argparse.ArgumentParser, help_text: str = "the log directory (no default)") -> None:
+    """`--path ROOT`, which stands where Kafka's tools have --bootstrap-server."""
+    parser.add_argument("--path", required=True, metavar="ROOT", type=Path, help=help_text)
+
+
+def add_output(parser: argparse.ArgumentParser, json_form: str) -> None:
+    """`--output text` or `json`; `json_form` says what the JSON is, such as "one object a line, by topic"."""
+    parser.add_argument("--output", choices=("text", "json"), default="text", help=f"json: {json_form}")
+
+
+def open_log_dir(options: argparse.Namespace) -> LogDir:
+    """The log directory that `--path` names, ours or a broker's."""
+    from pyspark_kafkalog.log_dir import LogDir
+
+    return LogDir.open(options.path)
+
+
+def positive(text: str) -> int:
+    """The type of options that count something: 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
+    return int(text)
+
+
+def node_id_of(root: Path) -> int | None:
+    """The number of the node that a log directory is; None where meta.properties, or the number in it, is missing."""
+    from pyspark_kafkalog.storage.meta_properties import read_meta_properties
+    from pyspark_kafkalog.storage.names import META_PROPERTIES
+
+    try:
+        return read_meta_properties(root / META_PROPERTIES).node_id
+    except (DiskFormatError, OSError):
+        return None  # partition folders copied out of a broker's directory have none
+
+
+def one_line(error: BaseException) -> str:
+    """The error's text without line breaks; of the system's errors the file and the reason, without the number."""
+    if type(error) is not OSError and isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    else:
+        text = str(error)
+    return " ".join(text.split())
+
+
+def print_json(tree: Any) -> None:
+    """One line of JSON on sys.stdout."""
+    sys.stdout.write(json.dumps(tree, ensure_ascii=False) + "\n")
+
+
+def print_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> bool:
+    """A table with a header on sys.stdout, nothing when there are no lines. Returns whether there were any."""
+    widths = [len(name) for name in header]
+    remaining = iter(lines)
+    is_first = True
+    while together := list(islice(remaining, _LINES_TOGETHER)):
+        widths = [
+            max(width, *map(len, column)) for width, column in zip(widths, zip(*together, strict=True), strict=True)
+        ]
+        if is_first:
+            _print_line(header, widths)
+        is_first = False
+        for line in together:
+            _print_line(line, widths)
+    return not is_first
+
+
+def _print_line(line: Sequence[str], widths: Sequence[int]) -> None:
+    sys.stdout.write(" ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() + "\n")
+
+
+def utc_time(timestamp_ms: int) -> str:
+    """The time in UTC, to the millisecond; the number where no calendar goes that far."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
