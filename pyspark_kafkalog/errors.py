@@ -84,6 +84,14 @@ class InvalidTopicError(KafkalogError, ValueError):
     """A topic name that Kafka does not allow."""
 
 
+class UnknownGroupError(KafkalogError, LookupError):
+    """No such consumer group in this log directory (Kafka: GroupIdNotFoundException)."""
+
+
+class InvalidGroupError(KafkalogError, ValueError):
+    """A group's name, or an offset for a group, that Kafka does not allow."""
+
+
 class InvalidConfigError(KafkalogError, ValueError):
     """A configuration name or value that Kafka does not allow."""
 
@@ -122,3 +130,7 @@ class ReadOnlyLogDirError(KafkalogError, PermissionError):
 
 class LogDirError(KafkalogError, OSError):
     """The path is not a log directory, or cannot be opened."""
+
+
+class MissingPackageError(KafkalogError, ImportError):
+    """An optional package is asked for that is not installed."""

@@ -3,7 +3,8 @@
 Two kinds of names: those that give topics their configuration where they have none of their own (`log.retention.hours`;
 the table is in topic_configs), and those for the directory as a whole (`num.partitions`). Names of neither kind, of
 which a broker's own file is full (`listeners`), are passed over. Source of the names, defaults and limits:
-ServerLogConfigs, ServerConfigs, CleanerConfig, TransactionLogConfig, MetadataLogConfig and kafka.server.KafkaConfig.
+ServerLogConfigs, ServerConfigs, CleanerConfig, TransactionLogConfig, GroupCoordinatorConfig, MetadataLogConfig and
+kafka.server.KafkaConfig.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pyspark_kafkalog.storage.config_definitions import (
     ConfigDefinition,
     ConfigType,
     at_least,
+    between,
 )
 from pyspark_kafkalog.storage.java_properties import parse_properties
 from pyspark_kafkalog.storage.log_config import LogConfig
@@ -101,6 +103,40 @@ _DEFINITIONS: Final = (
         at_least(0),
     ),
     ConfigDefinition(
+        "offsets.topic.num.partitions",
+        ConfigType.INT,
+        50,
+        "Partitions of __consumer_offsets, which the first commit of a group's offsets creates.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "offsets.topic.segment.bytes",
+        ConfigType.INT,
+        100 * _MIB,
+        "segment.bytes of __consumer_offsets when it is created: small, so that it can soon be compacted.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "offsets.topic.compression.codec",
+        ConfigType.INT,
+        0,
+        "Codec of what groups commit: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        between(0, 4),
+    ),
+    ConfigDefinition(
+        "offset.metadata.max.bytes",
+        ConfigType.INT,
+        4096,
+        "Characters that a group may keep with an offset.",
+    ),
+    ConfigDefinition(
+        "offsets.retention.minutes",
+        ConfigType.INT,
+        10_080,
+        "Age beyond which the offsets of a group that commits no more are removed, by who expires offsets.",
+        at_least(1),
+    ),
+    ConfigDefinition(
         "remote.log.storage.system.enable",
         ConfigType.BOOLEAN,
         False,
@@ -167,6 +203,11 @@ class BrokerConfig:
     log_cleaner_io_buffer_load_factor: float = _default("log.cleaner.io.buffer.load.factor")
     log_cleaner_io_max_bytes_per_second: float = _default("log.cleaner.io.max.bytes.per.second")
     log_cleaner_backoff_ms: int = _default("log.cleaner.backoff.ms")
+    offsets_topic_num_partitions: int = _default("offsets.topic.num.partitions")
+    offsets_topic_segment_bytes: int = _default("offsets.topic.segment.bytes")
+    offsets_topic_compression_codec: int = _default("offsets.topic.compression.codec")
+    offset_metadata_max_bytes: int = _default("offset.metadata.max.bytes")
+    offsets_retention_minutes: int = _default("offsets.retention.minutes")
     remote_log_storage_system_enable: bool = _default("remote.log.storage.system.enable")
     metadata_log_max_record_bytes_between_snapshots: int = _default("metadata.log.max.record.bytes.between.snapshots")
     metadata_log_max_snapshot_interval_ms: int = _default("metadata.log.max.snapshot.interval.ms")
