@@ -1,0 +1,199 @@
+"""A consumer group of a log directory: what it has committed, and changing that.
+
+    group = log_dir.group("nightly")
+    group.commit({("orders", 0): 12, ("orders", 1): 7})
+    group.fetch()                    # {TopicPartition("orders", 0): OffsetAndMetadata(offset=12, ...), ...}
+    group.lag()                      # how much of each partition is still to be read
+
+What a group has is as of the log directory's last `refresh`. A group has no members here: whoever commits last counts, as
+with consumers of Kafka that assign partitions to themselves ("simple" groups, which Kafka's tools show as Empty).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.groups.group_log import GroupLogs, offsets_partitions
+from pyspark_kafkalog.groups.offset_records import (
+    OffsetAndMetadata,
+    check_group_id,
+    group_key,
+    group_partition,
+    offset_key,
+    offset_value,
+    parse_offset_key,
+    parse_offset_value,
+)
+from pyspark_kafkalog.groups.offsets_topic import append_records
+from pyspark_kafkalog.storage.flush_mode import FlushMode
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
+
+_OFFSET_MAX = 2**63 - 1
+
+#: A partition, or its topic and number.
+AnyPartition: TypeAlias = TopicPartition | tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLag:
+    """How far a group has come in one partition. `log_end_offset` None: the partition is not in this log directory."""
+
+    topic_partition: TopicPartition
+    committed: OffsetAndMetadata
+    log_end_offset: int | None
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that are still to be read; below 0 when the log got shorter than what was read."""
+        return None if self.log_end_offset is None else self.log_end_offset - self.committed.offset
+
+
+class Group:
+    """One group. It need not be there: it comes to be with its first commit."""
+
+    def __init__(self, log_dir: LogDir, group_id: str) -> None:
+        self.group_id = check_group_id(group_id)
+        self._log_dir = log_dir
+        self._logs = GroupLogs.of(log_dir)
+
+    def __repr__(self) -> str:
+        return f"Group({self.group_id!r}, {str(self._log_dir.path)!r})"
+
+    @property
+    def log_dir(self) -> LogDir:
+        return self._log_dir
+
+    def exists(self) -> bool:
+        """Whether there is any record of the group."""
+        return bool(self.records())
+
+    def records(self) -> Mapping[bytes, bytes]:
+        """The group's live records in `__consumer_offsets`, value by key."""
+        partitions = offsets_partitions(self._log_dir)
+        if not partitions:
+            return {}
+        if not self._log_dir.is_foreign:
+            partitions = [group_partition(self.group_id, len(partitions))]
+        # Of a broker's partitions maybe not all are here, and so not their number.
+        found = (self._logs.caught_up(self._log_dir, each).records(self.group_id) for each in partitions)
+        return next((records for records in found if records), {})
+
+    def fetch(self, topics: Collection[str] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets that the group has committed, of `topics` or of all, in order.
+
+        Those of a topic that was deleted meanwhile, and made anew, are left out. Raises CorruptRecordError.
+        """
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        for key, value in sorted(self.records().items()):  # an older broker's key of the same partition comes first
+            topic_partition = parse_offset_key(key)
+            if topic_partition is not None and (topics is None or topic_partition.topic in topics):
+                found[topic_partition] = parse_offset_value(value)
+        topic_ids = {topic: self._topic_id(topic) for topic in {each.topic for each in found}}
+        return {
+            each: found[each]
+            for each in sorted(found)
+            if found[each].topic_id is None or topic_ids[each.topic] in (None, found[each].topic_id)
+        }
+
+    def lag(self, topics: Collection[str] | None = None) -> list[PartitionLag]:
+        """How far the group has come in each partition with a committed offset, in the order of the partitions.
+
+        The end of a partition is its high watermark, as for Kafka's tools.
+        """
+        return [
+            PartitionLag(topic_partition=each, committed=committed, log_end_offset=self._log_end_offset(each))
+            for each, committed in self.fetch(topics).items()
+        ]
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[tuple[str, int], int | OffsetAndMetadata],
+        metadata: str = "",
+        *,
+        flush: FlushMode = "fsync",
+    ) -> None:
+        """Commit the next offset to read of each partition, all or none of them.
+
+        `metadata` is kept with those given as numbers; a commit timestamp below 0 becomes the present time. The first
+        commit to a log directory creates `__consumer_offsets`.
+
+        Raises UnknownTopicError, InvalidGroupError, ReadOnlyLogDirError.
+        """
+        root = self._log_dir.own_root()
+        max_chars = root.broker_config().offset_metadata_max_bytes
+        now_ms = root.clock()
+        records: dict[bytes, bytes | None] = {}
+        for partition, given in offsets.items():
+            topic_partition = as_topic_partition(partition)
+            committed = OffsetAndMetadata(offset=given, metadata=metadata) if isinstance(given, int) else given
+            _check(topic_partition, committed, max_chars)
+            if self._log_end_offset(topic_partition) is None:
+                raise UnknownTopicError(f"{topic_partition} is not in {self._log_dir.path}: no offset can be committed")
+            if committed.commit_timestamp_ms < 0:
+                committed = replace(committed, commit_timestamp_ms=now_ms)
+            committed = replace(committed, topic_id=self._topic_id(topic_partition.topic))
+            records[offset_key(self.group_id, topic_partition)] = offset_value(committed)
+        if records:
+            append_records(self._log_dir, self.group_id, records, flush=flush)
+
+    def delete_offsets(self, partitions: Iterable[AnyPartition]) -> list[TopicPartition]:
+        """Delete the group's offsets of these partitions; returns those that it had any for.
+
+        Raises UnknownGroupError, ReadOnlyLogDirError.
+        """
+        self._log_dir.own_root()
+        records = self._live_records()
+        wanted = {as_topic_partition(each) for each in partitions}
+        had = {key: found for key in records if (found := parse_offset_key(key)) in wanted and found is not None}
+        if had:
+            append_records(self._log_dir, self.group_id, dict.fromkeys(had))
+        return sorted(set(had.values()))
+
+    def delete(self) -> None:
+        """Delete the group with all its offsets. Raises UnknownGroupError, ReadOnlyLogDirError."""
+        self._log_dir.own_root()
+        tombstones: dict[bytes, bytes | None] = dict.fromkeys(self._live_records())
+        # As a broker does it, also where the group has no such record: one that reads the log on forgets the group.
+        tombstones.setdefault(group_key("GroupMetadataKey", group=self.group_id))
+        append_records(self._log_dir, self.group_id, tombstones)
+
+    def _live_records(self) -> Mapping[bytes, bytes]:
+        self._log_dir.refresh()
+        records = self.records()
+        if not records:
+            raise UnknownGroupError(f"there is no consumer group {self.group_id!r} in {self._log_dir.path}")
+        return records
+
+    def _topic_id(self, topic: str) -> str | None:
+        try:
+            return self._log_dir.topic(topic).topic_id
+        except UnknownTopicError:
+            return None
+
+    def _log_end_offset(self, topic_partition: TopicPartition) -> int | None:
+        try:
+            return self._log_dir.partition(topic_partition.topic, topic_partition.partition).high_watermark
+        except UnknownTopicError:
+            return None
+
+
+def as_topic_partition(partition: AnyPartition) -> TopicPartition:
+    return partition if isinstance(partition, TopicPartition) else TopicPartition(*partition)
+
+
+def _check(topic_partition: TopicPartition, committed: OffsetAndMetadata, max_chars: int) -> None:
+    if not 0 <= committed.offset <= _OFFSET_MAX:
+        raise InvalidGroupError(
+            f"the offset {committed.offset} of {topic_partition} cannot be committed: not 0 or more"
+        )
+    if len(committed.metadata) > max_chars:
+        raise InvalidGroupError(
+            f"the metadata for {topic_partition} has {len(committed.metadata)} characters, at most {max_chars} are "
+            "allowed (offset.metadata.max.bytes)"
+        )

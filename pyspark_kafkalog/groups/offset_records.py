@@ -1,0 +1,145 @@
+"""The records of `__consumer_offsets` that hold committed offsets, and which partition a group's records go to.
+
+    key     int16 record type (1; 0 of old brokers), group, topic, partition
+    value   int16 version (4), offset, leader epoch, metadata, commit timestamp in ms, tagged: the topic's id
+
+The last value of a key counts; a null value says that the offset was deleted or has expired. Every other record of the
+topic (members, epochs, assignments) has the group's name in the same place of its key.
+
+Source of the rules: org.apache.kafka.coordinator.group.GroupCoordinatorRecordHelpers and GroupCoordinatorService.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark_kafkalog.errors import CorruptRecordError, InvalidGroupError
+from pyspark_kafkalog.metadata.message import MessageSchema
+from pyspark_kafkalog.metadata.schema import ZERO_UUID
+from pyspark_kafkalog.storage.names import TopicPartition
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+NO_LEADER_EPOCH: Final = -1
+NO_EXPIRY: Final = -1
+
+LEGACY_OFFSET_COMMIT: Final = 0
+OFFSET_COMMIT: Final = 1
+
+_INT16: Final = struct.Struct(">h")
+_TYPE_AND_LENGTH: Final = struct.Struct(">hh")
+_VALUE_VERSION: Final = 4
+_GROUP_MAX_BYTES: Final = 0x7FFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetAndMetadata:
+    """A committed offset: the next one to read, and what was said with it.
+
+    `leader_epoch` of the last record read, -1 where it is not known; `expire_timestamp_ms` only from brokers before 2.1;
+    `topic_id` None where the committer did not tell it. Timestamps in ms, -1 for none.
+    """
+
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+    expire_timestamp_ms: int = NO_EXPIRY
+    topic_id: str | None = None
+
+
+def check_group_id(group: str) -> str:
+    """Return `group` if Kafka takes it for a group's name. Raises InvalidGroupError."""
+    if not group:
+        raise InvalidGroupError("the name of a consumer group cannot be empty")
+    try:
+        size_bytes = len(group.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidGroupError(f"the name of a consumer group must be text, not {group!r}") from None
+    if size_bytes > _GROUP_MAX_BYTES:
+        raise InvalidGroupError(
+            f"the name of a consumer group has {size_bytes} bytes, at most {_GROUP_MAX_BYTES} are allowed"
+        )
+    return group
+
+
+def group_partition(group: str, partitions_count: int) -> int:
+    """The partition of `__consumer_offsets` with the group's records: by Java's String.hashCode."""
+    code = 0
+    for (unit,) in struct.iter_unpack(">H", group.encode("utf-16-be", errors="surrogatepass")):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    if code == 0x80000000:
+        return 0
+    return min(code, (1 << 32) - code) % partitions_count
+
+
+def group_of_key(key: bytes) -> tuple[int, str] | None:
+    """The record type and the group that a key names, None for bytes that are no key of a coordinator."""
+    if len(key) < _TYPE_AND_LENGTH.size:
+        return None
+    record_type, length = _TYPE_AND_LENGTH.unpack_from(key)
+    name = key[_TYPE_AND_LENGTH.size : _TYPE_AND_LENGTH.size + length]
+    if record_type < 0 or length < 0 or len(name) != length:
+        return None
+    return record_type, name.decode("utf-8", errors="replace")
+
+
+def group_key(name: str, **fields: Any) -> bytes:
+    """The key of the record type that the schema `name` describes (`OffsetCommitKey`)."""
+    schema = MessageSchema.load(name)
+    return _INT16.pack(schema.api_key) + schema.encode(0, fields)
+
+
+def offset_key(group: str, topic_partition: TopicPartition) -> bytes:
+    return group_key("OffsetCommitKey", group=group, topic=topic_partition.topic, partition=topic_partition.partition)
+
+
+def offset_value(committed: OffsetAndMetadata) -> bytes:
+    """The value in the newest version that Kafka 4.1 writes. Raises InvalidRecordError."""
+    fields = {
+        "offset": committed.offset,
+        "leaderEpoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "commitTimestamp": committed.commit_timestamp_ms,
+        "topicId": committed.topic_id or ZERO_UUID,
+    }
+    return _INT16.pack(_VALUE_VERSION) + MessageSchema.load("OffsetCommitValue").encode(_VALUE_VERSION, fields)
+
+
+def parse_offset_key(key: bytes) -> TopicPartition | None:
+    """The partition whose offset a record has, None when it is a record of another type. Raises CorruptRecordError."""
+    record_type = _INT16.unpack_from(key)[0]
+    if record_type not in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT):
+        return None
+    fields = MessageSchema.load("OffsetCommitKey").decode(0, key[_INT16.size :], file=OFFSETS_TOPIC)
+    if fields["partition"] < 0:
+        raise CorruptRecordError(
+            file=OFFSETS_TOPIC, position=0, expected="a partition of 0 or more", found=str(fields["partition"])
+        )
+    return TopicPartition(fields["topic"], fields["partition"])
+
+
+def parse_offset_value(value: bytes) -> OffsetAndMetadata:
+    """Raises CorruptRecordError, or UnsupportedFormatError for a version that is not known."""
+    fields = parse_value("OffsetCommitValue", value)
+    topic_id = fields["topicId"]
+    return OffsetAndMetadata(
+        offset=fields["offset"],
+        leader_epoch=fields["leaderEpoch"],
+        metadata=fields["metadata"],
+        commit_timestamp_ms=fields["commitTimestamp"],
+        expire_timestamp_ms=fields["expireTimestamp"],
+        topic_id=None if topic_id == ZERO_UUID else topic_id,
+    )
+
+
+def parse_value(schema_name: str, value: bytes) -> dict[str, Any]:
+    """The fields of a value that the schema `schema_name` describes, of the version that it begins with."""
+    if len(value) < _INT16.size:
+        raise CorruptRecordError(
+            file=OFFSETS_TOPIC, position=0, expected="a version of 2 bytes", found=f"{len(value)} bytes"
+        )
+    version = int(_INT16.unpack_from(value)[0])
+    schema = MessageSchema.load(schema_name)
+    return schema.decode(version, value[_INT16.size :], file=OFFSETS_TOPIC, file_position=_INT16.size)
