@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.record.plain import decode_batch
 from pyspark_kafkalog.storage.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.listing import list_base_offsets
@@ -165,6 +166,42 @@ class LogReader:
             for record in batch.records:
                 if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset < end_offset:
                     return TimestampAndOffset(record.timestamp_ms, record.offset, header.leader_epoch)
+        return None
+
+    def offset_of_max_timestamp(self, start_offset: int, end_offset: int) -> TimestampAndOffset | None:
+        """The first record with the largest timestamp of the log, if it lies in [start_offset, end_offset).
+
+        Control records count, as in Kafka's ListOffsets. None when it lies outside, or no record has a timestamp.
+        Of closed segments only the last time index entry is looked at, and the batch that confirms it.
+        """
+        best: tuple[int, int, int] | None = None  # timestamp, base offset of the segment, position in it
+        next_offset: int | None = start_offset
+        while next_offset is not None and next_offset < end_offset:
+            with self._open_floor(next_offset) as segment:
+                following = self._next_base(segment.base_offset)
+                position, header = segment.last_indexed_timestamp() or (0, None)
+                if following is None or header is None:
+                    headers = segment.headers(position)
+                    largest = max(((each.max_timestamp_ms, -at) for at, each in headers), default=(NO_TIMESTAMP, 0))
+                    latest_ms, position = largest[0], -largest[1]
+                else:
+                    latest_ms = header.max_timestamp_ms
+                if latest_ms > (NO_TIMESTAMP if best is None else best[0]):
+                    best = (latest_ms, segment.base_offset, position)
+            next_offset = following
+        return None if best is None else self._record_at(*best, start_offset, end_offset)
+
+    def _record_at(
+        self, timestamp_ms: int, base_offset: int, position: int, start_offset: int, end_offset: int
+    ) -> TimestampAndOffset | None:
+        """The first record with just that timestamp in a batch, if its offset lies in the range."""
+        with SegmentReader(self.directory, base_offset) as segment:
+            header = segment.header_at(position)
+            batch = decode_batch(segment.batch_at(position, header), 0, file=segment.file, file_position=position)
+        for record in batch.records:
+            if record.timestamp_ms == timestamp_ms:
+                inside = start_offset <= record.offset < end_offset
+                return TimestampAndOffset(timestamp_ms, record.offset, header.leader_epoch) if inside else None
         return None
 
     def split(self, start_offset: int, end_offset: int, target_bytes: int) -> list[Split]:

@@ -152,6 +152,19 @@ class SegmentReader:
             return 0
         return self._confirm_timestamp(indexed_ms, indexed_offset)
 
+    def last_indexed_timestamp(self) -> tuple[int, BatchHeader] | None:
+        """Position and header of the batch that the last time index entry names, None unless it confirms the entry."""
+        if self._time_index is None or not self._time_index.entries:
+            return None
+        indexed_ms, indexed_offset = self._time_index.last_entry
+        try:
+            found = self.locate(indexed_offset)
+        except DiskFormatError:
+            return None
+        if found is None or (found[1].last_offset, found[1].max_timestamp_ms) != (indexed_offset, indexed_ms):
+            return None
+        return found
+
     def _confirm_timestamp(self, indexed_ms: int, indexed_offset: int) -> int:
         """Where the batch lies whose last offset and largest timestamp the time index names, else 0."""
         try:
@@ -172,21 +185,27 @@ class SegmentReader:
         end_offset: int,
         limit_offset: int | None = None,
         limit_now: Callable[[], int | None] | None = None,
+        take_buffer: Callable[[int], NDArray[np.uint8]] | None = None,
+        check_crcs: bool = True,
     ) -> Iterator[BatchRun]:
         """Runs of batches from byte `position` on that overlap [start_offset, end_offset).
 
         `limit_offset` is the base offset of the next segment, which no batch of this one may reach; None for the last.
         When one does, `limit_now` is asked once more: a cleaner may just have put several segments together.
         Every CRC is checked, also where a header says that nothing in the batch is wanted: the header may be what is
-        damaged. Base offsets lie outside the CRCs, so they are held against each other.
+        damaged; unless the caller does it (`check_crcs`). Base offsets lie outside the CRCs, so they are held against
+        each other. `take_buffer(size)` gives the memory for one run, of `size` bytes or more, where runs are to last;
+        without it the next run reuses it.
 
         Raises CorruptRecordError at a damaged batch, or where the file ends inside one that is still asked for.
         """
         from pyspark_kafkalog.record.scan import scan_batches, verify_crcs  # compiled: not for those who just plan
 
         limit = self._limit(limit_offset)
-        buffer = np.empty(min(CHUNK_BYTES, max(self.size_bytes - position, 1)), dtype=np.uint8)
+        take_buffer = take_buffer or _reused_buffer()
+        batch_bytes = 0
         while position < self.size_bytes:
+            buffer = take_buffer(max(batch_bytes, min(CHUNK_BYTES, self.size_bytes - position)))
             length = os.preadv(self._fd, [buffer.data], position)
             scan = scan_batches(buffer[:length], file=self.file, file_position=position)
             batches = scan.batches
@@ -195,7 +214,8 @@ class SegmentReader:
             self._check_offsets(batches, limit)
             wanted = _overlapping(batches, start_offset, end_offset)
             if len(wanted):
-                verify_crcs(buffer[:length], wanted, data_position=position, file=self.file)
+                if check_crcs:
+                    verify_crcs(buffer[:length], wanted, data_position=position, file=self.file)
                 yield BatchRun(self.file, buffer[:length], position, wanted)
             position += scan.consumed_bytes
             if len(batches):
@@ -206,8 +226,7 @@ class SegmentReader:
                 return
             if scan.fault is not None:
                 raise scan.fault
-            if scan.consumed_bytes == 0:
-                buffer = np.empty(self._whole_batch_bytes(position), dtype=np.uint8)
+            batch_bytes = 0 if scan.consumed_bytes else self._whole_batch_bytes(position)
 
     def _limit(self, limit_offset: int | None) -> int:
         """The offset that no batch may reach: the next segment's, or what the indexes cannot tell any more."""
@@ -294,6 +313,19 @@ class SegmentReader:
                 advice="a torn tail is cut when the log is next opened for writing",
             )
         return expected
+
+
+def _reused_buffer() -> Callable[[int], NDArray[np.uint8]]:
+    """Gives the same memory again and again, until more is asked for."""
+    held = np.empty(0, np.uint8)
+
+    def take(size_bytes: int) -> NDArray[np.uint8]:
+        nonlocal held
+        if len(held) < size_bytes:
+            held = np.empty(size_bytes, np.uint8)
+        return held
+
+    return take
 
 
 def _overlapping(batches: NDArray[np.void], start_offset: int, end_offset: int) -> NDArray[np.void]:

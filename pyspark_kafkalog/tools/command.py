@@ -107,6 +107,14 @@ def _print_line(line: Sequence[str], widths: Sequence[int]) -> None:
     sys.stdout.write(" ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() + "\n")
 
 
+def print_padded_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    """A table as Kafka's newer tools print them: cells padded to their column and followed by a tab, also the last."""
+    rows = [header, *lines]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        sys.stdout.write("".join(f"{text:<{width}}\t" for text, width in zip(row, widths, strict=True)) + "\n")
+
+
 def utc_time(timestamp_ms: int) -> str:
     """The time in UTC, to the millisecond; the number where no calendar goes that far."""
     try:

@@ -17,14 +17,18 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "topics and records": {
         "topics": ("topics", "create, list, describe, alter and delete topics"),
         "configs": ("configs", "describe and change configurations of topics and brokers"),
+        "get-offsets": ("get_offsets", "print offsets of partitions, at their ends or at a time"),
     },
     "groups": {},
     "maintenance": {
         "adopt": ("adopt", "make a Kafka broker's log directory ours, in place"),
     },
     "inside files": {
+        "du": ("du", "add up what takes room, by topic, partition, segment or kind of file"),
         "dump-log": ("dump_log", "show what is in log, index and snapshot files"),
         "history": ("history", "list the commits: who wrote what, and when"),
+        "log-dirs": ("log_dirs", "tell the sizes of partitions in Kafka's JSON"),
+        "metadata-quorum": ("metadata_quorum", "tell the state of the metadata log"),
     },
 }
 _MODULES: Final = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}

@@ -18,7 +18,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kafkalog.errors import TopicExistsError, UnknownTopicError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
 from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, node_id_of, open_log_dir, print_json
+from pyspark_kafkalog.tools.topic_filter import topic_pattern
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -170,19 +170,11 @@ def _find(log_dir: LogDir, options: argparse.Namespace, *, must_exist: bool) -> 
         return sorted(names)
     if options.topic in names:
         return [options.topic]
-    pattern = _pattern(options.topic)
+    pattern = topic_pattern(options.topic)
     found = sorted(name for name in names if pattern.fullmatch(name))
     if not found and must_exist:
         raise UnknownTopicError(f"Topic '{options.topic}' does not exist as expected")
     return found
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    """kafka-topics' reading of --topic: quotes around it dropped, a comma means "or"."""
-    try:
-        return re.compile(text.strip().replace(",", "|").replace(" ", "").strip("\"'"))
-    except re.error as error:
-        raise UsageError(f"{text} is an invalid regex: {error}") from error
 
 
 def _parse_configs(settings: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,135 @@
+"""`kafkalog get-offsets`: print offsets of partitions: where logs start and end, or the offset at a time.
+
+Options and output are those of kafka-get-offsets, topic:partition:offset a line, with --path in place of
+--bootstrap-server. --time takes
+
+  latest         -1   the high watermark, which is the offset of the next record (the default)
+  earliest       -2   the log start
+  max-timestamp  -3   the first record with the largest timestamp
+  earliest-local -4   the log start, as nothing is on tiered storage
+  latest-tiered  -5   nothing is on tiered storage, so nothing is printed
+  <ms>                the first record with this timestamp (ms since 1970) or a later one
+
+A partition without such a record is left out.
+
+examples:
+  kafkalog get-offsets --path /data/log --topic orders
+  kafkalog get-offsets --path /data/log --topic-partitions 'orders:0-2,returns.*:0' --time earliest
+  kafkalog get-offsets --path /data/log --topic orders --time 1767225600000 --output json
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, open_log_dir, print_json
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.storage.descriptions import PartitionDescription
+
+#: An offset, and the timestamp of the record there where that was asked for.
+_Found = tuple[int, "int | None"]
+_NAMES: Final = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4, "latest-tiered": -5}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of kafka-get-offsets, `--path` and `--output`."""
+    add_path(parser)
+    parser.add_argument(
+        "--topic-partitions",
+        metavar="T:P[,T:FROM-TO,...]",
+        help="patterns of partitions; TO is left out, and so can be a topic or an end of a range",
+    )
+    parser.add_argument("--topic", metavar="TOPIC", help="a topic, or a regular expression of topics (default: all)")
+    parser.add_argument("--partitions", metavar="P[,P]", help="numbers of partitions (default: all)")
+    parser.add_argument(
+        "--time", default="latest", metavar="TIME", help="which offset (%(default)s)"
+    )
+    parser.add_argument("--exclude-internal-topics", action="store_true", help="leave out Kafka's internal topics")
+    add_output(parser, "one object a line, by partition")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the offsets to sys.stdout."""
+    from pyspark_kafkalog.tools.topic_filter import topic_partition_rules, topics_and_partitions
+
+    if options.topic_partitions is not None:
+        if options.topic is not None or options.partitions is not None:
+            raise UsageError("--topic-partitions cannot be used with --topic or --partitions")
+        is_meant = topic_partition_rules(options.topic_partitions)
+    else:
+        is_meant = topics_and_partitions(options.topic, options.partitions)
+    offset_of = _offset_spec(options.time)
+    log_dir = open_log_dir(options)
+    found_any = False
+    for partition in _partitions(log_dir, is_meant, wants_internal=not options.exclude_internal_topics):
+        found_any = True
+        found = offset_of(log_dir, partition)
+        if found is not None:
+            _print(partition, *found, as_json=options.output == "json")
+    if not found_any:
+        raise UnknownTopicError("Could not match any topic-partitions with the specified filters")
+    return 0
+
+
+def _partitions(
+    log_dir: LogDir, is_meant: Callable[[TopicPartition], bool], *, wants_internal: bool
+) -> list[PartitionDescription]:
+    """Those that are meant, in the order of their names as text, as kafka-get-offsets prints them."""
+    found = [
+        each
+        for name in log_dir.topics()
+        if wants_internal or name not in INTERNAL_TOPICS
+        for each in log_dir.topic(name).partitions
+        if is_meant(TopicPartition(each.topic, each.partition))
+    ]
+    return sorted(found, key=lambda each: f"{each.topic}-{each.partition}")
+
+
+def _print(partition: PartitionDescription, offset: int, timestamp_ms: int | None, *, as_json: bool) -> None:
+    if as_json:
+        tree = {"topic": partition.topic, "partition": partition.partition, "offset": offset}
+        print_json(tree if timestamp_ms is None else {**tree, "timestamp": timestamp_ms})
+    else:
+        sys.stdout.write(f"{partition.topic}:{partition.partition}:{offset}\n")
+
+
+def _offset_spec(text: str) -> Callable[[LogDir, PartitionDescription], _Found | None]:
+    """What `--time` asks for. Raises UsageError."""
+    try:
+        time_ms = _NAMES.get(text) or int(text)
+    except ValueError:
+        time_ms = -len(_NAMES) - 1
+    if time_ms < -len(_NAMES):
+        raise UsageError(
+            f"Malformed time argument {text}. Please use -1 or latest / -2 or earliest / -3 or max-timestamp / "
+            "-4 or earliest-local / -5 or latest-tiered, or a specified long format timestamp"
+        )
+    if time_ms >= 0:
+        return lambda log_dir, each: _at_time(log_dir, each, time_ms)
+    specs: dict[int, Callable[[LogDir, PartitionDescription], _Found | None]] = {
+        -1: lambda _, each: (each.high_watermark, None),
+        -2: lambda _, each: (each.log_start_offset, None),
+        -3: _at_max_timestamp,
+        -4: lambda _, each: (each.log_start_offset, None),
+        -5: lambda _, each: None,
+    }
+    return specs[time_ms]
+
+
+def _at_time(log_dir: LogDir, partition: PartitionDescription, time_ms: int) -> _Found | None:
+    reader = log_dir.reader(partition.topic, partition.partition)
+    found = reader.offset_for_timestamp(time_ms, partition.log_start_offset, partition.high_watermark)
+    return None if found is None else (found.offset, found.timestamp_ms)
+
+
+def _at_max_timestamp(log_dir: LogDir, partition: PartitionDescription) -> _Found | None:
+    reader = log_dir.reader(partition.topic, partition.partition)
+    found = reader.offset_of_max_timestamp(partition.log_start_offset, partition.high_watermark)
+    return None if found is None else (found.offset, found.timestamp_ms)

@@ -1,0 +1,60 @@
+"""Which topics and partitions the options of Kafka's tools mean.
+
+    --topic, --include      a regular expression for the whole name; a comma means "or"
+    --topic-partitions      topic:partition,topic:from-to,:-to,... with a regular expression for each topic
+
+Source of the rules: org.apache.kafka.server.util.TopicFilter.IncludeList and org.apache.kafka.tools.GetOffsetShell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tools.command import UsageError
+
+PartitionFilter = Callable[[TopicPartition], bool]
+
+_RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
+_ANY_TOPIC: Final = ".*"
+_INT_MAX: Final = 2**31 - 1
+
+
+def topic_pattern(text: str) -> re.Pattern[str]:
+    """What a topic's whole name has to match: quotes around it dropped, blanks too, a comma means "or"."""
+    try:
+        return re.compile(text.strip().replace(",", "|").replace(" ", "").strip("\"'"))
+    except re.error as error:
+        raise UsageError(f"{text} is an invalid regex: {error}") from error
+
+
+def topics_and_partitions(topic: str | None, partitions: str | None) -> PartitionFilter:
+    """`--topic` (None: all) and `--partitions`, numbers with commas between them (None or empty: all)."""
+    pattern = topic_pattern(_ANY_TOPIC if topic is None else topic)
+    numbers = [text for text in (partitions or "").split(",") if text]
+    if not all(each.isdecimal() for each in numbers):
+        raise UsageError(
+            f"--partitions expects a comma separated list of numeric partition ids, but received: {partitions}"
+        )
+    wanted = {int(each) for each in numbers}
+    return lambda each: bool(pattern.fullmatch(each.topic)) and (not wanted or each.partition in wanted)
+
+
+def topic_partition_rules(text: str) -> PartitionFilter:
+    """`--topic-partitions`: a partition is meant if one of the rules means it."""
+    rules = [_rule(each) for each in text.split(",")]
+    return lambda each: any(rule(each) for rule in rules)
+
+
+def _rule(text: str) -> PartitionFilter:
+    match = _RULE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"Invalid rule specification: {text}")
+    pattern = topic_pattern(match[1] or _ANY_TOPIC)
+    if match[2]:
+        first, end = int(match[2]), int(match[2]) + 1
+    else:
+        first, end = int(match[3] or 0), int(match[4] or _INT_MAX)
+    return lambda each: bool(pattern.fullmatch(each.topic)) and first <= each.partition < end

@@ -1,0 +1,133 @@
+"""kafkalog log-dirs, du and metadata-quorum: what they say of a log directory as a whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from kafkalog_command import Command
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.tools.du import human_size
+
+FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.create_topic("orders", partitions=2, configs={"internal.segment.bytes": "300"})
+    log_dir.create_topic("empty", partitions=1)
+    for _ in range(5):
+        log_dir.append("orders", pa.table({"value": ["x" * 100]}), partition=1)
+    return tmp_path / "root"
+
+
+def log_bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob("*.log"))
+
+
+def test_log_dirs_is_not_kafkas_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = Command("log-dirs", root, capsys)
+    first, second, third = tool("--describe", "--topic-list", "orders,nope").splitlines()
+    assert first == "Querying brokers for log directories information"
+    assert second == "Received log directory information from brokers 1"
+    assert third == (
+        '{"brokers":[{"broker":1,"logDirs":[{"partitions":['
+        '{"partition":"orders-0","size":0,"offsetLag":0,"isFuture":false},'
+        f'{{"partition":"orders-1","size":{log_bytes(root / "orders-1")},"offsetLag":0,"isFuture":false}}'
+        f'],"error":null,"logDir":"{root}"}}]}}],"version":1}}'
+    )
+    assert json.loads(tool("--describe", "--topic-list", "orders,nope", "--output", "json")) == json.loads(third)
+    assert len(tool.json("--describe", "--broker-list", "1")[0]["brokers"][0]["logDirs"][0]["partitions"]) == 3
+
+
+def test_bytes_that_are_not_committed_count(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    committed = log_bytes(root / "orders-1")
+    last = max((root / "orders-1").glob("*.log"))
+    last.write_bytes(last.read_bytes() + b"left by a crash")
+    (root / "orders-1" / "00000000000000000099.log").write_bytes(b"this too")
+    (tree,) = Command("log-dirs", root, capsys).json("--describe", "--topic-list", "orders")
+    assert tree["brokers"][0]["logDirs"][0]["partitions"][1]["size"] == committed
+
+
+def test_unknown_brokers_are_passed_over(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = Command("log-dirs", root, capsys)
+    assert "--broker-list: 7,8. Current existent brokers: 1" in tool.fails("--describe", "--broker-list", "7,1,8")
+    assert "expects numbers" in tool.fails("--describe", "--broker-list", "x")
+    assert "--describe" in tool.fails()
+
+
+def test_du_does_not_add_up(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = Command("du", root, capsys)
+    everything = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    for by in ("topic", "partition", "segment", "kind"):
+        *parts, total = tool.json("--by", by)
+        assert total["sizeBytes"] == sum(each["sizeBytes"] for each in parts) == everything
+        assert [each["sizeBytes"] for each in parts] == sorted((each["sizeBytes"] for each in parts), reverse=True)
+    parts = {(each["topic"], each["partition"]): each for each in tool.json("--by", "partition")}
+    assert parts["orders", 1]["bytesByKind"]["log"] == log_bytes(root / "orders-1")
+    assert ("(root)", None) in parts
+    segments = tool.json("--by", "segment", "--topic", "orders", "--sort", "name")
+    assert [each["segment"] for each in segments if each["partition"] == 1] == [None, 0, 1, 2, 3, 4]
+
+
+def test_deleted_topics_and_staged_writes_pass_for_records(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    LogDir.open(root).delete_topic("orders")
+    (root / "empty-0" / "w-0.staged").write_bytes(b"12345")
+    kinds = {each.get("kind"): each for each in Command("du", root, capsys).json("--by", "kind")}
+    assert kinds["staged"]["sizeBytes"] == 5
+    assert kinds["deleted"]["files"] > 10
+    topics = {each["topic"] for each in Command("du", root, capsys).json()}
+    assert topics == {"(deleted)", "(root)", "(total)", "empty", "__cluster_metadata"}
+
+
+def test_du_table_is_not_for_people(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header, *lines = Command("du", root, capsys)("--by", "topic", "--limit", "1", "--topic", "orders").splitlines()
+    assert header.split() == ["TOPIC", "FILES", "LOG", "INDEX", "OTHER", "TOTAL", "ON-DISK"]
+    assert [line.split()[0] for line in lines] == ["orders", "(total)"]
+    assert "KiB" in lines[0]
+    assert str(log_bytes(root / "orders-1")) in Command("du", root, capsys)("--bytes").split()
+    assert [human_size(size) for size in (0, 1023, 1024, 150 << 20, 3 << 40)] == [
+        "0B",
+        "1023B",
+        "1.0KiB",
+        "150MiB",
+        "3.0TiB",
+    ]
+    assert "cannot open the log directory" in Command("du", root / "nope", capsys).fails()
+
+
+def test_quorum_is_not_laid_out_as_kafkas(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = Command("metadata-quorum", root, capsys)
+    log_dir = LogDir.open(root)
+    (status,) = tool.json("describe", "--status")
+    assert status["HighWatermark"] == log_dir.version
+    directory_id = status["CurrentVoters"][0]["directoryId"]
+    assert tool("describe", "--status") == (
+        f"ClusterId:              {status['ClusterId']}\n"
+        "LeaderId:               1\n"
+        "LeaderEpoch:            0\n"
+        f"HighWatermark:          {log_dir.version}\n"
+        "MaxFollowerLag:         0\n"
+        "MaxFollowerLagTimeMs:   0\n"
+        f'CurrentVoters:          [{{"id": 1, "directoryId": "{directory_id}"}}]\n'
+        "CurrentObservers:       []\n"
+    )
+    header, row = tool("describe", "--replication", "--human-readable").splitlines()
+    assert header.split("\t")[2] == "LogEndOffset"
+    assert [cell.strip() for cell in row.split("\t")] == [
+        "1", directory_id, str(log_dir.version), "0", "0 ms ago", "0 ms ago", "Leader", ""
+    ]  # fmt: skip
+
+
+def test_quorum_of_others_is_made_up(tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(FIXTURES / "cars", tmp_path / "cars")
+    assert "Kafka broker's" in Command("metadata-quorum", tmp_path / "cars", capsys).fails("describe", "--status")
+    tool = Command("metadata-quorum", root, capsys)
+    assert "One of --status or --replication" in tool.fails("describe")
+    assert "Only one of" in tool.fails("describe", "--status", "--replication")
+    assert "only supported along with" in tool.fails("describe", "--status", "--human-readable")
