@@ -5,18 +5,21 @@
     group.fetch()                    # {TopicPartition("orders", 0): OffsetAndMetadata(offset=12, ...), ...}
     group.lag()                      # how much of each partition is still to be read
 
-What a group has is as of the log directory's last `refresh`. A group has no members here: whoever commits last counts, as
-with consumers of Kafka that assign partitions to themselves ("simple" groups, which Kafka's tools show as Empty).
+What a group has is as of the log directory's last `refresh`. A group has no members here: whoever commits last
+counts, as with consumers of Kafka that assign partitions to themselves ("simple" groups, shown by Kafka's tools as
+Empty).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError, UnknownTopicError
 from pyspark_kafkalog.groups.group_log import GroupLogs, offsets_partitions
+from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import (
     OffsetAndMetadata,
     check_group_id,
@@ -28,13 +31,15 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_value,
 )
 from pyspark_kafkalog.groups.offsets_topic import append_records
+from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, reset_offsets
 from pyspark_kafkalog.storage.flush_mode import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
 
-_OFFSET_MAX = 2**63 - 1
+_LOG: Final = logging.getLogger(__name__)
+_OFFSET_MAX: Final = 2**63 - 1
 
 #: A partition, or its topic and number.
 AnyPartition: TypeAlias = TopicPartition | tuple[str, int]
@@ -142,6 +147,43 @@ class Group:
         if records:
             append_records(self._log_dir, self.group_id, records, flush=flush)
 
+    def reset(
+        self,
+        target: ResetTarget,
+        partitions: Iterable[AnyPartition] | None = None,
+        *,
+        dry_run: bool = False,
+        tell: Callable[[str], None] = _LOG.warning,
+    ) -> dict[TopicPartition, int]:
+        """Put the group's offsets to `target`, of `partitions` or of all that it has offsets for; returns where to.
+
+        With `dry_run` nothing is committed. `tell` is given what was not possible as asked, a sentence each. Raises
+        UnknownTopicError, InvalidGroupError, ReadOnlyLogDirError.
+        """
+        if not dry_run:
+            self._log_dir.own_root()
+        self._log_dir.refresh()
+        committed = self.fetch()
+        if partitions is None:
+            partitions = target.offsets if isinstance(target, ToOffsets) else committed
+        offsets = reset_offsets(self._log_dir, committed, map(as_topic_partition, partitions), target, tell)
+        if not dry_run:
+            self.commit(offsets)
+        return offsets
+
+    def describe(self) -> GroupDescription:
+        """Kind, state and members of the group. Raises UnknownGroupError.
+
+        Only a broker's group has members: in a log directory of ours, those that it had when the directory was
+        adopted are gone.
+        """
+        records = self.records()
+        if not records:
+            raise self._unknown()
+        return describe_group(
+            self.group_id, records, topic_names=TopicIds(self._log_dir), with_members=self._log_dir.is_foreign
+        )
+
     def delete_offsets(self, partitions: Iterable[AnyPartition]) -> list[TopicPartition]:
         """Delete the group's offsets of these partitions; returns those that it had any for.
 
@@ -167,8 +209,11 @@ class Group:
         self._log_dir.refresh()
         records = self.records()
         if not records:
-            raise UnknownGroupError(f"there is no consumer group {self.group_id!r} in {self._log_dir.path}")
+            raise self._unknown()
         return records
+
+    def _unknown(self) -> UnknownGroupError:
+        return UnknownGroupError(f"there is no consumer group {self.group_id!r} in {self._log_dir.path}")
 
     def _topic_id(self, topic: str) -> str | None:
         try:
@@ -181,6 +226,19 @@ class Group:
             return self._log_dir.partition(topic_partition.topic, topic_partition.partition).high_watermark
         except UnknownTopicError:
             return None
+
+
+class TopicIds:
+    """Names of topics by their ids, looked up when the first is asked for."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        self._log_dir = log_dir
+        self._names: dict[str | None, str] | None = None
+
+    def __call__(self, topic_id: str) -> str:
+        if self._names is None:
+            self._names = {self._log_dir.topic(name).topic_id: name for name in self._log_dir.topics()}
+        return self._names.get(topic_id, topic_id)
 
 
 def as_topic_partition(partition: AnyPartition) -> TopicPartition:

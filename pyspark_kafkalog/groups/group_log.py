@@ -1,8 +1,9 @@
 """The live records of groups, from one partition of `__consumer_offsets`: the last value of each key that has one.
 
 The log is replayed once and from there on only what is new is read. Up to the last stable offset records are decided:
-those of committed transactions count, those of aborted ones do not. What lies above is looked at anew each time: records
-outside of transactions count at once, those of a transaction when its marker is there, in the order of their offsets.
+those of committed transactions count, those of aborted ones do not. What lies above is looked at anew each time:
+records outside of transactions count at once, those of a transaction when its marker is there, in the order of their
+offsets.
 
 Source of the rules: org.apache.kafka.coordinator.group.OffsetMetadataManager.replay and replayEndTransactionMarker.
 """
@@ -157,7 +158,15 @@ _LOGS: Final[WeakKeyDictionary[LogDir, GroupLogs]] = WeakKeyDictionary()
 
 
 def offsets_partitions(log_dir: LogDir) -> list[int]:
-    """The partitions of `__consumer_offsets` that are here: none before the first commit, of a broker's maybe not all."""
+    """The partitions of `__consumer_offsets` that are here: of a broker's maybe not all, none before a first commit."""
     if OFFSETS_TOPIC not in log_dir.topics():
         return []
     return [each.partition for each in log_dir.topic(OFFSETS_TOPIC).partitions]
+
+
+def group_names(log_dir: LogDir) -> tuple[str, ...]:
+    """Names of all groups with live records, of every kind, in order."""
+    logs = GroupLogs.of(log_dir)
+    return tuple(
+        sorted({name for each in offsets_partitions(log_dir) for name in logs.caught_up(log_dir, each).groups()})
+    )

@@ -37,8 +37,8 @@ _GROUP_MAX_BYTES: Final = 0x7FFF
 class OffsetAndMetadata:
     """A committed offset: the next one to read, and what was said with it.
 
-    `leader_epoch` of the last record read, -1 where it is not known; `expire_timestamp_ms` only from brokers before 2.1;
-    `topic_id` None where the committer did not tell it. Timestamps in ms, -1 for none.
+    `leader_epoch` of the last record read, -1 where it is not known; `expire_timestamp_ms` only from brokers before
+    2.1; `topic_id` None where the committer did not tell it. Timestamps in ms, -1 for none.
     """
 
     offset: int

@@ -1,0 +1,116 @@
+"""Where the offsets of a group can be put: the ends of partitions, an offset, a time, a shift of what was committed.
+
+An offset that is given, or comes of a shift, is brought into what is there of the partition; what was changed is told.
+Source of the rules: org.apache.kafka.tools.consumer.group.ConsumerGroupCommand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyspark_kafkalog.errors import InvalidGroupError
+from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
+
+
+@dataclass(frozen=True, slots=True)
+class ToEarliest:
+    """The log start offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToLatest:
+    """The high watermark."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToCurrent:
+    """What is committed; the high watermark where nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToOffset:
+    """One offset for all partitions."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToOffsets:
+    """An offset for each partition."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftBy:
+    """So many offsets after what is committed; before it when below 0."""
+
+    offsets: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToTimestamp:
+    """The first record with this timestamp (ms) or a later one; the high watermark where there is none."""
+
+    timestamp_ms: int
+
+
+ResetTarget: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ToOffsets | ShiftBy | ToTimestamp
+
+
+def reset_offsets(
+    log_dir: LogDir,
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    partitions: Iterable[TopicPartition],
+    target: ResetTarget,
+    tell: Callable[[str], None],
+) -> dict[TopicPartition, int]:
+    """The offset of each of `partitions` after the reset, in order; `tell` is given what is not as it was asked for.
+
+    Raises UnknownTopicError, and InvalidGroupError for a shift of what was never committed.
+    """
+    return {each: _offset(log_dir, committed, each, target, tell) for each in sorted(set(partitions))}
+
+
+def _offset(
+    log_dir: LogDir,
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    each: TopicPartition,
+    target: ResetTarget,
+    tell: Callable[[str], None],
+) -> int:
+    found = log_dir.partition(each.topic, each.partition)
+    start_offset, end_offset = found.log_start_offset, found.high_watermark
+    match target:
+        case ToEarliest():
+            return start_offset
+        case ToLatest():
+            return end_offset
+        case ToCurrent():
+            return committed[each].offset if each in committed else end_offset
+        case ToTimestamp(timestamp_ms):
+            reader = log_dir.reader(each.topic, each.partition)
+            record = reader.offset_for_timestamp(timestamp_ms, start_offset, end_offset)
+            if record is not None:
+                return record.offset
+            tell(f"{each} has no record of that time or later: the end, {end_offset}, is taken")
+            return end_offset
+        case ToOffset(offset):
+            wanted = offset
+        case ToOffsets(offsets):
+            wanted = offsets[each]
+        case ShiftBy(count):
+            if each not in committed:
+                raise InvalidGroupError(f"{each} cannot be shifted: the group has no committed offset of it")
+            wanted = committed[each].offset + count
+    if wanted > end_offset:
+        tell(f"offset {wanted} of {each} is above the end: {end_offset} is taken")
+    if wanted < start_offset:
+        tell(f"offset {wanted} of {each} is below the log start: {start_offset} is taken")
+    return min(max(wanted, start_offset), end_offset)
