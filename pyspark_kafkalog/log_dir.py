@@ -24,6 +24,7 @@ from pyspark_kafkalog.errors import (
     ReadOnlyLogDirError,
     UnknownTopicError,
 )
+from pyspark_kafkalog.log_dir_items import LogDirItems
 from pyspark_kafkalog.metadata.bootstrap import is_vacant
 from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
 from pyspark_kafkalog.metadata.commit_result import CommitResult
@@ -42,6 +43,7 @@ from pyspark_kafkalog.storage.staging import StagedFile, discard_staged
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafkalog.groups.group import Group
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.storage.log_reader import LogReader
 
@@ -62,7 +64,7 @@ IsolationLevel = Literal["read_uncommitted", "read_committed"]
 BATCH_SIZE_BYTES: Final = 256 << 10
 
 
-class LogDir:
+class LogDir(LogDirItems):
     """One root. What it tells is as of `open` or the last `refresh`, one consistent cut over all partitions."""
 
     def __init__(self, root: OwnRoot | ForeignRoot, *, clock: Callable[[], int], fs: FileSystem) -> None:
@@ -220,6 +222,10 @@ class LogDir:
 
     # Reading
 
+    def partition_numbers(self, topic: str) -> tuple[int, ...]:
+        """Numbers of the topic's partitions that are here, without a look at them. Raises UnknownTopicError."""
+        return self._root.partition_numbers(topic)
+
     def partition(self, topic: str, partition: int) -> PartitionDescription:
         """One partition. Raises UnknownTopicError."""
         return self._root.partition(TopicPartition(topic, partition))
@@ -254,6 +260,7 @@ class LogDir:
         """
         import pyarrow as pa
 
+        from pyspark_kafkalog.partition_reads import read_partition
         from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 
         if partition is None and (start_offset is not None or end_offset is not None):
@@ -263,31 +270,23 @@ class LogDir:
         batches = [
             batch
             for each in chosen
-            for batch in self._read_partition(each, start_offset, end_offset, isolation, schema)
+            for batch in read_partition(self, each, start_offset, end_offset, isolation, schema)
         ]
         return pa.Table.from_batches(batches, schema)
 
-    def _read_partition(
-        self,
-        found: PartitionDescription,
-        start_offset: int | None,
-        end_offset: int | None,
-        isolation: IsolationLevel,
-        schema: pa.Schema,
-    ) -> Iterator[pa.RecordBatch]:
-        committed = isolation == "read_committed"
-        readable_end = self.last_stable_offset(found.topic, found.partition) if committed else found.high_watermark
-        start = found.log_start_offset if start_offset is None else start_offset
-        end = readable_end if end_offset is None else min(end_offset, readable_end)
-        if not found.log_start_offset <= start <= readable_end:
-            raise OffsetOutOfRangeError(
-                f"offset {start} of {found.topic}-{found.partition} is not in "
-                f"[{found.log_start_offset}, {readable_end}]"
-            )
-        reader = self.reader(found.topic, found.partition)
-        if end == found.high_watermark > start:
-            reader.check_end(end)
-        return reader.read(start, end, schema=schema, committed=committed)
+    # Consumer groups
+
+    def group(self, group_id: str) -> Group:
+        """The consumer group of that name, which may have committed nothing yet. Raises InvalidGroupError."""
+        from pyspark_kafkalog.groups.group import Group
+
+        return Group(self, group_id)
+
+    def groups(self) -> tuple[str, ...]:
+        """Names of all groups in `__consumer_offsets`, in order."""
+        from pyspark_kafkalog.groups.group_log import group_names
+
+        return group_names(self)
 
     # Writing
 

@@ -95,6 +95,9 @@ class OwnRoot:
         partitions = tuple(self._describe(name, partition) for partition in topic.partitions)
         return TopicDescription(name, topic.topic_id, topic.configs, partitions)
 
+    def partition_numbers(self, topic: str) -> tuple[int, ...]:
+        return tuple(each.partition for each in self._store.image.topic(topic).partitions)
+
     def partition(self, topic_partition: TopicPartition) -> PartitionDescription:
         found = self._store.image.partition(topic_partition.topic, topic_partition.partition)
         return self._describe(topic_partition.topic, found)

@@ -85,6 +85,10 @@ class ForeignRoot:
             self._topic_configs = self._read_topic_configs(self.path)
         return self._topic_configs.get(topic, {})
 
+    def partition_numbers(self, topic: str) -> tuple[int, ...]:
+        """Numbers of the topic's partitions that have a directory."""
+        return tuple(each.partition for each in self._partitions_of(topic))
+
     def partition(self, topic_partition: TopicPartition) -> PartitionDescription:
         there = self._partitions_of(topic_partition.topic)
         if topic_partition not in there:

@@ -1,0 +1,223 @@
+"""One partition's log, or a slice of it, to look at from Python.
+
+    log = log_dir["orders", 0]
+    log[100:200]                                    records with offsets 100 to 199
+    log[-10:]                                       the last ten offsets
+    log["2024-01-15T10:00":"2024-01-15T11:00"]      an hour
+    log[100]                                        one record
+
+A slice is a stretch of the log, and no records are read to make one. Offsets are absolute, also in a slice of a
+slice; negative ones count from the end; what lies outside is left out, as in Python's lists. Offsets may have gaps
+(compaction, markers of transactions), so a slice of ten offsets can have fewer records.
+
+A slice by time goes by the time indexes, as Kafka's offsetsForTimes does: from the first record at or after the start
+up to, not with, the first one at or after the end. Where timestamps are out of order, records between these two belong
+to the slice whatever their timestamps, and late ones after it do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+import pyarrow as pa
+
+from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError
+from pyspark_kafkalog.notebook.points_in_time import PointInTime, point_in_time_ms
+from pyspark_kafkalog.notebook.records import Records
+from pyspark_kafkalog.partition_reads import read_partition, readable_end
+from pyspark_kafkalog.storage.descriptions import PartitionDescription
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import IsolationLevel, LogDir
+    from pyspark_kafkalog.notebook.offset_seek import OffsetSeek
+    from pyspark_kafkalog.notebook.time_seek import TimeSeek
+
+#: Where a slice begins or ends: an offset, negative from the end, or a point in time.
+Bound: TypeAlias = "int | PointInTime | None"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PartitionLog(Records):
+    """Offsets [start_offset, end_offset) of one partition; `log_dir[topic, partition]` is all of them.
+
+    What there is is as of the LogDir's last refresh. An unsliced log grows with each, a slice keeps its offsets.
+    """
+
+    log_dir: LogDir
+    topic: str
+    partition: int
+    isolation: IsolationLevel = "read_uncommitted"
+    _start: int | None = None
+    _end: int | None = None
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset: of a whole log the log start."""
+        return self.describe().log_start_offset if self._start is None else self._start
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last: of a whole log the high watermark, or when committed the last stable offset."""
+        return readable_end(self.log_dir, self.describe(), self.isolation) if self._end is None else self._end
+
+    @property
+    def fixed_end_offset(self) -> int | None:
+        """The end that slicing has set; None where it moves with the log."""
+        return self._end
+
+    def describe(self) -> PartitionDescription:
+        """Directory, leader epoch, log start and high watermark of the partition."""
+        return self.log_dir.partition(self.topic, self.partition)
+
+    def refresh(self) -> PartitionLog:
+        """Take in what has been committed since, for everything of the same LogDir."""
+        self.log_dir.refresh()
+        return self
+
+    def committed(self) -> PartitionLog:
+        """The same offsets, read as read_committed: without aborted transactions, up to the last stable offset."""
+        found = replace(self, isolation="read_committed")
+        end = readable_end(self.log_dir, self.describe(), "read_committed")
+        return found if self._end is None else replace(found, _end=max(min(self._end, end), self.start_offset))
+
+    @overload
+    def __getitem__(self, item: slice) -> PartitionLog: ...
+
+    @overload
+    def __getitem__(self, item: int) -> dict[str, Any]: ...
+
+    def __getitem__(self, item: slice | int) -> PartitionLog | dict[str, Any]:
+        """A slice by offsets or points in time, or the one record at an offset.
+
+        Raises InvalidOptionError for a bound that is neither, OffsetOutOfRangeError where there is no record.
+        """
+        if not isinstance(item, slice):
+            return self._record(item)
+        if item.step is not None:
+            raise InvalidOptionError("a log has no slices with a step")
+        low, high = self.start_offset, self.end_offset
+        start = low if item.start is None else self._offset_of(item.start, low, high)
+        end = high if item.stop is None else self._offset_of(item.stop, low, high)
+        start = min(max(start, low), high)
+        return replace(self, _start=start, _end=max(min(end, high), start))
+
+    def _offset_of(self, bound: Bound, low: int, high: int) -> int:
+        if isinstance(bound, str | date):
+            found = self.log_dir.reader(self.topic, self.partition).offset_for_timestamp(
+                point_in_time_ms(bound), low, high
+            )
+            return high if found is None else found.offset
+        if isinstance(bound, int) and not isinstance(bound, bool):
+            return bound if bound >= 0 else high + bound
+        raise InvalidOptionError(f"{bound!r} is neither an offset nor a point in time (ISO text or datetime)")
+
+    def _record(self, item: int) -> dict[str, Any]:
+        low, high = self.start_offset, self.end_offset
+        offset = self._offset_of(item, low, high)
+        if not low <= offset < high:
+            raise OffsetOutOfRangeError(f"offset {item} of {self.name} is not in [{low}, {high})")
+        for record in replace(self, _start=offset, _end=offset + 1).to_arrow().to_pylist():
+            return dict(record)
+        raise OffsetOutOfRangeError(
+            f"offset {offset} of {self.name} has no record: it is a marker's, aborted, or compacted away"
+        )
+
+    def offset_at(self, point: PointInTime) -> int | None:
+        """The offset of the first record at or after the point in time; None when there is none."""
+        start, end = self.start_offset, self.end_offset
+        found = self.log_dir.reader(self.topic, self.partition).offset_for_timestamp(
+            point_in_time_ms(point), start, end
+        )
+        return None if found is None else found.offset
+
+    def __len__(self) -> int:
+        """How many records there are, as `count`."""
+        return self.count()
+
+    def __bool__(self) -> bool:
+        """Whether there is any offset, which costs nothing to tell."""
+        return self.start_offset < self.end_offset
+
+    def _record_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        start, end = self.start_offset, self.end_offset
+        return read_partition(self.log_dir, self.describe(), start, end, self.isolation, schema)
+
+    def tail(
+        self,
+        start: Bound = None,
+        *,
+        timeout_seconds: float | None = None,
+        stop: Callable[[], bool] | None = None,
+        columns: Sequence[str] | None = None,
+        text: bool = False,
+        poll_seconds: float = 0.1,
+    ) -> Iterator[pa.RecordBatch]:
+        """Records as they are committed, as Arrow batches; waits for more. From the present end on, or from `start`.
+
+        Ends when nothing has come for `timeout_seconds`, when `stop()` is true (asked after every batch and every
+        look), or at the end of a slice. Every `poll_seconds` it looks for anything new, which costs one failed open and
+        one stat, and refreshes the LogDir when there is. Raises OffsetOutOfRangeError when retention is faster.
+        """
+        from pyspark_kafkalog.notebook.tail import follow
+
+        return follow(
+            [self],
+            start,
+            timeout_seconds=timeout_seconds,
+            stop=stop,
+            columns=columns,
+            text=text,
+            poll_seconds=poll_seconds,
+        )
+
+    def segments(self) -> pa.Table:
+        """The segments that overlap the slice, one a row: offsets, sizes, time range, clean, dirty or active.
+
+        See `notebook.segments` for the columns.
+        """
+        from pyspark_kafkalog.notebook.segments import list_segments, segments_table
+
+        start, end = self.start_offset, self.end_offset
+        every = list_segments(self.log_dir, self.describe(), times=True)
+        return segments_table(
+            [each for each in every if each.base_offset < max(end, start + 1) and each.end_offset >= start]
+        )
+
+    def batches(self) -> pa.Table:
+        """The headers of the record batches that overlap the slice, one a row: see `notebook.batch_table`."""
+        from pyspark_kafkalog.notebook.batch_table import batch_table
+
+        return batch_table(self.log_dir.reader(self.topic, self.partition), self.start_offset, self.end_offset)
+
+    def at(self, offset: int) -> OffsetSeek:
+        """How a reader finds the record at `offset`, step by step: segment, index, scan."""
+        from pyspark_kafkalog.notebook.offset_seek import explain_offset
+
+        low, high = self.start_offset, self.end_offset
+        found = self._offset_of(offset, low, high)
+        if not low <= found < high:
+            raise OffsetOutOfRangeError(f"offset {offset} of {self.name} is not in [{low}, {high})")
+        return explain_offset(self.describe(), found)
+
+    def seek(self, point: PointInTime) -> TimeSeek:
+        """How a reader finds the first record at or after a point in time, step by step."""
+        from pyspark_kafkalog.notebook.time_seek import explain_timestamp
+
+        return explain_timestamp(self.describe(), point_in_time_ms(point), self.start_offset, self.end_offset)
+
+    @property
+    def name(self) -> str:
+        """The name of the partition's directory, as `orders-0`."""
+        return f"{self.topic}-{self.partition}"
+
+    def __repr__(self) -> str:
+        committed = ", read_committed" if self.isolation == "read_committed" else ""
+        return f"PartitionLog({self.name}, offsets [{self.start_offset}, {self.end_offset}){committed})"
+
+    def _repr_html_(self) -> str:
+        from pyspark_kafkalog.notebook.log_html import partition_log_html
+
+        return partition_log_html(self)

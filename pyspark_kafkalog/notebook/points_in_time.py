@@ -1,0 +1,54 @@
+"""Points in time as people write them, in ms since 1970 as records have them.
+
+>>> point_in_time_ms("2024-01-15T10:00")
+1705312800000
+>>> point_in_time_ms("2024-01-15T11:00+01:00") == point_in_time_ms("2024-01-15 10:00:00Z")
+True
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timedelta, timezone
+from typing import Final, TypeAlias
+
+from pyspark_kafkalog.errors import InvalidOptionError
+
+#: ISO 8601 text or a datetime; UTC when it names no zone. A date is its midnight.
+PointInTime: TypeAlias = str | date
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MS: Final = timedelta(milliseconds=1)
+
+
+def point_in_time_ms(point: PointInTime) -> int:
+    """`point` in ms, a part of a ms rounded up: a record is at or after the one exactly when it is so for the other.
+
+    Raises InvalidOptionError for text that is no ISO 8601 date or time.
+    """
+    if isinstance(point, str):
+        point = _parse(point)
+    elif not isinstance(point, datetime):
+        point = datetime.combine(point, time())
+    if point.tzinfo is None:
+        point = point.replace(tzinfo=timezone.utc)
+    return -((_EPOCH - point) // _MS)
+
+
+def iso_text(timestamp_ms: int) -> str:
+    """`timestamp_ms` as people read it, in UTC; the number itself where no calendar reaches."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=timestamp_ms)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except OverflowError:
+        return f"{timestamp_ms} ms"
+
+
+def _parse(text: str) -> datetime:
+    written = text.strip()
+    if written.endswith(("Z", "z")):
+        written = written[:-1] + "+00:00"
+    try:
+        return datetime.fromisoformat(written)
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"{text!r} is no point in time: expected ISO 8601, as 2024-01-15T10:00 or 2024-01-15T10:00:30.5+01:00"
+        ) from error

@@ -1,0 +1,117 @@
+"""Records as tables: what a topic, a log and a slice of one have in common.
+
+All go by Arrow. An object is itself an Arrow stream (`__arrow_c_stream__`), so that `pyarrow.table(log)` and
+`polars.DataFrame(log)` take it too, batch by batch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+
+_TEXT_COLUMNS = ("key", "value")
+
+
+class Records(ABC):
+    """Records with the columns of Spark's Kafka source: key, value, topic, partition, offset, timestamp, …
+
+    `columns` of the methods chooses some, all by default. With `text` keys and values are strings instead of bytes;
+    bytes that are no UTF-8 come out with U+FFFD.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _record_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The records with the columns of `schema`, a choice of KAFKA_SCHEMA's."""
+
+    def batches_of_records(
+        self, columns: Sequence[str] | None = None, *, text: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """The records as Arrow batches, one in memory at a time."""
+        batches = self._record_batches(schema_of(columns))
+        return map(as_text, batches) if text else batches
+
+    def to_arrow(self, columns: Sequence[str] | None = None, *, text: bool = False) -> pa.Table:
+        """All records in an Arrow table."""
+        schema = schema_of(columns)
+        return pa.Table.from_batches(
+            self.batches_of_records(columns, text=text), as_text_schema(schema) if text else schema
+        )
+
+    def to_pandas(self, columns: Sequence[str] | None = None, *, text: bool = False) -> Any:
+        """All records in a pandas DataFrame. Raises MissingPackageError where there is no pandas."""
+        _import("pandas")
+        return self.to_arrow(columns, text=text).to_pandas()
+
+    def to_polars(self, columns: Sequence[str] | None = None, *, text: bool = False) -> Any:
+        """All records in a polars DataFrame. Raises MissingPackageError where there is no polars."""
+        return _import("polars").from_arrow(self.to_arrow(columns, text=text))
+
+    def to_duckdb(
+        self, columns: Sequence[str] | None = None, *, text: bool = False, connection: Any | None = None
+    ) -> Any:
+        """All records as a DuckDB relation, of `connection` or the default one: `log.to_duckdb().aggregate(...)`.
+
+        Raises MissingPackageError where there is no duckdb.
+        """
+        duckdb = _import("duckdb")
+        return (connection or duckdb).from_arrow(self.to_arrow(columns, text=text))
+
+    def count(self) -> int:
+        """How many records there are. Reads them, without making them: offsets alone do not tell, they have gaps."""
+        return sum(batch.num_rows for batch in self._record_batches(pa.schema([])))
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Arrow batches with all columns, one in memory at a time."""
+        return self._record_batches(KAFKA_SCHEMA)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        stream = pa.RecordBatchReader.from_batches(KAFKA_SCHEMA, self._record_batches(KAFKA_SCHEMA))
+        return stream.__arrow_c_stream__(requested_schema)
+
+
+def schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    """KAFKA_SCHEMA, or these columns of it. Raises InvalidOptionError for one that there is not."""
+    if columns is None:
+        return KAFKA_SCHEMA
+    unknown = [name for name in columns if name not in KAFKA_SCHEMA.names]
+    if unknown or isinstance(columns, str):
+        raise InvalidOptionError(f"columns {columns!r}: expected a list of any of {', '.join(KAFKA_SCHEMA.names)}")
+    return pa.schema([KAFKA_SCHEMA.field(name) for name in columns])
+
+
+def as_text_schema(schema: pa.Schema) -> pa.Schema:
+    """`schema` with keys and values as strings."""
+    return pa.schema([field.with_type(pa.string()) if field.name in _TEXT_COLUMNS else field for field in schema])
+
+
+def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """`batch` with keys and values as strings."""
+    arrays = [
+        _as_text(array) if field.name in _TEXT_COLUMNS else array
+        for field, array in zip(batch.schema, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=as_text_schema(batch.schema))
+
+
+def _as_text(array: pa.Array) -> pa.Array:
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:  # not all of it is UTF-8: the slow way
+        values = (None if value is None else value.decode(errors="replace") for value in array.to_pylist())
+        return pa.array(values, pa.string())
+
+
+def _import(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingPackageError(f"this needs {package}: pip install {package}") from error

@@ -1,0 +1,236 @@
+"""A partition's segments as they lie on disk: offsets, sizes, times, and which of them the cleaner has cleaned.
+
+    base_offset, end_offset     offsets [base_offset, end_offset)
+    size_bytes                  of the .log; index_bytes, time_index_bytes, txn_index_bytes: of the indexes
+    first_timestamp             of the first batch's first record, null where its header does not tell
+    max_timestamp               the largest of the segment, by its time index
+    state                       active: appended to; clean, dirty: below or above the cleaner's checkpoint, of a
+                                compacted topic; closed: of any other
+    file                        name of the .log
+
+Sizes cost one listing of the directory; times some reads a segment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import pyarrow as pa
+
+from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.maintenance.retention_plan import StoredSegment
+from pyspark_kafkalog.maintenance.stored_segments import closed_largest_timestamp_ms
+from pyspark_kafkalog.record.header import DELETE_HORIZON_MASK, NO_TIMESTAMP
+from pyspark_kafkalog.storage.descriptions import PartitionDescription
+from pyspark_kafkalog.storage.mapped_index import MAX_INDEX_BYTES
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    offset_file_name,
+    parse_segment_file,
+    segment_file,
+)
+from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.segment_reader import SegmentReader
+from pyspark_kafkalog.storage.time_index import TimeIndex
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
+
+SegmentState = Literal["clean", "dirty", "closed", "active"]
+
+_NO_OFFSET_ABOVE: Final = (1 << 63) - 1
+_TIMESTAMP: Final = pa.timestamp("ms", "UTC")
+SEGMENTS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("base_offset", pa.int64()),
+        pa.field("end_offset", pa.int64()),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("index_bytes", pa.int64()),
+        pa.field("time_index_bytes", pa.int64()),
+        pa.field("txn_index_bytes", pa.int64()),
+        pa.field("first_timestamp", _TIMESTAMP),
+        pa.field("max_timestamp", _TIMESTAMP),
+        pa.field("state", pa.string()),
+        pa.field("file", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentInfo:
+    """One segment; timestamps in ms, None where not asked for or not known."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    state: SegmentState
+    index_bytes: int = 0
+    time_index_bytes: int = 0
+    txn_index_bytes: int = 0
+    first_timestamp_ms: int | None = None
+    max_timestamp_ms: int | None = None
+
+
+def list_segments(
+    log_dir: LogDir,
+    found: PartitionDescription,
+    *,
+    times: bool = False,
+    checkpoint: dict[TopicPartition, int] | None = None,
+) -> list[SegmentInfo]:
+    """The partition's segments in order, the active one last. Sizes of a root of ours are those of its last commit.
+
+    `checkpoint` is the cleaner's, where the caller has read it already. Of a partition that has no directory yet there
+    are none.
+    """
+    try:
+        sizes = _file_sizes(found.directory)
+    except FileNotFoundError:
+        return []
+    bases = sorted(base for base, files in sizes.items() if LOG_SUFFIX in files)
+    if found.active_base_offset >= 0:  # what lies above it a crashed writer has left
+        bases = [base for base in bases if base <= found.active_base_offset]
+    if checkpoint is None:
+        checkpoint = cleaner_checkpoint(log_dir)
+    clean_until = checkpoint.get(TopicPartition(found.topic, found.partition))
+    if clean_until is None and bases[1:] and is_compacted(log_dir, found.topic):
+        clean_until = found.log_start_offset
+    ends = [*bases[1:], max(found.high_watermark, bases[-1])] if bases else []
+    segments = []
+    for base, end in zip(bases, ends, strict=True):
+        is_active = base == bases[-1]
+        size = sizes[base][LOG_SUFFIX]
+        if is_active and not log_dir.is_foreign and found.active_size_bytes >= 0:
+            size = min(size, found.active_size_bytes)
+        segments.append(
+            SegmentInfo(
+                base_offset=base,
+                end_offset=end,
+                size_bytes=size,
+                state="active" if is_active else _closed_state(end, clean_until),
+                index_bytes=sizes[base].get(INDEX_SUFFIX, 0),
+                time_index_bytes=sizes[base].get(TIME_INDEX_SUFFIX, 0),
+                txn_index_bytes=sizes[base].get(TXN_INDEX_SUFFIX, 0),
+            )
+        )
+    return [_with_times(found.directory, each) for each in segments] if times else segments
+
+
+def segments_table(segments: Sequence[SegmentInfo]) -> pa.Table:
+    """The segments with the columns of SEGMENTS_SCHEMA."""
+    return pa.table(
+        {
+            "base_offset": [each.base_offset for each in segments],
+            "end_offset": [each.end_offset for each in segments],
+            "size_bytes": [each.size_bytes for each in segments],
+            "index_bytes": [each.index_bytes for each in segments],
+            "time_index_bytes": [each.time_index_bytes for each in segments],
+            "txn_index_bytes": [each.txn_index_bytes for each in segments],
+            "first_timestamp": [each.first_timestamp_ms for each in segments],
+            "max_timestamp": [each.max_timestamp_ms for each in segments],
+            "state": [each.state for each in segments],
+            "file": [offset_file_name(each.base_offset, LOG_SUFFIX) for each in segments],
+        },
+        schema=SEGMENTS_SCHEMA,
+    )
+
+
+def cleaner_checkpoint(log_dir: LogDir) -> dict[TopicPartition, int]:
+    """The first offset that the cleaner has not cleaned, by partition; nothing where the file cannot be read."""
+    try:
+        return read_offset_checkpoint(log_dir.path / CLEANER_OFFSET_CHECKPOINT)
+    except (DiskFormatError, OSError):
+        return {}
+
+
+def is_compacted(log_dir: LogDir, topic: str) -> bool:
+    """Whether the topic's cleanup.policy has compact; False where a broker's directory does not tell."""
+    if not log_dir.is_foreign:
+        return log_dir.log_config(topic).compact
+    try:
+        policy = log_dir.topic(topic).configs.get("cleanup.policy", "")
+    except (DiskFormatError, OSError):
+        return False
+    return "compact" in policy
+
+
+def segment_bases(found: PartitionDescription) -> list[int]:
+    """Base offsets of the segments, the active one last."""
+    active = found.active_base_offset if found.active_base_offset >= 0 else _NO_OFFSET_ABOVE
+    sizes = _file_sizes(found.directory)
+    return sorted(base for base, files in sizes.items() if LOG_SUFFIX in files and base <= active)
+
+
+def max_timestamp_ms(directory: Path, base_offset: int, size_bytes: int, *, is_active: bool) -> int:
+    """The largest timestamp of a segment's batches, -1 without any. Raises DiskFormatError, FileNotFoundError."""
+    if not is_active:
+        return closed_largest_timestamp_ms(directory, StoredSegment(base_offset, size_bytes, 0))
+    # The time index tells up to the batch of the last offset index entry; the headers after it tell the rest.
+    largest_ms = NO_TIMESTAMP
+    try:
+        path = segment_file(directory, base_offset, TIME_INDEX_SUFFIX)
+        with TimeIndex.open(path, base_offset, max_index_bytes=MAX_INDEX_BYTES) as index:
+            largest_ms = index.last_entry.timestamp_ms
+    except (DiskFormatError, FileNotFoundError):
+        pass
+    with SegmentReader(directory, base_offset) as segment:
+        position = segment.position_for_offset(_NO_OFFSET_ABOVE) if largest_ms != NO_TIMESTAMP else 0
+        return max([largest_ms, *_max_timestamps(segment, position, size_bytes)])
+
+
+def _max_timestamps(segment: SegmentReader, position: int, size_bytes: int) -> Iterable[int]:
+    for at, header in segment.headers(position):
+        if at >= size_bytes:
+            return
+        yield header.max_timestamp_ms
+
+
+def _with_times(directory: Path, segment: SegmentInfo) -> SegmentInfo:
+    """`segment` with its times; without them where it is damaged or was taken meanwhile."""
+    try:
+        first_ms = _first_timestamp_ms(directory, segment.base_offset)
+        is_active = segment.state == "active"
+        largest_ms = max_timestamp_ms(directory, segment.base_offset, segment.size_bytes, is_active=is_active)
+    except (DiskFormatError, FileNotFoundError):
+        return segment
+    return replace(
+        segment,
+        first_timestamp_ms=None if first_ms < 0 else first_ms,
+        max_timestamp_ms=None if largest_ms < 0 else largest_ms,
+    )
+
+
+def _first_timestamp_ms(directory: Path, base_offset: int) -> int:
+    """Of the first record: the cleaner puts a delete horizon in its place in the header, then it is not known."""
+    with SegmentReader(directory, base_offset) as segment:
+        for _, header in segment.headers(0):
+            return NO_TIMESTAMP if header.attributes & DELETE_HORIZON_MASK else header.base_timestamp_ms
+    return NO_TIMESTAMP
+
+
+def _closed_state(end_offset: int, clean_until: int | None) -> SegmentState:
+    if clean_until is None:
+        return "closed"
+    return "clean" if end_offset <= clean_until else "dirty"
+
+
+def _file_sizes(directory: Path) -> dict[int, dict[str, int]]:
+    """Size in bytes by base offset and suffix."""
+    sizes: dict[int, dict[str, int]] = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            parsed = parse_segment_file(entry.name)
+            if parsed is not None:
+                try:
+                    sizes.setdefault(parsed[0], {})[parsed[1]] = entry.stat().st_size
+                except FileNotFoundError:
+                    continue  # retention has taken it since
+    return sizes

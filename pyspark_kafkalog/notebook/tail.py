@@ -1,0 +1,122 @@
+"""Following logs: records as they are committed.
+
+A look for anything new is cheap: of a root of ours it costs one failed open and one stat, of a broker's some stats (its
+checkpoint of high watermarks, the partitions' directories and active segments). Only when there is something new is
+the root read again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pyspark_kafkalog.errors import OffsetOutOfRangeError
+from pyspark_kafkalog.notebook.records import schema_of
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+from pyspark_kafkalog.storage.offset_checkpoints import REPLICATION_OFFSET_CHECKPOINT
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.notebook.partition_log import Bound, PartitionLog
+
+
+def follow(
+    logs: Sequence[PartitionLog],
+    start: Bound,
+    *,
+    timeout_seconds: float | None,
+    stop: Callable[[], bool] | None,
+    columns: Sequence[str] | None,
+    text: bool,
+    poll_seconds: float,
+) -> Iterator[pa.RecordBatch]:
+    """See `PartitionLog.tail`. Where each log begins is settled by this call, not by the first batch."""
+    schema_of(columns)
+    positions = [log.end_offset if start is None else log[start:].start_offset for log in logs]
+    return _follow(list(logs), positions, timeout_seconds, stop or (lambda: False), columns, text, poll_seconds)
+
+
+def _follow(
+    logs: list[PartitionLog],
+    positions: list[int],
+    timeout_seconds: float | None,
+    stop: Callable[[], bool],
+    columns: Sequence[str] | None,
+    text: bool,
+    poll_seconds: float,
+) -> Iterator[pa.RecordBatch]:
+    news = _News(logs)
+    last_seen = time.monotonic()
+    while True:
+        for number, log in enumerate(logs):
+            _check_not_gone(log, positions[number])
+            end = log.end_offset
+            if end <= positions[number]:
+                continue
+            for batch in log[positions[number] : end].batches_of_records(columns, text=text):
+                yield batch
+                last_seen = time.monotonic()
+                if stop():
+                    return
+            positions[number] = end
+        is_done = all(log.fixed_end_offset == at for log, at in zip(logs, positions, strict=True))
+        if is_done:
+            return
+        while not news.take():
+            is_late = timeout_seconds is not None and time.monotonic() - last_seen >= timeout_seconds
+            if is_late or stop():
+                return
+            time.sleep(poll_seconds)
+
+
+def _check_not_gone(log: PartitionLog, position: int) -> None:
+    found = log.describe()
+    if not found.log_start_offset <= position <= max(found.high_watermark, position if log.fixed_end_offset else 0):
+        raise OffsetOutOfRangeError(
+            f"offset {position} of {log.name}, which is next, is not in [{found.log_start_offset}, "
+            f"{found.high_watermark}] any more: retention was faster, or the topic was made anew"
+        )
+
+
+class _News:
+    """Tells whether anything has been committed, and refreshes the LogDir then."""
+
+    def __init__(self, logs: Sequence[PartitionLog]) -> None:
+        self._log_dir: LogDir = logs[0].log_dir
+        self._logs = logs
+        self._seen = self._stamp()
+
+    def take(self) -> bool:
+        """Whether something is new since it was last asked."""
+        if not self._log_dir.is_foreign:
+            self._log_dir.refresh()
+        now = self._stamp()
+        if now == self._seen:
+            return False
+        if self._log_dir.is_foreign:
+            self._log_dir.refresh()
+            now = self._stamp()  # partitions may have rolled
+        self._seen = now
+        return True
+
+    def _stamp(self) -> object:
+        if not self._log_dir.is_foreign:
+            return self._log_dir.version
+        paths = [self._log_dir.path / REPLICATION_OFFSET_CHECKPOINT]
+        for log in self._logs:
+            found = log.describe()
+            paths += [found.directory, segment_file(found.directory, max(found.active_base_offset, 0), LOG_SUFFIX)]
+        return [_file_stamp(path) for path in paths]
+
+
+def _file_stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

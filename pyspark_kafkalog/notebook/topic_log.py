@@ -1,0 +1,122 @@
+"""A topic to look at from Python: its partitions' logs, and all of their records.
+
+topic = log_dir["orders"]
+topic[0]                                        a partition's log
+topic["2024-01-15T10:00":]                      all partitions from then on
+topic.to_pandas(text=True)                      all records
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import TYPE_CHECKING, overload
+
+import pyarrow as pa
+
+from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.notebook.partition_log import PartitionLog
+from pyspark_kafkalog.notebook.points_in_time import PointInTime
+from pyspark_kafkalog.notebook.records import Records
+from pyspark_kafkalog.storage.descriptions import TopicDescription
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TopicLog(Records):
+    """A topic's partitions, or a slice by time of each. Records come partition by partition, each in offset order."""
+
+    log_dir: LogDir
+    name: str
+    logs: tuple[PartitionLog, ...]
+
+    @classmethod
+    def open(cls, log_dir: LogDir, name: str) -> TopicLog:
+        """The whole topic. Raises UnknownTopicError that lists the topics there are."""
+        numbers = log_dir.partition_numbers(name)
+        return cls(log_dir, name, tuple(PartitionLog(log_dir, name, number) for number in numbers))
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions' numbers; a broker's directory may have only some of them."""
+        return tuple(log.partition for log in self.logs)
+
+    def describe(self) -> TopicDescription:
+        """Id, configuration overrides and partitions."""
+        return self.log_dir.topic(self.name)
+
+    def refresh(self) -> TopicLog:
+        """Take in what has been committed since, for everything of the same LogDir."""
+        self.log_dir.refresh()
+        return self
+
+    def committed(self) -> TopicLog:
+        """The same, read as read_committed: without aborted transactions, up to the last stable offsets."""
+        return replace(self, logs=tuple(log.committed() for log in self.logs))
+
+    @overload
+    def __getitem__(self, item: int) -> PartitionLog: ...
+
+    @overload
+    def __getitem__(self, item: slice) -> TopicLog: ...
+
+    def __getitem__(self, item: int | slice) -> PartitionLog | TopicLog:
+        """A partition's log by its number, or a slice of all partitions by points in time.
+
+        Raises UnknownTopicError where there is no such partition.
+        """
+        if isinstance(item, slice):
+            bounds = [each for each in (item.start, item.stop) if each is not None]
+            if item.step is not None or not all(isinstance(each, str | date) for each in bounds):
+                raise InvalidOptionError(
+                    f"a topic is sliced by points in time; offsets are a partition's: "
+                    f'log_dir["{self.name}", 0][100:200]'
+                )
+            return replace(self, logs=tuple(log[item] for log in self.logs))
+        for log in self.logs:
+            if log.partition == item:
+                return log
+        numbers = ", ".join(map(str, self.partitions[:20]))
+        raise UnknownTopicError(f"topic {self.name!r} has no partition {item}; there are: {numbers}")
+
+    def __len__(self) -> int:
+        """How many partitions there are here; `count` tells how many records."""
+        return len(self.logs)
+
+    def _record_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for log in self.logs:
+            yield from log._record_batches(schema)
+
+    def tail(
+        self,
+        start: PointInTime | None = None,
+        *,
+        timeout_seconds: float | None = None,
+        stop: Callable[[], bool] | None = None,
+        columns: Sequence[str] | None = None,
+        text: bool = False,
+        poll_seconds: float = 0.1,
+    ) -> Iterator[pa.RecordBatch]:
+        """Records of all partitions as they are committed: see `PartitionLog.tail`."""
+        from pyspark_kafkalog.notebook.tail import follow
+
+        return follow(
+            self.logs,
+            start,
+            timeout_seconds=timeout_seconds,
+            stop=stop,
+            columns=columns,
+            text=text,
+            poll_seconds=poll_seconds,
+        )
+
+    def __repr__(self) -> str:
+        return f"TopicLog({self.name}, {len(self.logs)} partitions)"
+
+    def _repr_html_(self) -> str:
+        from pyspark_kafkalog.notebook.log_html import topic_log_html
+
+        return topic_log_html(self)
