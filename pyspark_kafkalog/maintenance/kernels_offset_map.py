@@ -20,27 +20,8 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from pyspark_kafkalog.record.header import CONTROL_MASK, TIMESTAMP_TYPE_MASK
-from pyspark_kafkalog.record.kernels_decode import (
-    BAD_HEADER_KEY_LENGTH,
-    BAD_HEADER_VALUE_LENGTH,
-    BAD_HEADERS_COUNT,
-    BAD_KEY_LENGTH,
-    BAD_LENGTH,
-    BAD_OFFSET_DELTA,
-    BAD_TIMESTAMP_DELTA,
-    BAD_VALUE_LENGTH,
-    BYTES_LEFT_IN_BATCH,
-    BYTES_LEFT_IN_RECORD,
-    FAULT_BATCH,
-    FAULT_FOUND,
-    FAULT_POSITION,
-    FAULT_RECORD,
-    NO_ATTRIBUTES,
-    NO_FAULT,
-    OFFSET_NOT_RISING,
-    OFFSET_PAST_LAST,
-)
-from pyspark_kafkalog.record.kernels_memory import BAD_VARINT, kernel, load_byte, prefetch, read_varint, read_varlong
+from pyspark_kafkalog.record.kernels_frame import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
+from pyspark_kafkalog.record.kernels_memory import kernel, load_byte, prefetch
 from pyspark_kafkalog.record.kernels_scan import BATCH_TABLE
 
 #: Bits of a record's flags.
@@ -150,28 +131,6 @@ def hash_key(key, seed):
 
 
 @njit(nogil=True)
-def _fault(state, batch, record, position, found):
-    state[FAULT_BATCH] = batch
-    state[FAULT_RECORD] = record
-    state[FAULT_POSITION] = position
-    state[FAULT_FOUND] = found
-
-
-@njit(nogil=True)
-def _skip_headers(at, end, count):
-    for _ in range(count):
-        length, after = read_varint(at, end)
-        if after == BAD_VARINT or length < 0 or length > end - after:
-            return at, BAD_HEADER_KEY_LENGTH, length
-        at = after + length
-        length, after = read_varint(at, end)
-        if after == BAD_VARINT or length < -1 or length > end - after:
-            return at, BAD_HEADER_VALUE_LENGTH, length
-        at = after + max(length, 0)
-    return at, NO_FAULT, 0
-
-
-@njit(nogil=True)
 def _control_type(key_at, key_length):
     """The type in a control record's key: int16 version, int16 type."""
     if key_length < 4:
@@ -210,58 +169,19 @@ def index_records(
         is_control = (header.attributes & CONTROL_MASK) != 0
         is_append_time = (header.attributes & TIMESTAMP_TYPE_MASK) != 0
         control_types[batch] = np.int16(EMPTY_BATCH) if is_control else np.int16(NO_CONTROL)
-        previous_offset = base_offset - 1
+        offset_delta = np.int64(-1)
         for record in range(header.records_count):
             start = at
             prefetch(at + _PREFETCH_BYTES)
-            length, at = read_varint(at, end)
-            if at == BAD_VARINT or length < 0 or length > end - at:
-                _fault(state, batch, record, start - section, length)
-                return BAD_LENGTH
-            record_end = at + length
-            if length < 1:
-                _fault(state, batch, record, start - section, length)
-                return NO_ATTRIBUTES
-            timestamp_delta, at = read_varlong(at + 1, record_end)
-            if at == BAD_VARINT:
-                _fault(state, batch, record, start - section, 0)
-                return BAD_TIMESTAMP_DELTA
-            offset_delta, at = read_varint(at, record_end)
-            if at == BAD_VARINT:
-                _fault(state, batch, record, start - section, 0)
-                return BAD_OFFSET_DELTA
-            key_length, key_at = read_varint(at, record_end)
-            if key_at == BAD_VARINT or key_length < -1 or key_length > record_end - key_at:
-                _fault(state, batch, record, start - section, key_length)
-                return BAD_KEY_LENGTH
-            value_length, value_at = read_varint(key_at + max(key_length, 0), record_end)
-            if value_at == BAD_VARINT or value_length < -1 or value_length > record_end - value_at:
-                _fault(state, batch, record, start - section, value_length)
-                return BAD_VALUE_LENGTH
-            headers_count, headers_at = read_varint(value_at + max(value_length, 0), record_end)
-            if headers_at == BAD_VARINT or headers_count < 0 or headers_count > record_end - headers_at:
-                _fault(state, batch, record, start - section, headers_count)
-                return BAD_HEADERS_COUNT
-            at = headers_at
-            if headers_count > 0:
-                at, fault, found = _skip_headers(at, record_end, headers_count)
-                if fault != NO_FAULT:
-                    _fault(state, batch, record, start - section, found)
-                    return fault
-            if at != record_end:
-                _fault(state, batch, record, start - section, record_end - at)
-                return BYTES_LEFT_IN_RECORD
-            if offset_delta > last_offset - base_offset:
-                _fault(state, batch, record, start - section, offset_delta)
-                return OFFSET_PAST_LAST
-            offset = base_offset + offset_delta
-            if offset <= previous_offset:
-                _fault(state, batch, record, start - section, offset_delta)
-                return OFFSET_NOT_RISING
-            previous_offset = offset
+            fault, found, at, timestamp_delta, offset_delta, key_at, key_length, _, value_length, _, _ = read_record(
+                at, end, offset_delta + 1, last_offset - base_offset
+            )
+            if fault != NO_FAULT:
+                note_fault(state, batch, record, start - section, found)
+                return fault
             record_starts[row] = start
-            record_ends[row] = record_end
-            offsets[row] = offset
+            record_ends[row] = at
+            offsets[row] = base_offset + offset_delta
             timestamps[row] = max_timestamp if is_append_time else base_timestamp + timestamp_delta
             found_flags = np.uint8(0)
             if value_length >= 0:
@@ -274,7 +194,7 @@ def index_records(
                 control_types[batch] = _control_type(key_at, key_length)
             row += 1
         if at != end:
-            _fault(state, batch, header.records_count, at - section, end - at)
+            note_fault(state, batch, header.records_count, at - section, end - at)
             return BYTES_LEFT_IN_BATCH
     return NO_FAULT
 

@@ -1,7 +1,7 @@
 """Compiled rewriting of the batches of which some records go.
 
 Offsets stay, so a record that stays keeps its bytes but for the timestamp delta, which counts from a base that may have
-moved, and the length in front. Layout of a record: record/kernels_decode.py.
+moved, and the length in front. Layout of a record: record/kernels_frame.py.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"

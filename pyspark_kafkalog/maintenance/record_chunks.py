@@ -18,7 +18,7 @@ from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.maintenance import kernels_offset_map as kernels
 from pyspark_kafkalog.record.decode import check_counts, record_fault
 from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
-from pyspark_kafkalog.record.kernels_decode import NO_FAULT, STATE_SIZE
+from pyspark_kafkalog.record.kernels_frame import NO_FAULT, STATE_SIZE
 from pyspark_kafkalog.record.sections import LogBytes, Sections, open_sections
 from pyspark_kafkalog.storage.segment_reader import SegmentReader
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record import kernels_decode as kernels
+from pyspark_kafkalog.record import kernels_frame as frame
 from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns, address_of
 from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORDS_AT, RECORDS_COUNT_AT
 from pyspark_kafkalog.record.kernels_memory import COPY_SLACK_BYTES
@@ -45,25 +46,25 @@ _WANTED: Final = {
 }
 
 _EXPECTED: Final = {
-    kernels.BAD_LENGTH: "a record length that fits the batch",
-    kernels.NO_ATTRIBUTES: "a record of at least 1 byte",
-    kernels.BAD_TIMESTAMP_DELTA: "a timestamp delta of at most 10 bytes in the record",
-    kernels.BAD_OFFSET_DELTA: "an offset delta of at most 5 bytes in the record",
-    kernels.BAD_KEY_LENGTH: "a key length from -1 to what is left of the record",
-    kernels.BAD_VALUE_LENGTH: "a value length from -1 to what is left of the record",
-    kernels.BAD_HEADERS_COUNT: "a count of headers from 0 to what is left of the record",
-    kernels.BAD_HEADER_KEY_LENGTH: "a header key length from 0 to what is left of the record",
-    kernels.BAD_HEADER_VALUE_LENGTH: "a header value length from -1 to what is left of the record",
-    kernels.BYTES_LEFT_IN_RECORD: "a record to end with its last header",
-    kernels.BYTES_LEFT_IN_BATCH: "a batch to end with its last record",
-    kernels.OFFSET_NOT_RISING: "an offset delta above that of the record before",
-    kernels.OFFSET_PAST_LAST: "an offset delta of at most lastOffsetDelta",
+    frame.BAD_LENGTH: "a record length that fits the batch",
+    frame.NO_ATTRIBUTES: "a record of at least 1 byte",
+    frame.BAD_TIMESTAMP_DELTA: "a timestamp delta of at most 10 bytes in the record",
+    frame.BAD_OFFSET_DELTA: "an offset delta of at most 5 bytes in the record",
+    frame.BAD_KEY_LENGTH: "a key length from -1 to what is left of the record",
+    frame.BAD_VALUE_LENGTH: "a value length from -1 to what is left of the record",
+    frame.BAD_HEADERS_COUNT: "a count of headers from 0 to what is left of the record",
+    frame.BAD_HEADER_KEY_LENGTH: "a header key length from 0 to what is left of the record",
+    frame.BAD_HEADER_VALUE_LENGTH: "a header value length from -1 to what is left of the record",
+    frame.BYTES_LEFT_IN_RECORD: "a record to end with its last header",
+    frame.BYTES_LEFT_IN_BATCH: "a batch to end with its last record",
+    frame.OFFSET_NOT_RISING: "an offset delta above that of the record before",
+    frame.OFFSET_PAST_LAST: "an offset delta of at most lastOffsetDelta",
 }
 _FOUND: Final = {
-    kernels.BYTES_LEFT_IN_RECORD: "{} bytes more",
-    kernels.BYTES_LEFT_IN_BATCH: "{} bytes more",
-    kernels.BAD_TIMESTAMP_DELTA: "no such number",
-    kernels.BAD_OFFSET_DELTA: "no such number",
+    frame.BYTES_LEFT_IN_RECORD: "{} bytes more",
+    frame.BYTES_LEFT_IN_BATCH: "{} bytes more",
+    frame.BAD_TIMESTAMP_DELTA: "no such number",
+    frame.BAD_OFFSET_DELTA: "no such number",
 }
 
 
@@ -185,7 +186,7 @@ def _decode(sections: Sections, wanted: Range, bits: int, file: str) -> RecordCo
     if size_bytes > _MAX_COLUMN_BYTES:
         raise _too_much(size_bytes)
     out = _Output(bits, int(sections.batches["records_count"].sum(dtype=np.int64)), size_bytes)
-    state = np.zeros(kernels.STATE_SIZE, np.int64)
+    state = np.zeros(frame.STATE_SIZE, np.int64)
     bounds = np.array([wanted.start_offset, wanted.end_offset, wanted.first_ms, wanted.last_ms], dtype=np.int64)
     fault = kernels.decode_sections(
         sections.addresses,
@@ -203,7 +204,7 @@ def _decode(sections: Sections, wanted: Range, bits: int, file: str) -> RecordCo
         out.header_counts,
         state,
     )
-    if fault != kernels.NO_FAULT:
+    if fault != frame.NO_FAULT:
         raise record_fault(fault, state, sections.batches, file)
     return _collect(out, state, bits)
 
@@ -252,15 +253,15 @@ def check_counts(sections: Sections, file: str) -> None:
 
 def record_fault(fault: int, state: NDArray[np.int64], batches: NDArray[np.void], file: str) -> CorruptRecordError:
     """The error for what a kernel left in `state`; its position is the record's, or where compressed records begin."""
-    batch = batches[int(state[kernels.FAULT_BATCH])]
-    at = int(state[kernels.FAULT_POSITION])
+    batch = batches[int(state[frame.FAULT_BATCH])]
+    at = int(state[frame.FAULT_POSITION])
     position = int(batch["position"]) + RECORDS_AT
-    found = _FOUND.get(fault, "{}").format(int(state[kernels.FAULT_FOUND]))
+    found = _FOUND.get(fault, "{}").format(int(state[frame.FAULT_FOUND]))
     if batch["attributes"] & COMPRESSION_MASK:
         found += f" at byte {at} after decompression"
     else:
         position += at
-    where = f"in record {int(state[kernels.FAULT_RECORD])} of {_name(batch)}"
+    where = f"in record {int(state[frame.FAULT_RECORD])} of {_name(batch)}"
     return CorruptRecordError(file=file, position=position, expected=f"{_EXPECTED[fault]}, {where}", found=found)
 
 

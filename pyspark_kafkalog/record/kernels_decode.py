@@ -4,14 +4,7 @@ A kernel takes *sections*: the bytes of a batch after its header, decompressed, 
 each row of a batch table. Every length, count and offset is compared with what is left before it is used, so no bytes
 can make a kernel read or write outside the arrays it was given. An output column is a tuple of addresses (int32
 offsets, data, validity bitmap): of arrays passed on to a function, numba would count references for every record.
-
-Layout of one record (all numbers zigzag varints):
-
-    length                  of what follows
-    attributes int8         unused
-    timestampDelta varlong  offsetDelta varint
-    keyLength (-1: null)  key    valueLength (-1: null)  value
-    headersCount, then for each: keyLength key valueLength (-1: null) value
+Layout of a record: kernels_frame.py.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
@@ -22,6 +15,7 @@ import numpy as np
 from numba import njit, types
 
 from pyspark_kafkalog.record.header import TIMESTAMP_TYPE_MASK
+from pyspark_kafkalog.record.kernels_frame import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
 from pyspark_kafkalog.record.kernels_memory import (
     BAD_VARINT,
     copy_with_slack,
@@ -35,22 +29,6 @@ from pyspark_kafkalog.record.kernels_memory import (
 )
 from pyspark_kafkalog.record.kernels_scan import BATCH_TABLE
 
-#: What can be wrong with a record; 0 is nothing.
-NO_FAULT = 0
-BAD_LENGTH = 1
-BAD_TIMESTAMP_DELTA = 2
-BAD_OFFSET_DELTA = 3
-BAD_KEY_LENGTH = 4
-BAD_VALUE_LENGTH = 5
-BAD_HEADERS_COUNT = 6
-BAD_HEADER_KEY_LENGTH = 7
-BAD_HEADER_VALUE_LENGTH = 8
-BYTES_LEFT_IN_RECORD = 9
-BYTES_LEFT_IN_BATCH = 10
-OFFSET_NOT_RISING = 11
-OFFSET_PAST_LAST = 12
-NO_ATTRIBUTES = 13
-
 #: Columns wanted, as bits.
 WANT_KEY = 1
 WANT_VALUE = 2
@@ -59,7 +37,7 @@ WANT_OFFSET = 8
 WANT_TIMESTAMP = 16
 WANT_TIMESTAMP_TYPE = 32
 
-#: Slots of the `state` array: cursors going in and out, then the fault.
+#: Slots of the `state` array: what was written; kernels_frame.py has the others.
 ROWS = 0
 KEY_BYTES = 1
 VALUE_BYTES = 2
@@ -67,11 +45,6 @@ HEADERS = 3
 HEADER_BYTES = 4
 NULL_KEYS = 5
 NULL_VALUES = 6
-FAULT_BATCH = 7
-FAULT_RECORD = 8
-FAULT_POSITION = 9
-FAULT_FOUND = 10
-STATE_SIZE = 11
 
 #: Slots of the `bounds` array.
 START_OFFSET = 0
@@ -89,29 +62,6 @@ _INT32_BYTES = 4
 #: How far ahead of a walk memory is fetched. The next record's place hangs on the length of this one, so the processor
 #: does not run ahead by itself: with 2 KiB a walk over the timestamps took half the time or less.
 _PREFETCH_BYTES = 2048
-
-
-@njit(nogil=True)
-def _fault(state, batch, record, position, found):
-    state[FAULT_BATCH] = batch
-    state[FAULT_RECORD] = record
-    state[FAULT_POSITION] = position
-    state[FAULT_FOUND] = found
-
-
-@njit(nogil=True)
-def _skip_headers(at, end, count):
-    """Check `count` headers from address `at`: (address after them, fault, length found)."""
-    for _ in range(count):
-        length, after = read_varint(at, end)
-        if after == BAD_VARINT or length < 0 or length > end - after:
-            return at, BAD_HEADER_KEY_LENGTH, length
-        at = after + length
-        length, after = read_varint(at, end)
-        if after == BAD_VARINT or length < -1 or length > end - after:
-            return at, BAD_HEADER_VALUE_LENGTH, length
-        at = after + max(length, 0)
-    return at, NO_FAULT, 0
 
 
 @njit(nogil=True)
@@ -162,54 +112,17 @@ def decode_sections(
         base_offset, last_offset = header.base_offset, header.last_offset
         base_timestamp, max_timestamp = header.base_timestamp_ms, header.max_timestamp_ms
         timestamp_type = np.int32(1) if header.attributes & TIMESTAMP_TYPE_MASK else np.int32(0)
-        previous_offset = base_offset - 1
+        offset_delta = np.int64(-1)
         for record in range(header.records_count):
             start = at
-            length, at = read_varint(at, end)
-            if at == BAD_VARINT or length < 0 or length > end - at:
-                _fault(state, batch, record, start - section, length)
-                return BAD_LENGTH
-            record_end = at + length
-            if length < 1:
-                _fault(state, batch, record, start - section, length)
-                return NO_ATTRIBUTES
-            timestamp_delta, at = read_varlong(at + 1, record_end)
-            if at == BAD_VARINT:
-                _fault(state, batch, record, start - section, 0)
-                return BAD_TIMESTAMP_DELTA
-            offset_delta, at = read_varint(at, record_end)
-            if at == BAD_VARINT:
-                _fault(state, batch, record, start - section, 0)
-                return BAD_OFFSET_DELTA
-            key_length, key_at = read_varint(at, record_end)
-            if key_at == BAD_VARINT or key_length < -1 or key_length > record_end - key_at:
-                _fault(state, batch, record, start - section, key_length)
-                return BAD_KEY_LENGTH
-            value_length, value_at = read_varint(key_at + max(key_length, 0), record_end)
-            if value_at == BAD_VARINT or value_length < -1 or value_length > record_end - value_at:
-                _fault(state, batch, record, start - section, value_length)
-                return BAD_VALUE_LENGTH
-            headers_count, headers_at = read_varint(value_at + max(value_length, 0), record_end)
-            if headers_at == BAD_VARINT or headers_count < 0 or headers_count > record_end - headers_at:
-                _fault(state, batch, record, start - section, headers_count)
-                return BAD_HEADERS_COUNT
-            at = headers_at
-            if headers_count > 0:
-                at, fault, found = _skip_headers(at, record_end, headers_count)
-                if fault != NO_FAULT:
-                    _fault(state, batch, record, start - section, found)
-                    return fault
-            if at != record_end:
-                _fault(state, batch, record, start - section, record_end - at)
-                return BYTES_LEFT_IN_RECORD
-            if offset_delta > last_offset - base_offset:
-                _fault(state, batch, record, start - section, offset_delta)
-                return OFFSET_PAST_LAST
+            (
+                fault, found, at, timestamp_delta, offset_delta,
+                key_at, key_length, value_at, value_length, headers_at, headers_count,
+            ) = read_record(at, end, offset_delta + 1, last_offset - base_offset)  # fmt: skip
+            if fault != NO_FAULT:
+                note_fault(state, batch, record, start - section, found)
+                return fault
             offset = base_offset + offset_delta
-            if offset <= previous_offset:
-                _fault(state, batch, record, start - section, offset_delta)
-                return OFFSET_NOT_RISING
-            previous_offset = offset
             timestamp = max_timestamp
             if timestamp_type == 0:
                 timestamp = base_timestamp + timestamp_delta  # wraps, as in Java
@@ -234,13 +147,13 @@ def decode_sections(
                 null_values += value_length < 0
             if wanted & WANT_HEADERS:
                 header_addresses[row] = headers_at
-                header_ends[row] = record_end
+                header_ends[row] = at
                 headers += headers_count
                 header_counts[row + 1] = headers
-                header_bytes += record_end - headers_at
+                header_bytes += at - headers_at
             row += 1
         if at != end:
-            _fault(state, batch, header.records_count, at - section, end - at)
+            note_fault(state, batch, header.records_count, at - section, end - at)
             return BYTES_LEFT_IN_BATCH
     state[ROWS] = row
     state[KEY_BYTES] = key_bytes

@@ -2,7 +2,7 @@
 
 Two passes: `plan_batches` finds the size of every record and where batches end, `write_records` writes the records of
 each batch with room for its header before them. `write_headers` fills in the headers once sizes are final, i.e. after
-compression. Layout of a record: kernels_decode.py.
+compression. Layout of a record: kernels_frame.py.
 
 Rows are given in the order wanted (a gather). A column is a tuple of addresses (int32 offsets, data, end of data,
 validity bitmap); 0 for offsets: all null, 0 for validity: no nulls. Headers are (address of list offsets, keys,
