@@ -19,7 +19,9 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "configs": ("configs", "describe and change configurations of topics and brokers"),
         "get-offsets": ("get_offsets", "print offsets of partitions, at their ends or at a time"),
     },
-    "groups": {},
+    "groups": {
+        "consumer-groups": ("consumer_groups", "list, describe and delete consumer groups, reset their offsets"),
+    },
     "maintenance": {
         "adopt": ("adopt", "make a Kafka broker's log directory ours, in place"),
     },

@@ -1,0 +1,261 @@
+"""What `kafkalog consumer-groups --describe` prints: offsets with lag, members, or state of groups.
+
+Source of the columns: org.apache.kafka.tools.consumer.group.ConsumerGroupCommand. Partitions are in order; Kafka's tool
+prints them as its hash table has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_kafkalog.errors import UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tools.command import NO_VALUE, node_id_of, print_json
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.groups.group_state import GroupDescription, GroupMember
+    from pyspark_kafkalog.log_dir import LogDir
+
+_OFFSETS_HEADER: Final = (
+    "GROUP",
+    "TOPIC",
+    "PARTITION",
+    "LEADER-EPOCH",
+    "CURRENT-OFFSET",
+    "LOG-END-OFFSET",
+    "LAG",
+    "CONSUMER-ID",
+    "HOST",
+    "CLIENT-ID",
+)
+_OFFSETS_MIN_WIDTHS: Final = (15, 15, 10, 15, 15, 15, 15, 15, 15, 0)
+_LEADER_EPOCH_COLUMN: Final = 3
+_NODE_UNKNOWN: Final = "none"
+_REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+
+
+def describe(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) -> int:
+    """Print the groups in the order of their names. Raises UnknownGroupError."""
+    from pyspark_kafkalog.groups.group import Group
+
+    described = [Group(log_dir, name).describe() for name in sorted(names)]
+    for group in described:
+        if not group.is_of_consumers:
+            raise UnknownGroupError(f"{group.group_id} is not a consumer group: it is of type {group.type}")
+        if options.state is not None:
+            _print_state(log_dir.path, group, options)
+        elif options.members:
+            _print_members(group, options)
+        else:
+            _print_offsets(group, _rows(log_dir, group), options)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One partition of a group, and the member that has it."""
+
+    topic_partition: TopicPartition
+    offset: int | None
+    leader_epoch: int | None
+    metadata: str
+    log_end_offset: int | None
+    member: GroupMember | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.offset is None or self.log_end_offset is None else self.log_end_offset - self.offset
+
+
+def _rows(log_dir: LogDir, group: GroupDescription) -> list[_Row]:
+    """Partitions of members first, those of the member with most of them before others, then those without a member."""
+    from pyspark_kafkalog.groups.group import Group
+
+    committed = {each.topic_partition: each for each in Group(log_dir, group.group_id).lag()}
+    members = sorted(group.members, key=lambda member: -len(member.assignment))
+    owned = [(partition, member) for member in members for partition in member.assignment]
+    without_owner = sorted(committed.keys() - {partition for partition, _ in owned})
+    rows = []
+    for partition, member in [*owned, *((each, None) for each in without_owner)]:
+        lag = committed.get(partition)
+        rows.append(
+            _Row(
+                partition,
+                None if lag is None else lag.committed.offset,
+                None if lag is None or lag.committed.leader_epoch < 0 else lag.committed.leader_epoch,
+                "" if lag is None else lag.committed.metadata,
+                _log_end_offset(log_dir, partition) if lag is None else lag.log_end_offset,
+                member,
+            )
+        )
+    return rows
+
+
+def _log_end_offset(log_dir: LogDir, partition: TopicPartition) -> int | None:
+    try:
+        return log_dir.partition(partition.topic, partition.partition).high_watermark
+    except UnknownTopicError:
+        return None
+
+
+def _print_offsets(group: GroupDescription, rows: Sequence[_Row], options: argparse.Namespace) -> None:
+    if options.output == "json":
+        for row in rows:
+            print_json(_offsets_tree(group, row))
+        return
+    _say_state(group)
+    if not rows:
+        return
+    lines = [_OFFSETS_HEADER, *(_offsets_line(group, row) for row in rows)]
+    widths = [
+        max(least, *(len(line[column]) for line in lines)) if column in (0, 1, 7, 8) else least
+        for column, least in enumerate(_OFFSETS_MIN_WIDTHS)
+    ]
+    shown = [column for column in range(len(widths)) if options.verbose or column != _LEADER_EPOCH_COLUMN]
+    for line in lines:
+        sys.stdout.write("\n" + " ".join(line[column].ljust(widths[column]) for column in shown))
+    sys.stdout.write("\n")
+
+
+def _offsets_line(group: GroupDescription, row: _Row) -> tuple[str, ...]:
+    numbers = (row.leader_epoch, row.offset, row.log_end_offset, row.lag)
+    member = row.member
+    return (
+        group.group_id,
+        row.topic_partition.topic,
+        str(row.topic_partition.partition),
+        *(_text(number) for number in numbers),
+        *((NO_VALUE,) * 3 if member is None else (member.member_id, member.host, member.client_id)),
+    )
+
+
+def _offsets_tree(group: GroupDescription, row: _Row) -> dict[str, Any]:
+    member = row.member
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "topic": row.topic_partition.topic,
+        "partition": row.topic_partition.partition,
+        "leaderEpoch": row.leader_epoch,
+        "currentOffset": row.offset,
+        "logEndOffset": row.log_end_offset,
+        "lag": row.lag,
+        "metadata": row.metadata,
+        "consumerId": None if member is None else member.member_id,
+        "host": None if member is None else member.host,
+        "clientId": None if member is None else member.client_id,
+    }
+
+
+def _print_members(group: GroupDescription, options: argparse.Namespace) -> None:
+    if options.output == "json":
+        for member in group.members:
+            print_json(_member_tree(group, member))
+        return
+    _say_state(group)
+    upgrades = {member.is_upgraded for member in group.members} - {None}
+    lines = [_member_line(group, member) for member in group.members]
+    header = ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
+    header += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT", "UPGRADED"]
+    least = [15, 15, 17, 15, 15, 15, 15, 20, 15, 20, 0]
+    widths = [
+        max([width, *(len(line[column]) for line in lines)]) if column in (0, 1, 2, 3, 4, 7, 9) else width
+        for column, width in enumerate(least)
+    ]
+    shown = [0, 1, 2, 3, 4, 5] if any(member.instance_id for member in group.members) else [0, 1, 3, 4, 5]
+    more = ([6, 7, 8, 9, 10] if len(upgrades) > 1 else [6, 7, 8, 9]) if options.verbose else []
+    for number, line in enumerate([header, *lines]):
+        text = "".join(line[column].ljust(widths[column]) + " " for column in shown)
+        text += " ".join(line[column].ljust(widths[column]) for column in more)
+        sys.stdout.write(("\n" if number == 0 else "") + text + "\n")
+
+
+def _member_line(group: GroupDescription, member: GroupMember) -> list[str]:
+    return [
+        group.group_id,
+        member.member_id,
+        member.instance_id or "",
+        member.host,
+        member.client_id,
+        str(len(member.assignment)),
+        _text(member.epoch),
+        _assignment(member.assignment),
+        _text(group.target_assignment_epoch),
+        _assignment(member.target_assignment),
+        NO_VALUE if member.is_upgraded is None else str(member.is_upgraded).lower(),
+    ]
+
+
+def _member_tree(group: GroupDescription, member: GroupMember) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "consumerId": member.member_id,
+        "groupInstanceId": member.instance_id,
+        "host": member.host,
+        "clientId": member.client_id,
+        "currentEpoch": member.epoch,
+        "currentAssignment": _by_topic(member.assignment),
+        "targetEpoch": group.target_assignment_epoch,
+        "targetAssignment": _by_topic(member.target_assignment),
+        "upgraded": member.is_upgraded,
+    }
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    grouped = groupby(sorted(partitions), key=lambda each: each.topic)
+    return {topic: [each.partition for each in of_topic] for topic, of_topic in grouped}
+
+
+def _assignment(partitions: Iterable[TopicPartition]) -> str:
+    """`orders:0,1;returns:0`."""
+    by_topic = _by_topic(partitions)
+    return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic.items()) or NO_VALUE
+
+
+def _print_state(root: Path, group: GroupDescription, options: argparse.Namespace) -> None:
+    node_id = node_id_of(root)
+    if options.output == "json":
+        print_json(
+            {
+                "group": group.group_id,
+                "type": group.type,
+                "coordinator": node_id,
+                "assignmentStrategy": group.assignor or None,
+                "state": group.state,
+                "groupEpoch": group.epoch,
+                "targetAssignmentEpoch": group.target_assignment_epoch,
+                "members": len(group.members),
+            }
+        )
+        return
+    _say_state(group)
+    coordinator = f"{root}  ({_NODE_UNKNOWN if node_id is None else node_id})"
+    header = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"]
+    line = [group.group_id, coordinator, group.assignor or NO_VALUE, group.state]
+    widths = [max(15, len(group.group_id)), max(25, len(coordinator)), 20, 20]
+    if options.verbose:
+        header += ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"]
+        line += [_text(group.epoch), _text(group.target_assignment_epoch)]
+        widths += [15, 25]
+    for cells in ([*header, "#MEMBERS"], [*line, str(len(group.members))]):
+        sys.stdout.write("\n" + " ".join(text.ljust(width) for text, width in zip(cells, [*widths, 0], strict=True)))
+    sys.stdout.write("\n")
+
+
+def _say_state(group: GroupDescription) -> None:
+    """What is remarkable of the state, to sys.stderr."""
+    sys.stdout.flush()
+    if group.state == "Empty":
+        sys.stderr.write(f"\nConsumer group '{group.group_id}' has no active members.\n")
+    elif group.state in _REBALANCING:
+        sys.stderr.write(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.\n")
+
+
+def _text(number: int | None) -> str:
+    return NO_VALUE if number is None else str(number)
