@@ -46,7 +46,7 @@ class LeaderEpochCheckpoint:
         An entry that does not rise drops those before it that it contradicts, as on `assign`. `durable` says whether
         changes wait until they are on disk. Raises CorruptIndexError that names the bad line.
         """
-        return cls(path, read_checkpoint(path, _parse_entry), fs=fs, durable=durable)
+        return cls(path, read_epochs(path), fs=fs, durable=durable)
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
@@ -145,6 +145,14 @@ class LeaderEpochCheckpoint:
     def _write(self) -> None:
         lines = (f"{entry.epoch} {entry.start_offset}" for entry in self._entries)
         write_checkpoint(self._path, lines, fs=self._fs, durable=self._durable)
+
+
+def read_epochs(path: Path) -> tuple[EpochEntry, ...]:
+    """The file's entries as they are written, contradictions too; none when there is no file.
+
+    Raises CorruptIndexError that names the bad line.
+    """
+    return tuple(read_checkpoint(path, _parse_entry))
 
 
 def _epoch(entry: EpochEntry) -> int:

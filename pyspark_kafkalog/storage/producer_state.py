@@ -9,6 +9,7 @@ Source of the rules: org.apache.kafka.storage.internals.log.ProducerStateManager
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -53,7 +54,11 @@ class ProducerStateManager:
         self._open: dict[int, int] = {}  # first offset of an open transaction -> producer id
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, while that is not replicated
         self._last_snapshot_offset = 0
-        self._snapshots = list_snapshots(directory)
+
+    @functools.cached_property
+    def _snapshots(self) -> set[int]:
+        """Listed when first asked for: who goes through a long log segment by segment does not ask."""
+        return list_snapshots(self.directory)
 
     @property
     def is_empty(self) -> bool:
