@@ -195,18 +195,22 @@ class PartitionLog(Records):
     def at(self, offset: int) -> OffsetSeek:
         """How a reader finds the record at `offset`, step by step: segment, index, scan."""
         from pyspark_kafkalog.notebook.offset_seek import explain_offset
+        from pyspark_kafkalog.notebook.segments import list_segments
 
         low, high = self.start_offset, self.end_offset
         found = self._offset_of(offset, low, high)
         if not low <= found < high:
             raise OffsetOutOfRangeError(f"offset {offset} of {self.name} is not in [{low}, {high})")
-        return explain_offset(self.describe(), found)
+        return explain_offset(self.describe(), list_segments(self.log_dir, self.describe()), found)
 
     def seek(self, point: PointInTime) -> TimeSeek:
         """How a reader finds the first record at or after a point in time, step by step."""
+        from pyspark_kafkalog.notebook.segments import list_segments
         from pyspark_kafkalog.notebook.time_seek import explain_timestamp
 
-        return explain_timestamp(self.describe(), point_in_time_ms(point), self.start_offset, self.end_offset)
+        segments = list_segments(self.log_dir, self.describe())
+        start, end = self.start_offset, self.end_offset
+        return explain_timestamp(self.describe(), segments, point_in_time_ms(point), start, end)
 
     @property
     def name(self) -> str:

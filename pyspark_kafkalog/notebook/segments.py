@@ -78,6 +78,11 @@ class SegmentInfo:
     first_timestamp_ms: int | None = None
     max_timestamp_ms: int | None = None
 
+    @property
+    def file(self) -> str:
+        """Name of the `.log` file."""
+        return offset_file_name(self.base_offset, LOG_SUFFIX)
+
 
 def list_segments(
     log_dir: LogDir,
@@ -121,7 +126,7 @@ def list_segments(
                 txn_index_bytes=sizes[base].get(TXN_INDEX_SUFFIX, 0),
             )
         )
-    return [_with_times(found.directory, each) for each in segments] if times else segments
+    return [with_times(found.directory, each) for each in segments] if times else segments
 
 
 def segments_table(segments: Sequence[SegmentInfo]) -> pa.Table:
@@ -137,7 +142,7 @@ def segments_table(segments: Sequence[SegmentInfo]) -> pa.Table:
             "first_timestamp": [each.first_timestamp_ms for each in segments],
             "max_timestamp": [each.max_timestamp_ms for each in segments],
             "state": [each.state for each in segments],
-            "file": [offset_file_name(each.base_offset, LOG_SUFFIX) for each in segments],
+            "file": [each.file for each in segments],
         },
         schema=SEGMENTS_SCHEMA,
     )
@@ -160,13 +165,6 @@ def is_compacted(log_dir: LogDir, topic: str) -> bool:
     except (DiskFormatError, OSError):
         return False
     return "compact" in policy
-
-
-def segment_bases(found: PartitionDescription) -> list[int]:
-    """Base offsets of the segments, the active one last."""
-    active = found.active_base_offset if found.active_base_offset >= 0 else _NO_OFFSET_ABOVE
-    sizes = _file_sizes(found.directory)
-    return sorted(base for base, files in sizes.items() if LOG_SUFFIX in files and base <= active)
 
 
 def max_timestamp_ms(directory: Path, base_offset: int, size_bytes: int, *, is_active: bool) -> int:
@@ -193,7 +191,7 @@ def _max_timestamps(segment: SegmentReader, position: int, size_bytes: int) -> I
         yield header.max_timestamp_ms
 
 
-def _with_times(directory: Path, segment: SegmentInfo) -> SegmentInfo:
+def with_times(directory: Path, segment: SegmentInfo) -> SegmentInfo:
     """`segment` with its times; without them where it is damaged or was taken meanwhile."""
     try:
         first_ms = _first_timestamp_ms(directory, segment.base_offset)

@@ -1,0 +1,197 @@
+"""Topics and partitions' logs as they show themselves in a notebook: segments drawn to scale.
+
+A bar is a log, its width the bytes on disk; the parts are segments, coloured by what they are. Marks show where the log
+starts and where reading ends. What is drawn is bounded, whatever there is: neighbouring segments are drawn as one when
+there are many, and of many partitions the first ones are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Final
+
+from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.notebook.partition_log import PartitionLog
+from pyspark_kafkalog.notebook.points_in_time import iso_text
+from pyspark_kafkalog.notebook.seek_parts import plural
+from pyspark_kafkalog.notebook.segments import SegmentInfo, cleaner_checkpoint, list_segments, with_times
+from pyspark_kafkalog.notebook.svg import (
+    WIDTH,
+    drawing,
+    heading,
+    label,
+    line,
+    note,
+    rect,
+    size_text,
+    text_width,
+    view,
+)
+from pyspark_kafkalog.notebook.topic_log import TopicLog
+
+#: Partitions of a topic that are drawn, and segments of a log.
+PARTITIONS_SHOWN: Final = 24
+_SEGMENTS_DRAWN: Final = 160
+_ROW: Final = 24.0
+_BAR: Final = 16.0
+_GAP: Final = 1.0
+_LEGEND: Final = (
+    ("clean", "clean: the cleaner has been there"),
+    ("dirty", "dirty: to be cleaned"),
+    ("closed", "closed"),
+    ("active", "active: appended to"),
+)
+
+
+def partition_log_html(log: PartitionLog) -> str:
+    """The log with its segments, watermarks and times."""
+    found = log.describe()
+    segments = list_segments(log.log_dir, found)
+    total = sum(each.size_bytes for each in segments)
+    start, end = log.start_offset, log.end_offset
+    stable = _last_stable_offset(log)
+    facts = f"offsets [{start:,}, {end:,}), {plural(len(segments), 'segment')}, {size_text(total)}"
+    if log.isolation == "read_committed":
+        facts += ", read committed"
+    parts = [heading(log.name, facts)]
+    if segments:
+        marks = [("log start", found.log_start_offset), ("high watermark", found.high_watermark)]
+        if stable is not None and stable < found.high_watermark:
+            marks.insert(1, ("last stable offset", stable))
+        if (start, end) != (found.log_start_offset, found.high_watermark):
+            marks += [("slice from", start), ("to", end)]
+        parts.append(_log_drawing(segments, marks, log.name))
+        parts.append(note(_times_text(log, segments)))
+    else:
+        parts.append(note("nothing was ever written to it"))
+    return view(*parts)
+
+
+def topic_log_html(topic: TopicLog) -> str:
+    """The topic with a bar for each of its first partitions, all to one scale."""
+    shown = topic.logs[:PARTITIONS_SHOWN]
+    checkpoint = cleaner_checkpoint(topic.log_dir)
+    rows = [(log, list_segments(topic.log_dir, log.describe(), checkpoint=checkpoint)) for log in shown]
+    records = sum(log.end_offset - log.start_offset for log in shown)
+    size = size_text(sum(each.size_bytes for _, segments in rows for each in segments))
+    of = f" in the first {len(shown)}" if len(shown) < len(topic.logs) else ""
+    facts = f"{plural(len(topic.logs), 'partition')}, {plural(records, 'offset')}, {size}{of}"
+    parts = [heading(topic.name, facts), _topic_drawing(rows, topic.name)]
+    if len(shown) < len(topic.logs):
+        parts.append(note(f"and {len(topic.logs) - len(shown):,} partitions more"))
+    return view(*parts)
+
+
+def _last_stable_offset(log: PartitionLog) -> int | None:
+    try:
+        return log.log_dir.last_stable_offset(log.topic, log.partition)
+    except DiskFormatError:
+        return None  # the log is damaged: drawn all the same
+
+
+def _times_text(log: PartitionLog, segments: Sequence[SegmentInfo]) -> str:
+    directory = log.describe().directory
+    first, last = with_times(directory, segments[0]), with_times(directory, segments[-1])
+    if first.first_timestamp_ms is None or last.max_timestamp_ms is None:
+        return ""
+    latest = iso_text(last.max_timestamp_ms)
+    return f"first record {iso_text(first.first_timestamp_ms)}, latest of the last segment {latest} UTC"
+
+
+def _topic_drawing(rows: Sequence[tuple[PartitionLog, Sequence[SegmentInfo]]], name: str) -> str:
+    sizes = [sum(each.size_bytes for each in segments) for _, segments in rows]
+    left = max([text_width(log.partition) for log, _ in rows] + [20]) + 8
+    right = 210.0
+    room = WIDTH - left - right
+    scale = room / max([*sizes, 1])
+    parts = []
+    for number, ((log, segments), size) in enumerate(zip(rows, sizes, strict=True)):
+        y = number * _ROW
+        parts.append(label(left - 8, y + 12, log.partition, "strong", "end"))
+        parts += _bars(merged(segments), left, y, scale, _BAR)
+        if not size:
+            parts.append(line(left, y, left, y + _BAR))
+        text = f"[{log.start_offset:,}, {log.end_offset:,})  {size_text(size)}"
+        parts.append(label(left + size * scale + 8, y + 12, text))
+    height = len(rows) * _ROW
+    states = {each.state for _, segments in rows for each in segments}
+    return drawing(height + 22, f"segments of {name}", *parts, *_legend(states, height + 14))
+
+
+def _log_drawing(segments: Sequence[SegmentInfo], marks: Sequence[tuple[str, int]], name: str) -> str:
+    total = sum(each.size_bytes for each in segments)
+    scale = WIDTH / max(total, 1)
+    bar, tall = 6.0, 30.0
+    parts = _bars(merged(segments), 0, bar, scale, tall)
+    parts += _base_labels(segments, scale, bar + tall + 13)
+    y = bar + tall + 32
+    for text, offset in marks:
+        x = _place(segments, offset) * scale
+        parts.append(line(x, bar - 4, x, y - 10, "mark"))
+        parts.append(_mark_label(x, y, f"{text} {offset:,}"))
+        y += 15
+    states = {each.state for each in segments}
+    return drawing(y + 16, f"segments of {name}", *parts, *_legend(states, y + 8))
+
+
+def _mark_label(x: float, y: float, text: str) -> str:
+    if x + text_width(text) > WIDTH:
+        return label(min(x, WIDTH), y, text, "strong", "end")
+    return label(x, y, text, "strong")
+
+
+def merged(segments: Sequence[SegmentInfo], most: int = _SEGMENTS_DRAWN) -> list[SegmentInfo]:
+    """The segments; where there are more than `most`, about `most` runs of neighbours of one state, each as one."""
+    if len(segments) <= most:
+        return list(segments)
+    width = -(-len(segments) // most)
+    numbered = groupby(enumerate(segments), key=lambda each: (each[0] // width, each[1].state))
+    runs = [[segment for _, segment in group] for _, group in numbered]
+    return [
+        replace(run[0], end_offset=run[-1].end_offset, size_bytes=sum(each.size_bytes for each in run)) for run in runs
+    ]
+
+
+def _bars(segments: Sequence[SegmentInfo], x: float, y: float, scale: float, height: float) -> list[str]:
+    parts = []
+    for each in segments:
+        width = each.size_bytes * scale
+        title = f"{each.state}: offsets {each.base_offset:,} to {each.end_offset - 1:,}, {size_text(each.size_bytes)}"
+        gap = _GAP if width > 3 * _GAP else 0
+        parts.append(rect(x, y, max(width - gap, 0.5), height, each.state, title))
+        x += width
+    return parts
+
+
+def _base_labels(segments: Sequence[SegmentInfo], scale: float, y: float) -> list[str]:
+    """Base offsets under the segments, as many as have room."""
+    parts, x, free_from = [], 0.0, 0.0
+    for each in segments:
+        text = f"{each.base_offset:,}"
+        if x >= free_from and x + text_width(text) <= WIDTH:
+            parts.append(label(x + 3, y, text))
+            free_from = x + text_width(text) + 12
+        x += each.size_bytes * scale
+    return parts
+
+
+def _place(segments: Sequence[SegmentInfo], offset: int) -> float:
+    """Where an offset lies, in bytes from the first segment on: inside a segment by its share of the offsets."""
+    before = 0
+    for each in segments:
+        if offset < each.end_offset:
+            span = each.end_offset - each.base_offset
+            return before + each.size_bytes * max(offset - each.base_offset, 0) / max(span, 1)
+        before += each.size_bytes
+    return float(before)
+
+
+def _legend(states: Collection[str], y: float) -> list[str]:
+    parts, x = [], 0.0
+    for state, text in _LEGEND:
+        if state in states:
+            parts += [rect(x, y - 8, 9, 9, state), label(x + 13, y, text)]
+            x += 13 + text_width(text) + 14
+    return parts

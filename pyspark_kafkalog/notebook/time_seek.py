@@ -1,0 +1,222 @@
+"""How a reader finds the first record at or after a point in time, step by step.
+
+    segment       the first whose largest timestamp, the last of its time index, is late enough
+    time index    its last entry at or before the point in time: no record before that batch
+                  is late enough
+    offset index  where that batch lies in the .log file
+    scan          batch headers from there on, up to one whose largest timestamp is late enough
+    record        the first of that batch that is late enough
+
+It is the first in the order of offsets: timestamps need not be in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.notebook.points_in_time import iso_text
+from pyspark_kafkalog.notebook.seek_parts import (
+    Scan,
+    SeenBatch,
+    floor_slot,
+    offset_index_entries,
+    plural,
+    record_text,
+    scan_until,
+    time_index_entries,
+)
+from pyspark_kafkalog.notebook.segments import SegmentInfo, max_timestamp_ms
+from pyspark_kafkalog.record.plain import Record, decode_batch
+from pyspark_kafkalog.storage.descriptions import PartitionDescription
+from pyspark_kafkalog.storage.offset_index import OFFSET_INDEX_DTYPE
+from pyspark_kafkalog.storage.segment_reader import SegmentReader
+from pyspark_kafkalog.storage.time_index import TIME_INDEX_DTYPE
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TimeSeek:
+    """The search for `timestamp_ms`: prints as its steps, and is drawn in a notebook.
+
+    `passed` are segments whose largest timestamps are too early, or that gave nothing. Without a `segment` no record is
+    late enough. `time_index` (TIME_INDEX_DTYPE) and `index` (OFFSET_INDEX_DTYPE) are its indexes'
+    entries, `time_slot` and `slot` the numbers of those found, -1 without.
+    """
+
+    name: str
+    timestamp_ms: int
+    segments: tuple[SegmentInfo, ...]
+    passed: tuple[SegmentInfo, ...]
+    segment: SegmentInfo | None
+    largest_ms: int
+    time_index: NDArray[np.void]
+    time_slot: int
+    index: NDArray[np.void]
+    slot: int
+    scan: Scan | None
+    record: Record | None
+
+    @property
+    def offset(self) -> int | None:
+        """Where the search ends; None when no record is late enough."""
+        return None if self.record is None else self.record.offset
+
+    def steps(self) -> list[tuple[str, str]]:
+        """A heading and a sentence for each step."""
+        when = iso_text(self.timestamp_ms)
+        if self.segment is None or self.scan is None:
+            return [("Segment", f"None of {plural(len(self.passed), 'segment')} has a record at or after {when}.")]
+        return [
+            ("Segment", self._segment_step(when)),
+            ("Time index", self._time_index_step(when)),
+            ("Offset index", self._index_step()),
+            ("Scan", self._scan_step(when)),
+            (
+                "Record",
+                "None." if self.record is None else f"The first at or after {when}: {record_text(self.record)}.",
+            ),
+        ]
+
+    def _segment_step(self, when: str) -> str:
+        assert self.segment is not None
+        before = f"{plural(len(self.passed), 'segment')} passed over: nothing that late in it. " if self.passed else ""
+        return (
+            f"{before}{self.segment.file} is the first whose largest timestamp, {iso_text(self.largest_ms)}, "
+            f"is at or after {when}."
+        )
+
+    def _time_index_step(self, when: str) -> str:
+        entries = plural(len(self.time_index), "entry", "entries")
+        if self.time_slot < 0:
+            return f"None of the {entries} of its time index is at or before {when}: start at its first batch."
+        found_ms, offset = (int(each) for each in self.time_index[self.time_slot])
+        return (
+            f"Of the {entries} of its time index, number {self.time_slot} is the last at or before {when}: "
+            f"{iso_text(found_ms)}, first reached by the batch that ends with offset {offset}."
+        )
+
+    def _index_step(self) -> str:
+        assert self.scan is not None
+        if self.slot < 0:
+            return "No entry of the offset index helps: start at byte 0."
+        offset, position = (int(each) for each in self.index[self.slot])
+        entry = (
+            f"Entry number {self.slot} of {len(self.index):,}: the batch that ends with offset {offset} begins at byte"
+        )
+        if self.scan.position == position:
+            return f"{entry} {position:,}. Start there."
+        return f"{entry} {position:,}. From there a few headers on, start at byte {self.scan.position:,}."
+
+    def _scan_step(self, when: str) -> str:
+        assert self.scan is not None
+        looked = f"From byte {self.scan.position:,} on, {plural(self.scan.count, 'batch header')} read"
+        found = self.scan.found
+        if found is None:
+            return f"{looked}, none of them late enough."
+        return (
+            f"{looked}, up to the batch with a timestamp at or after {when}: offsets {found.base_offset} to "
+            f"{found.last_offset}, at byte {found.position:,}."
+        )
+
+    def __repr__(self) -> str:
+        lines = [f"{iso_text(self.timestamp_ms)} in {self.name}"]
+        lines += [f"{number}. {head}: {text}" for number, (head, text) in enumerate(self.steps(), 1)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from pyspark_kafkalog.notebook.seek_html import time_seek_html
+
+        return time_seek_html(self)
+
+
+def explain_timestamp(
+    found: PartitionDescription, segments: Sequence[SegmentInfo], timestamp_ms: int, start_offset: int, end_offset: int
+) -> TimeSeek:
+    """The search for the first record of [start_offset, end_offset) at or after `timestamp_ms`.
+
+    Raises CorruptRecordError for damage on the way.
+    """
+    passed: list[SegmentInfo] = []
+    for segment in segments:
+        if segment.end_offset <= start_offset or segment.base_offset >= end_offset:
+            continue
+        is_active = segment is segments[-1]
+        largest_ms = max_timestamp_ms(found.directory, segment.base_offset, segment.size_bytes, is_active=is_active)
+        if largest_ms >= timestamp_ms:
+            scan, record = _search(found.directory, segment, timestamp_ms, start_offset, end_offset)
+            if record is not None or is_active:
+                break
+        passed.append(segment)
+    else:
+        return _nothing(found, timestamp_ms, segments, passed)
+    if record is None:
+        return _nothing(found, timestamp_ms, segments, [*passed, segment])
+    time_index = time_index_entries(found.directory, segment.base_offset)
+    index = offset_index_entries(found.directory, segment.base_offset)
+    return TimeSeek(
+        name=f"{found.topic}-{found.partition}",
+        timestamp_ms=timestamp_ms,
+        segments=tuple(segments),
+        passed=tuple(passed),
+        segment=segment,
+        largest_ms=largest_ms,
+        time_index=time_index,
+        time_slot=floor_slot(time_index["timestamp_ms"], timestamp_ms),
+        index=index,
+        slot=floor_slot(index["position"], scan.position),
+        scan=scan,
+        record=record,
+    )
+
+
+def _nothing(
+    found: PartitionDescription,
+    timestamp_ms: int,
+    segments: Sequence[SegmentInfo],
+    passed: list[SegmentInfo],
+) -> TimeSeek:
+    return TimeSeek(
+        name=f"{found.topic}-{found.partition}",
+        timestamp_ms=timestamp_ms,
+        segments=tuple(segments),
+        passed=tuple(passed),
+        segment=None,
+        largest_ms=-1,
+        time_index=np.empty(0, TIME_INDEX_DTYPE),
+        time_slot=-1,
+        index=np.empty(0, OFFSET_INDEX_DTYPE),
+        slot=-1,
+        scan=None,
+        record=None,
+    )
+
+
+def _search(
+    directory: Path, segment: SegmentInfo, timestamp_ms: int, start_offset: int, end_offset: int
+) -> tuple[Scan, Record | None]:
+    """The scan of a segment up to the batch with the record, and the record."""
+    records: list[Record] = []
+
+    with SegmentReader(directory, segment.base_offset) as reader:
+
+        def is_wanted(batch: SeenBatch) -> bool:
+            if batch.base_offset >= end_offset:
+                return True
+            if batch.max_timestamp_ms < timestamp_ms or batch.last_offset < start_offset:
+                return False
+            data = reader.batch_at(batch.position, reader.header_at(batch.position))
+            decoded = decode_batch(data, 0, file=reader.file, file_position=batch.position)
+            records.extend(
+                each
+                for each in decoded.records
+                if each.timestamp_ms >= timestamp_ms and start_offset <= each.offset < end_offset
+            )
+            return bool(records)
+
+        position = max(reader.position_for_offset(start_offset), reader.position_for_timestamp(timestamp_ms))
+        scan = scan_until(reader, position, is_wanted)
+    return scan, records[0] if records else None
