@@ -31,7 +31,7 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/mypy
 
 pytest: $(VENV)/.installed-test java
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-test java
 	$(PY) benchmarks/bench_spark.py $(BENCH_ARGS)
