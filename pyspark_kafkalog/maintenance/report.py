@@ -12,7 +12,8 @@ class PartitionReport:
     """One partition's outcome. `error` None: it went well. `log_start_offset` afterwards, where that is the matter.
 
     The cleaner tells too how dirty the log was, from where to where, how much of the bytes read was written again, into
-    how many parts the keys had to be divided, and where it did nothing, why (`skipped`).
+    how many parts the keys had to be divided, and where it did nothing, why (`skipped`). Verification counts segments,
+    batches and findings.
     """
 
     topic: str
@@ -25,6 +26,10 @@ class PartitionReport:
     records_kept: int = 0
     records_dropped: int = 0
     segments_dropped: int = 0
+    segments_read: int | None = None
+    batches_read: int | None = None
+    errors_found: int | None = None
+    warnings_found: int | None = None
     files_written: int = 0
     log_start_offset: int | None = None
     recopy_percent: float | None = None
@@ -35,6 +40,11 @@ class PartitionReport:
     skipped: str | None = None
     seconds: float = 0.0
     error: str | None = None
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether nothing about it has to be seen to by somebody."""
+        return self.error is None and not self.errors_found
 
 
 def left_to_another_run(where: TopicPartition, action: str) -> PartitionReport:

@@ -1,0 +1,203 @@
+"""Verify: batches and CRCs, index entries, snapshots and checkpoints of a root held against each other. Read-only.
+
+A root of ours is held against its image, a broker's against its checkpoint files. Writers, readers and maintenance may
+go on; what changes meanwhile is looked at anew. The work is cut into units of whole segments, which can be tasks of
+their own: `plan_verification` gives them, `run_unit` does one, `conclude` puts a partition together.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.verify_findings import Finding, FindingSink, Severity, count_by_severity
+from pyspark_kafkalog.maintenance.verify_metadata import check_metadata
+from pyspark_kafkalog.maintenance.verify_partition import (
+    SegmentUnit,
+    check_directory,
+    check_order,
+    segment_units,
+)
+from pyspark_kafkalog.maintenance.verify_root import check_foreign_root, check_own_root
+from pyspark_kafkalog.maintenance.verify_scope import PartitionScope, foreign_scopes, own_scopes
+from pyspark_kafkalog.maintenance.verify_segment import SegmentOutcome, check_unit
+from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
+from pyspark_kafkalog.storage.listing import list_partitions
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
+
+_LOG: Final = logging.getLogger(__name__)
+
+ACTION: Final = "verify"
+#: What one task reads at least, where a partition has more than that.
+UNIT_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class UnitOutcome:
+    """What one unit of segments has shown."""
+
+    topic_partition: TopicPartition
+    outcomes: tuple[SegmentOutcome, ...]
+    findings: tuple[Finding, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """All findings, the root's first, and one report a partition."""
+
+    findings: list[Finding]
+    reports: list[PartitionReport]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is no error; warnings and leftovers are none."""
+        return all(finding.severity is not Severity.ERROR for finding in self.findings)
+
+
+def verify(
+    log_dir: LogDir,
+    *,
+    topics: Collection[str] | None = None,
+    partitions: Collection[TopicPartition] | None = None,
+    are_records_checked: bool = False,
+    now_ms: int | None = None,
+) -> Verification:
+    """Verify all of a root, or of some topics or partitions, in this process, one unit after the other.
+
+    With all topics the root itself is looked at too: its metadata log, checkpoints, and what belongs to no partition.
+    `are_records_checked`: those of compressed batches too, which is as slow as decompressing them. Raises
+    UnknownTopicError, LogDirError, and OSError for what cannot be read at all.
+    """
+    findings = verify_root(log_dir) if topics is None and partitions is None else []
+    plan = plan_verification(
+        log_dir, topics=topics, partitions=partitions, are_records_checked=are_records_checked, now_ms=now_ms
+    )
+    reports = []
+    for scope, units in plan:
+        found, report = conclude(scope, [run_unit(unit) for unit in units])
+        findings += found
+        reports.append(report)
+    return Verification(findings, reports)
+
+
+def verify_root(log_dir: LogDir) -> list[Finding]:
+    """What is wrong with the root itself, its partitions left out."""
+    if log_dir.is_foreign:
+        return check_foreign_root(log_dir.path)
+    return check_metadata(log_dir.path) + check_own_root(log_dir)
+
+
+def plan_verification(
+    log_dir: LogDir,
+    *,
+    topics: Collection[str] | None = None,
+    partitions: Collection[TopicPartition] | None = None,
+    are_records_checked: bool = False,
+    now_ms: int | None = None,
+    unit_bytes: int = UNIT_BYTES,
+) -> list[tuple[PartitionScope, list[SegmentUnit]]]:
+    """Each partition with the units to be checked, as of now. Raises UnknownTopicError."""
+    log_dir.refresh()
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    chosen = sorted(_choose(log_dir, topics) if partitions is None else partitions)
+    if log_dir.is_foreign:
+        scopes = foreign_scopes(
+            log_dir.path,
+            chosen,
+            _topic_configs(log_dir),
+            are_records_checked=are_records_checked,
+            now_ms=now_ms,
+        )
+    else:
+        scopes = own_scopes(log_dir, chosen, are_records_checked=are_records_checked, now_ms=now_ms)
+    return [(scope, _units(scope, unit_bytes)) for scope in scopes]
+
+
+def _units(scope: PartitionScope, unit_bytes: int) -> list[SegmentUnit]:
+    try:
+        return segment_units(scope, unit_bytes=unit_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        return []  # told of by `conclude`, unless the topic is gone
+
+
+def _choose(log_dir: LogDir, topics: Collection[str] | None) -> list[TopicPartition]:
+    if not log_dir.is_foreign:
+        return log_dir.own_root().partitions(topics)
+    there = list_partitions(log_dir.path)  # the metadata log is one of them here
+    if topics is None:
+        return there
+    for name in topics:
+        if name != CLUSTER_METADATA_TOPIC:
+            log_dir.topic(name)
+    return [each for each in there if each.topic in set(topics)]
+
+
+def _topic_configs(log_dir: LogDir) -> Mapping[str, Mapping[str, str]]:
+    try:
+        return read_topic_configs(log_dir.path)
+    except (KafkalogError, OSError) as error:
+        _LOG.warning("the topics' configurations cannot be read, so gaps are taken for a cleaner's: %s", error)
+        return {}
+
+
+def run_unit(unit: SegmentUnit) -> UnitOutcome:
+    """Check one unit. What cannot be read is a finding."""
+    began = time.perf_counter()
+    scope = unit.scope
+    sink = FindingSink(scope.topic_partition)
+    outcomes: list[SegmentOutcome] = []
+    try:
+        for outcome in check_unit(scope, unit.bases, unit.next_base):
+            outcomes.append(replace(outcome, producers=None))
+    except (OSError, KafkalogError) as error:
+        sink.add(
+            Severity.ERROR,
+            "unreadable",
+            getattr(error, "filename", None) or scope.directory,
+            expected="a file that can be read",
+            found=" ".join(str(error).split()),
+            advice="see to the file system or the permissions, and verify again",
+        )
+    return UnitOutcome(scope.topic_partition, tuple(outcomes), tuple(sink.result()), time.perf_counter() - began)
+
+
+def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> tuple[list[Finding], PartitionReport]:
+    """All findings of a partition, and its report, from what its units have shown."""
+    began = time.perf_counter()
+    outcomes = [outcome for unit in units for outcome in unit.outcomes]
+    renewed = scope.renewed()
+    findings: list[Finding] = []
+    if renewed is not None:
+        findings += check_directory(scope)
+        for unit in units:
+            findings += unit.findings
+        findings += _of_segments(outcomes)
+        findings += check_order(scope, outcomes)
+    counts = count_by_severity(findings)
+    report = PartitionReport(
+        topic=scope.topic_partition.topic,
+        partition=scope.topic_partition.partition,
+        action=ACTION,
+        bytes_read=sum(each.bytes_read for each in outcomes),
+        records_read=sum(each.records for each in outcomes),
+        segments_read=len(outcomes),
+        batches_read=sum(each.batches for each in outcomes),
+        errors_found=counts[Severity.ERROR],
+        warnings_found=counts[Severity.WARNING],
+        log_start_offset=scope.log_start_offset,
+        skipped="the topic was deleted meanwhile" if renewed is None else None,
+        seconds=sum(unit.seconds for unit in units) + time.perf_counter() - began,
+    )
+    return findings, report
+
+
+def _of_segments(outcomes: Iterable[SegmentOutcome]) -> Iterator[Finding]:
+    for outcome in outcomes:
+        yield from outcome.findings

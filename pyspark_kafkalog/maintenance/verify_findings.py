@@ -1,0 +1,144 @@
+"""What a verification finds: one finding is one fault at one place, with what to do about it.
+
+`error`: bytes are not what they must be, or committed records cannot be read. `warning`: nothing that was committed is
+touched, or the next writer or broker sets it right by itself. `info`: something lies there that will go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.storage.names import TopicPartition
+
+#: So many of one kind are told of one file; the last says how many there are more.
+_FINDINGS_A_KIND: Final = 100
+
+RESTORE: Final = "restore the file from a copy: committed records in it are damaged"
+REINDEX: Final = "kafkalog verify --repair, or kafkalog reindex, makes the file anew from the .log"
+REPAIR: Final = "kafkalog verify --repair sets it right"
+NEXT_WRITER: Final = "nothing: the next writer takes it away"
+
+
+class Severity(str, Enum):
+    """How bad it is, see above."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One fault. `what` names its kind and never changes; `position` is a byte of `file`, `offset` a record's, or None.
+
+    `partition` None: it is of the root, not of a partition.
+    """
+
+    severity: Severity
+    partition: TopicPartition | None
+    file: str
+    what: str
+    expected: str
+    found: str
+    advice: str
+    position: int | None = None
+    offset: int | None = None
+
+    def tree(self) -> dict[str, Any]:
+        """The finding as JSON has it."""
+        return {
+            "action": "finding",
+            "severity": self.severity.value,
+            "topic": None if self.partition is None else self.partition.topic,
+            "partition": None if self.partition is None else self.partition.partition,
+            "file": self.file,
+            "position": self.position,
+            "offset": self.offset,
+            "what": self.what,
+            "expected": self.expected,
+            "found": self.found,
+            "advice": self.advice,
+        }
+
+
+@dataclass(slots=True)
+class FindingSink:
+    """Gathers the findings of one partition, or of the root; of one kind in one file no more than some."""
+
+    partition: TopicPartition | None
+    findings: list[Finding] = field(default_factory=list)
+    _counts: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def add(
+        self,
+        severity: Severity,
+        what: str,
+        file: Path | str,
+        *,
+        expected: object,
+        found: object,
+        advice: str,
+        position: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        """Note one fault."""
+        key = (str(file), what)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        if self._counts[key] > _FINDINGS_A_KIND:
+            return
+        self.findings.append(
+            Finding(
+                severity=severity,
+                partition=self.partition,
+                file=str(file),
+                what=what,
+                expected=str(expected),
+                found=str(found),
+                advice=advice,
+                position=position,
+                offset=offset,
+            )
+        )
+
+    def add_damage(self, severity: Severity, what: str, error: DiskFormatError, *, advice: str | None = None) -> None:
+        """Note what `error` tells of; its own advice unless another is given."""
+        self.add(
+            severity,
+            what,
+            error.file,
+            expected=error.expected,
+            found=error.found,
+            advice=error.advice if advice is None else advice,
+            position=error.position,
+        )
+
+    def result(self) -> list[Finding]:
+        """All findings, with one more for each kind of which not all are told."""
+        for (file, what), count in self._counts.items():
+            if count > _FINDINGS_A_KIND:
+                self.findings.append(
+                    Finding(
+                        severity=Severity.ERROR,
+                        partition=self.partition,
+                        file=file,
+                        what=what,
+                        expected="none",
+                        found=f"{count - _FINDINGS_A_KIND} more of this kind in the file",
+                        advice="see the others",
+                    )
+                )
+        self._counts.clear()
+        return self.findings
+
+
+def count_by_severity(findings: Iterable[Finding]) -> dict[Severity, int]:
+    """How many there are of each severity, 0 where there are none."""
+    counts = dict.fromkeys(Severity, 0)
+    for finding in findings:
+        counts[finding.severity] += 1
+    return counts

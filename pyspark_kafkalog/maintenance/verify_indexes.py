@@ -1,0 +1,324 @@
+"""Offset and time index of a segment held against its batches, entry by entry, while the segment is walked.
+
+An entry of the offset index is right when a batch begins at its position, and its offset lies in that batch or is the
+last one of a later batch: brokers before 4.0 made one entry for several batches that came together. An entry of the
+time index is right when the batch that holds its offset has that timestamp and none before it a larger one. There may
+be fewer entries than an `index.interval.bytes` of today would make, or more.
+
+    entries | zeros up to the preallocated length, in the active segment, and after a crash
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.maintenance.verify_findings import REINDEX, FindingSink, Severity
+from pyspark_kafkalog.record.header import NO_TIMESTAMP
+from pyspark_kafkalog.storage.index_rows import OFFSET_ENTRY, TIME_ENTRY
+
+_ENTRIES_A_READ: Final = 1 << 16
+
+
+class IndexEntries:
+    """The entries of one index file, in order, some thousand at a time; they end before the first that cannot be."""
+
+    def __init__(
+        self,
+        fd: int,
+        file: Path,
+        dtype: np.dtype[Any],
+        sink: FindingSink,
+        *,
+        max_relative_offset: int,
+        may_have_zeros: bool,
+        are_positions: bool,
+    ) -> None:
+        self._fd = fd
+        self._file = file
+        self._dtype = dtype
+        self._sink = sink
+        self._max_relative_offset = max_relative_offset
+        self._may_have_zeros = may_have_zeros
+        self._are_positions = are_positions
+        self._size_bytes = os.fstat(fd).st_size
+        self._read_bytes = 0
+        self._block: NDArray[np.void] = np.empty(0, dtype=dtype)
+        self._before: NDArray[np.void] | None = None
+        self._is_ended = False
+        self.taken = 0
+        if self._size_bytes % dtype.itemsize and not may_have_zeros:
+            self._fault(
+                "index-length",
+                self._size_bytes - self._size_bytes % dtype.itemsize,
+                f"a file of whole entries of {dtype.itemsize} bytes",
+                f"{self._size_bytes} bytes",
+            )
+
+    def take(self, is_wanted: Callable[[NDArray[np.void]], NDArray[np.bool_]]) -> NDArray[np.void]:
+        """The entries from where the last call ended, as long as they are wanted: a rising thing, so a prefix."""
+        parts = []
+        while True:
+            if not len(self._block):
+                self._read()
+                if not len(self._block):
+                    break
+            wanted = is_wanted(self._block)
+            count = len(self._block) if wanted.all() else int(np.argmin(wanted))
+            parts.append(self._block[:count])
+            self._block = self._block[count:]
+            self.taken += count
+            if len(self._block):
+                break
+        return np.concatenate(parts) if parts else self._block
+
+    def position_of(self, row: int) -> int:
+        """The byte at which entry number `row` begins."""
+        return row * self._dtype.itemsize
+
+    def next_position_after(self, position: int) -> int | None:
+        """Of an offset index: the first position above `position` that an entry still to come names."""
+        while True:
+            above = self._block["position"] > position if len(self._block) else np.empty(0, dtype=np.bool_)
+            if above.any():
+                return int(self._block["position"][int(above.argmax())])
+            if self._is_ended:
+                return None
+            self.taken += len(self._block)
+            self._read()
+            if not len(self._block):
+                return None
+
+    def _read(self) -> None:
+        """The next block, checked for what shows without the batches."""
+        if self._is_ended:
+            self._block = self._block[:0]
+            return
+        size = self._dtype.itemsize
+        first = self._read_bytes // size
+        data = os.pread(self._fd, min(_ENTRIES_A_READ * size, self._size_bytes - self._read_bytes), self._read_bytes)
+        rows = np.frombuffer(data[: len(data) - len(data) % size], dtype=self._dtype)
+        self._read_bytes += rows.nbytes
+        self._is_ended = not len(rows)
+        count = self._whole_entries(rows, first)
+        if count < len(rows):
+            self._is_ended = True
+        self._block = rows[:count]
+        if count:
+            self._before = rows[count - 1 : count]
+
+    def _whole_entries(self, rows: NDArray[np.void], first: int) -> int:
+        """How many of `rows` can be entries; tells of the first that cannot."""
+        if not len(rows):
+            return 0
+        names = self._dtype.names
+        assert names is not None
+        fields = [rows[name].astype(np.int64) for name in names]
+        is_zero = (fields[0] == 0) & (fields[1] == 0)
+        bad = (fields[0] < 0) | (fields[1] < 0)
+        relative_offsets = rows["relative_offset"].astype(np.int64)
+        if self._are_positions:
+            bad |= is_zero
+        elif first == 0 and len(rows) > 1 and is_zero[:2].all():
+            bad[0] = True  # a zero alone is an entry: timestamp 0 at the base offset
+        before = None if self._before is None else [self._before[name].astype(np.int64) for name in names]
+        previous = [
+            np.concatenate([[-1] if before is None else before[at], fields[at][:-1]]) for at in range(len(fields))
+        ]
+        bad |= fields[0] <= previous[0]
+        bad |= fields[1] <= previous[1] if self._are_positions else fields[1] < previous[1]
+        beyond = relative_offsets > self._max_relative_offset
+        count = int((bad | beyond).argmax()) if (bad | beyond).any() else len(rows)
+        if count == len(rows) or (beyond[count] and not bad[count]):
+            return count  # what is not committed yet ends the entries too
+        if is_zero[count] and self._is_zero_from((first + count) * self._dtype.itemsize):
+            if not self._may_have_zeros:
+                self._fault("index-zeros", self.position_of(first + count), "the end of the file", "zeros up to it")
+            return count
+        self._fault(
+            "index-order",
+            self.position_of(first + count),
+            f"an entry above {previous[0][count]}, {previous[1][count]} ({', '.join(names)})",
+            f"{fields[0][count]}, {fields[1][count]}",
+        )
+        return count
+
+    def _is_zero_from(self, position: int) -> bool:
+        while position < self._size_bytes:
+            data = os.pread(self._fd, _ENTRIES_A_READ, position)
+            if data.count(0) != len(data):
+                return False
+            if not data:
+                return True
+            position += len(data)
+        return True
+
+    def _fault(self, what: str, position: int, expected: str, found: str) -> None:
+        self._sink.add(
+            Severity.ERROR, what, self._file, position=position, expected=expected, found=found, advice=REINDEX
+        )
+
+
+class OffsetIndexCheck:
+    """The offset index of the segment at `base_offset`."""
+
+    def __init__(self, entries: IndexEntries, file: Path, base_offset: int, sink: FindingSink) -> None:
+        self.entries = entries
+        self._file = file
+        self._base_offset = base_offset
+        self._sink = sink
+
+    def add(self, batches: NDArray[np.void]) -> None:
+        """Hold the entries that point at or before these batches, the next of the segment, against them."""
+        end = int(batches["position"][-1]) + int(batches["size_bytes"][-1])
+        first = self.entries.taken
+        rows = self.entries.take(lambda block: block["position"] < end)
+        if not len(rows):
+            return
+        positions = rows["position"].astype(np.int64)
+        offsets = rows["relative_offset"].astype(np.int64) + self._base_offset
+        at = np.minimum(np.searchsorted(batches["position"], positions), len(batches) - 1)
+        is_right = (batches["position"][at] == positions) & (batches["base_offset"][at] <= offsets)
+        last = np.minimum(np.searchsorted(batches["last_offset"], offsets), len(batches) - 1)
+        is_right &= (batches["last_offset"][last] == offsets) | (offsets > int(batches["last_offset"][-1]))
+        is_right |= positions < int(batches["position"][0])  # in damage that the walk has passed over
+        for row in np.flatnonzero(~is_right).tolist():
+            self._sink.add(
+                Severity.ERROR,
+                "offset-index-entry",
+                self._file,
+                position=self.entries.position_of(first + row),
+                offset=int(offsets[row]),
+                expected="the position of a batch, and its last offset",
+                found=f"position {int(positions[row])}, offset {int(offsets[row])}",
+                advice=REINDEX,
+            )
+
+    def finish(self, end_position: int) -> None:
+        """After the last batch, which ends at byte `end_position`: nothing points past it."""
+        first = self.entries.taken
+        rows = self.entries.take(lambda block: np.ones(len(block), dtype=np.bool_))
+        if len(rows):
+            self._sink.add(
+                Severity.ERROR,
+                "offset-index-entry",
+                self._file,
+                position=self.entries.position_of(first),
+                offset=int(rows["relative_offset"][0]) + self._base_offset,
+                expected=f"a position below {end_position}, where the segment ends",
+                found=f"position {int(rows['position'][0])}",
+                advice=REINDEX,
+            )
+
+
+class TimeIndexCheck:
+    """The time index of the segment at `base_offset`."""
+
+    def __init__(self, entries: IndexEntries, file: Path, base_offset: int, sink: FindingSink) -> None:
+        self.entries = entries
+        self._file = file
+        self._base_offset = base_offset
+        self._sink = sink
+        self._largest_ms = NO_TIMESTAMP
+        self._last_entry_ms = NO_TIMESTAMP
+
+    def add(self, batches: NDArray[np.void]) -> None:
+        """As OffsetIndexCheck.add."""
+        timestamps_ms = batches["max_timestamp_ms"].astype(np.int64)
+        largest_ms = np.maximum(np.maximum.accumulate(timestamps_ms), self._largest_ms)
+        last_relative = int(batches["last_offset"][-1]) - self._base_offset
+        first = self.entries.taken
+        rows = self.entries.take(lambda block: block["relative_offset"] <= last_relative)
+        if len(rows):
+            self._last_entry_ms = int(rows["timestamp_ms"][-1])
+            self._compare(rows, first, batches, timestamps_ms, largest_ms)
+        self._largest_ms = int(largest_ms[-1])
+
+    def _compare(
+        self,
+        rows: NDArray[np.void],
+        first: int,
+        batches: NDArray[np.void],
+        timestamps_ms: NDArray[np.int64],
+        largest_ms: NDArray[np.int64],
+    ) -> None:
+        offsets = rows["relative_offset"].astype(np.int64) + self._base_offset
+        at = np.minimum(np.searchsorted(batches["last_offset"], offsets), len(batches) - 1)
+        entry_ms = rows["timestamp_ms"].astype(np.int64)
+        is_right = (batches["base_offset"][at] <= offsets) & (timestamps_ms[at] == entry_ms)
+        is_right &= largest_ms[at] == entry_ms
+        for row in np.flatnonzero(~is_right).tolist():
+            self._sink.add(
+                Severity.ERROR,
+                "time-index-entry",
+                self._file,
+                position=self.entries.position_of(first + row),
+                offset=int(offsets[row]),
+                expected="the largest timestamp so far, and the last offset of the first batch with it",
+                found=f"timestamp {int(entry_ms[row])}, offset {int(offsets[row])}",
+                advice=REINDEX,
+            )
+
+    def finish(self, *, is_closed: bool) -> None:
+        """After the last batch: nothing points past it, and of a closed segment the largest timestamp is there."""
+        first = self.entries.taken
+        rows = self.entries.take(lambda block: np.ones(len(block), dtype=np.bool_))
+        if len(rows):
+            self._sink.add(
+                Severity.ERROR,
+                "time-index-entry",
+                self._file,
+                position=self.entries.position_of(first),
+                offset=int(rows["relative_offset"][0]) + self._base_offset,
+                expected="an offset of the segment",
+                found=f"offset {int(rows['relative_offset'][0]) + self._base_offset}",
+                advice=REINDEX,
+            )
+        elif is_closed and self._last_entry_ms < self._largest_ms:
+            self._sink.add(
+                # Without any entry the file's time counts instead; a wrong one lets retention take the segment early.
+                Severity.ERROR if self._last_entry_ms >= 0 else Severity.WARNING,
+                "time-index-end",
+                self._file,
+                position=self.entries.position_of(first),
+                expected=f"a last entry with the largest timestamp of the closed segment, {self._largest_ms}",
+                found="no entry" if self._last_entry_ms < 0 else f"timestamp {self._last_entry_ms}",
+                advice=REINDEX,
+            )
+
+
+def open_offset_index(
+    fd: int, file: Path, base_offset: int, sink: FindingSink, *, visible_end: int, may_have_zeros: bool
+) -> OffsetIndexCheck:
+    """A check of the offset index open as `fd`; entries at or above offset `visible_end` are left out."""
+    entries = IndexEntries(
+        fd,
+        file,
+        OFFSET_ENTRY,
+        sink,
+        max_relative_offset=visible_end - 1 - base_offset,
+        may_have_zeros=may_have_zeros,
+        are_positions=True,
+    )
+    return OffsetIndexCheck(entries, file, base_offset, sink)
+
+
+def open_time_index(
+    fd: int, file: Path, base_offset: int, sink: FindingSink, *, visible_end: int, may_have_zeros: bool
+) -> TimeIndexCheck:
+    """A check of the time index open as `fd`; entries at or above offset `visible_end` are left out."""
+    entries = IndexEntries(
+        fd,
+        file,
+        TIME_ENTRY,
+        sink,
+        max_relative_offset=visible_end - 1 - base_offset,
+        may_have_zeros=may_have_zeros,
+        are_positions=False,
+    )
+    return TimeIndexCheck(entries, file, base_offset, sink)

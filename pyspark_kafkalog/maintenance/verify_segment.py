@@ -1,0 +1,415 @@
+"""One segment: its `.log` walked to the end, and beside it all that is derived from it.
+
+Maintenance and writers go on meanwhile. A finding counts when a second look finds it too, and only looks count during
+which no file of the segment was replaced and no swap was under way at it. A segment that is gone by then, or no
+longer part of the log, has no findings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.maintenance.verify_batches import BatchWalk
+from pyspark_kafkalog.maintenance.verify_findings import REINDEX, REPAIR, Finding, FindingSink, Severity
+from pyspark_kafkalog.maintenance.verify_indexes import (
+    OffsetIndexCheck,
+    TimeIndexCheck,
+    open_offset_index,
+    open_time_index,
+)
+from pyspark_kafkalog.maintenance.verify_producers import (
+    ProducerCheck,
+    Producers,
+    compare_producers,
+    read_producers,
+)
+from pyspark_kafkalog.maintenance.verify_scope import PartitionScope
+from pyspark_kafkalog.record.header import LEADER_EPOCH_AT
+from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_file,
+)
+from pyspark_kafkalog.storage.transaction_index import TransactionIndex
+
+_LOOKS_MAX: Final = 40
+_BETWEEN_LOOKS_S: Final = 0.02
+_FILES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOutcome:
+    """What was found in one segment. `producers` is their state at its end, None where that is not known.
+
+    `end_offset` is the one after its last batch, -1 for a segment that is gone. `inner_gaps`: in so many places
+    inside it offsets are missing.
+    """
+
+    base_offset: int
+    findings: tuple[Finding, ...] = ()
+    end_offset: int = -1
+    inner_gaps: int = 0
+    bytes_read: int = 0
+    batches: int = 0
+    records: int = 0
+    producers: Producers | None = None
+
+
+def check_segment(
+    scope: PartitionScope, base_offset: int, next_base: int | None, producers: Producers | None
+) -> SegmentOutcome:
+    """Check the segment at `base_offset`, which `next_base` followed when the directory was listed.
+
+    `producers` is the state at the end of the one before, None if not known. Raises OSError when a file cannot be read.
+    """
+    before: SegmentOutcome | None = None
+    was: tuple[object, ...] | None = None
+    for _ in range(_LOOKS_MAX):
+        look = _Look(scope, base_offset, next_base)
+        outcome = _look_or_gone(look, producers)
+        if outcome.end_offset >= 0 and not outcome.findings:
+            return outcome
+        is_same = was is not None and was == _identity(look)
+        if is_same and before is not None and all(each in before.findings for each in outcome.findings):
+            return outcome
+        before = outcome if is_same else None
+        time.sleep(_BETWEEN_LOOKS_S)
+        renewed = scope.renewed()
+        live = {} if renewed is None else _live_bases(renewed)
+        if renewed is None or base_offset not in live:
+            return SegmentOutcome(base_offset)
+        scope, next_base = renewed, live[base_offset]
+        was = _identity(_Look(scope, base_offset, next_base))
+    # A swap that nobody finishes: of its files only the .log is sure to be what it should be.
+    return _look_or_gone(_Look(scope, base_offset, None, is_swapping=True), producers)
+
+
+def _look_or_gone(look: _Look, producers: Producers | None) -> SegmentOutcome:
+    try:
+        return look.look(producers)
+    except FileNotFoundError:
+        return SegmentOutcome(look.base_offset)
+
+
+def _live_bases(scope: PartitionScope) -> dict[int, int | None]:
+    """The segments that are still part of the log, not wholly below the log start; with each the one that follows."""
+    bases = scope.bases()
+    return {
+        base: following
+        for base, following in zip(bases, [*bases[1:], None], strict=True)
+        if following is None or following > scope.log_start_offset
+    }
+
+
+def _identity(look: _Look) -> tuple[object, ...] | None:
+    """Tells the segment's files from others of their names; None while it is being replaced, or is gone.
+
+    Of the active segment's files, which grow, it is only which files they are.
+    """
+    found: list[object] = []
+    for suffix in _FILES:
+        path = look.path(suffix)
+        if suffix == LOG_SUFFIX and path.with_name(path.name + SWAP_SUFFIX).exists():
+            return None
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            found.append(None)
+            continue
+        found.append(status.st_ino if look.is_active else (status.st_ino, status.st_size, status.st_mtime_ns))
+    return None if found[0] is None else tuple(found)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at a segment."""
+
+    scope: PartitionScope
+    base_offset: int
+    next_base: int | None
+    is_swapping: bool = False
+    sink: FindingSink = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sink = FindingSink(self.scope.topic_partition)
+
+    @property
+    def is_active(self) -> bool:
+        return not self.is_swapping and self.scope.is_active(self.base_offset, self.next_base)
+
+    def path(self, suffix: str) -> Path:
+        return segment_file(self.scope.directory, self.base_offset, suffix)
+
+    def look(self, producers: Producers | None) -> SegmentOutcome:
+        """Check the segment as it is now. Raises FileNotFoundError when it is gone."""
+        with contextlib.ExitStack() as closing:
+            fd = os.open(self.path(LOG_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+            closing.callback(os.close, fd)
+            size_bytes = os.fstat(fd).st_size
+            wanted_bytes = self.scope.end_of_segment(self.base_offset)
+            end = size_bytes if wanted_bytes is None else min(size_bytes, wanted_bytes)
+            if wanted_bytes is not None and size_bytes < wanted_bytes:
+                self._too_short(size_bytes, wanted_bytes)
+            offsets, times = self._open_indexes(closing)
+            start, is_known = self._producers_at_start(producers)
+            checks = self._open_producers(closing, start)
+            epochs = _EpochCheck.open(self)
+            walk = BatchWalk(
+                fd,
+                str(self.path(LOG_SUFFIX)),
+                end,
+                self.sink,
+                base_offset=self.base_offset,
+                limit_offset=min(self.next_base or 1 << 62, self.base_offset + (1 << 31)),
+                severity=lambda reached: self.scope.severity_at(reached, self.next_base),
+                next_start=(lambda at: None) if offsets is None else offsets.entries.next_position_after,
+                are_all_records_checked=self.scope.are_records_checked,
+            )
+            extremes = _Extremes()
+            for run in walk.runs():
+                if offsets is not None:
+                    offsets.add(run.batches)
+                if times is not None and not walk.is_damaged:
+                    times.add(run.batches)
+                epochs.add(run.good)
+                checks.add(run)
+                extremes.add(run.batches)
+            if not walk.is_damaged:
+                self._finish_indexes(offsets, times, walk.end_position)
+            at_end = checks.finish(is_damaged=walk.is_damaged or self.is_swapping)
+            is_known = is_known and not walk.is_damaged
+            if is_known:
+                self._check_next_snapshot(at_end, walk.reached_offset)
+            if self.scope.state is not None and self.is_active and not walk.is_damaged:
+                self._check_state(self.scope.state, walk, extremes)
+        return SegmentOutcome(
+            base_offset=self.base_offset,
+            findings=tuple(self.sink.result()),
+            end_offset=max(walk.reached_offset, 0),
+            inner_gaps=walk.inner_gaps,
+            bytes_read=end,
+            batches=walk.batches_count,
+            records=walk.records_count,
+            producers=at_end if is_known else None,
+        )
+
+    def _too_short(self, size_bytes: int, wanted_bytes: int) -> None:
+        self.sink.add(
+            Severity.ERROR,
+            "log-too-short",
+            self.path(LOG_SUFFIX),
+            position=size_bytes,
+            expected=f"at least the {wanted_bytes} bytes that have been committed",
+            found=f"{size_bytes} bytes",
+            advice="restore the file from a backup: committed records are missing",
+        )
+
+    def _open_indexes(self, closing: contextlib.ExitStack) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
+        if self.is_swapping:
+            return None, None
+        may_have_zeros = self.is_active
+        visible_end = self.scope.visible_end
+        offset_fd = self._open(INDEX_SUFFIX, closing)
+        time_fd = self._open(TIME_INDEX_SUFFIX, closing)
+        path = self.path(INDEX_SUFFIX)
+        offsets = times = None
+        if offset_fd is not None:
+            offsets = open_offset_index(
+                offset_fd, path, self.base_offset, self.sink, visible_end=visible_end, may_have_zeros=may_have_zeros
+            )
+        path = self.path(TIME_INDEX_SUFFIX)
+        if time_fd is not None:
+            times = open_time_index(
+                time_fd, path, self.base_offset, self.sink, visible_end=visible_end, may_have_zeros=may_have_zeros
+            )
+        return offsets, times
+
+    def _open(self, suffix: str, closing: contextlib.ExitStack) -> int | None:
+        """The index file, open; None without one, which is told of: only the first commit makes the active's."""
+        try:
+            fd = os.open(self.path(suffix), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if self.scope.state is None or self.scope.state.log_end_offset > 0:
+                self.sink.add(
+                    Severity.ERROR,
+                    "index-missing",
+                    self.path(suffix),
+                    expected="an index of the segment",
+                    found="no file",
+                    advice=REINDEX,
+                )
+            return None
+        closing.callback(os.close, fd)
+        return fd
+
+    def _finish_indexes(
+        self, offsets: OffsetIndexCheck | None, times: TimeIndexCheck | None, end_position: int
+    ) -> None:
+        if offsets is not None:
+            offsets.finish(end_position)
+        if times is not None:
+            times.finish(is_closed=not self.is_active)
+
+    def _producers_at_start(self, before: Producers | None) -> tuple[Producers, bool]:
+        """The state to begin with, the snapshot's or that of the end before, and whether nothing is missing in it."""
+        entries = None
+        if self.base_offset > self.scope.log_start_offset:
+            entries = read_producers(self.path(PRODUCER_SNAPSHOT_SUFFIX), self.base_offset, self.sink)
+        if entries is not None:
+            return entries, True
+        if before is not None:
+            return before, True
+        return (), self.base_offset == 0
+
+    def _open_producers(self, closing: contextlib.ExitStack, producers: Producers) -> ProducerCheck:
+        path = self.path(TXN_INDEX_SUFFIX)
+        index = None
+        if not self.is_swapping:
+            index = closing.enter_context(TransactionIndex.open(path, self.base_offset))
+        return ProducerCheck(
+            self.scope.directory,
+            self.base_offset,
+            producers,
+            index,
+            path,
+            str(self.path(LOG_SUFFIX)),
+            self.sink,
+            has_gaps=self.scope.has_gaps is not False or self.is_swapping,
+            visible_end=self.scope.visible_end,
+        )
+
+    def _check_next_snapshot(self, producers: Producers, end_offset: int) -> None:
+        """Hold the snapshot at the segment's end against the state; a damaged one is told of with the next."""
+        offset = end_offset if self.next_base is None else self.next_base
+        path = segment_file(self.scope.directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
+        nobody = FindingSink(self.scope.topic_partition)
+        entries = read_producers(path, offset, nobody)
+        if entries is not None:
+            has_gaps = self.scope.has_gaps is not False
+            compare_producers(producers, entries, path, offset, self.sink, has_gaps=has_gaps)
+
+    def _check_state(self, state: LogState, walk: BatchWalk, extremes: _Extremes) -> None:
+        """Hold the end of the log against the image."""
+        found = {
+            "log end": (state.log_end_offset, walk.reached_offset),
+            "largest timestamp": (state.active_max_timestamp_ms, extremes.largest_ms),
+            "first timestamp": (state.active_first_timestamp_ms, extremes.first_ms),
+        }
+        wrong = {name: each for name, each in found.items() if each[0] != each[1]}
+        if wrong:
+            self.sink.add(
+                Severity.ERROR,
+                "log-state",
+                self.path(LOG_SUFFIX),
+                position=walk.end_position,
+                offset=walk.reached_offset,
+                expected=", ".join(f"{name} {each[0]}" for name, each in wrong.items()) + ", as was committed",
+                found=", ".join(f"{name} {each[1]}" for name, each in wrong.items()),
+                advice="restore the file from a copy: committed records are missing or changed",
+            )
+
+
+@dataclass(slots=True)
+class _Extremes:
+    """Timestamps of a segment that a commit keeps."""
+
+    first_ms: int = -1
+    largest_ms: int = -1
+    _is_begun: bool = False
+
+    def add(self, batches: NDArray[np.void]) -> None:
+        if not self._is_begun:
+            self.first_ms = int(batches["max_timestamp_ms"][0])
+            self._is_begun = True
+        self.largest_ms = max(self.largest_ms, int(batches["max_timestamp_ms"].max()))
+
+
+@dataclass(slots=True)
+class _EpochCheck:
+    """Batches' leader epochs against leader-epoch-checkpoint, which may know more epochs than have batches."""
+
+    look: _Look
+    path: Path
+    epochs: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    latest: int = -1
+
+    @classmethod
+    def open(cls, look: _Look) -> _EpochCheck:
+        path = look.scope.directory / LEADER_EPOCH_CHECKPOINT
+        with contextlib.suppress(ValueError):  # told of where the partition is looked at
+            entries = LeaderEpochCheckpoint.open(path).entries
+            return cls(
+                look,
+                path,
+                np.array([each.epoch for each in entries], dtype=np.int64),
+                np.array([each.start_offset for each in entries], dtype=np.int64),
+            )
+        return cls(look, path, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+    def add(self, batches: NDArray[np.void]) -> None:
+        """Tell of the first batch of a run that another epoch than its own is written down for, or that falls."""
+        if not len(batches):
+            return
+        self._check_rises(batches)
+        if not len(self.epochs):
+            return
+        at = np.searchsorted(self.starts, batches["base_offset"], side="right") - 1
+        is_wrong = (at >= 0) & (self.epochs[np.maximum(at, 0)] != batches["leader_epoch"])
+        is_wrong &= batches["leader_epoch"] >= 0
+        if is_wrong.any():
+            row = int(is_wrong.argmax())
+            batch = batches[row]
+            self.look.sink.add(
+                Severity.ERROR if self.look.scope.state is not None else Severity.WARNING,
+                "leader-epoch",
+                self.path,
+                offset=int(batch["base_offset"]),
+                expected=f"epoch {int(batch['leader_epoch'])} at offset {int(batch['base_offset'])}, as its batch says "
+                f"at byte {int(batch['position'])} of {self.look.path(LOG_SUFFIX)}",
+                found=f"epoch {int(self.epochs[at[row]])}",
+                advice=REPAIR,
+            )
+
+    def _check_rises(self, batches: NDArray[np.void]) -> None:
+        epochs = batches["leader_epoch"]
+        before = np.concatenate([[self.latest], epochs[:-1]])
+        falls = epochs < before
+        self.latest = int(epochs[-1])
+        if falls.any():
+            row = int(falls.argmax())
+            self.look.sink.add(
+                Severity.WARNING,
+                "leader-epoch-falls",
+                self.look.path(LOG_SUFFIX),
+                position=int(batches["position"][row]) + LEADER_EPOCH_AT,
+                offset=int(batches["base_offset"][row]),
+                expected=f"a leader epoch of {int(before[row])} or above, as in the batch before",
+                found=int(epochs[row]),
+                advice="restore the file from a copy: no CRC covers the epochs, records are not touched",
+            )
+
+
+def check_unit(scope: PartitionScope, bases: tuple[int, ...], next_base: int | None) -> Iterator[SegmentOutcome]:
+    """Check segments that follow each other, `next_base` the last; producers' state goes on from one to the next."""
+    producers: Producers | None = None
+    for base_offset, following in zip(bases, [*bases[1:], next_base], strict=True):
+        outcome = check_segment(scope, base_offset, following, producers)
+        producers = outcome.producers if outcome.end_offset >= 0 else producers
+        yield outcome
