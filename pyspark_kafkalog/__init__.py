@@ -6,22 +6,27 @@ below load on first use.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.notebook.spark_helpers import latest_by_key, parse_json, register
     from pyspark_kafkalog.spark.data_source import KafkalogDataSource as DefaultSource
 
-__all__ = ["DefaultSource", "LogDir"]
+__all__ = ["DefaultSource", "LogDir", "latest_by_key", "parse_json", "register"]
+
+_HOMES = {
+    "DefaultSource": ("pyspark_kafkalog.spark.data_source", "KafkalogDataSource"),
+    "LogDir": ("pyspark_kafkalog.log_dir", "LogDir"),
+    "latest_by_key": ("pyspark_kafkalog.notebook.spark_helpers", "latest_by_key"),
+    "parse_json": ("pyspark_kafkalog.notebook.spark_helpers", "parse_json"),
+    "register": ("pyspark_kafkalog.notebook.spark_helpers", "register"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DefaultSource":
-        from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-
-        return KafkalogDataSource
-    if name == "LogDir":
-        from pyspark_kafkalog.log_dir import LogDir
-
-        return LogDir
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(importlib.import_module(module), attribute)

@@ -36,7 +36,8 @@ _STYLE: Final = (
     ".kafkalog svg text.pick{fill:var(--pick);font-weight:600}.kafkalog .clean{fill:var(--clean)}"
     ".kafkalog .dirty{fill:var(--dirty)}.kafkalog .closed{fill:var(--closed)}.kafkalog .active{fill:var(--active)}"
     ".kafkalog .weak{fill:var(--weak);stroke:var(--line)}.kafkalog .pick{fill:var(--pick)}"
-    ".kafkalog .zoom{fill:var(--weak);fill-opacity:.75}.kafkalog .seen{fill:var(--pick);fill-opacity:.4}.kafkalog line{stroke:var(--line)}"
+    ".kafkalog .zoom{fill:var(--weak);fill-opacity:.75}.kafkalog .seen{fill:var(--pick);fill-opacity:.4}"
+    ".kafkalog line{stroke:var(--line)}"
     ".kafkalog line.pick{stroke:var(--pick);stroke-width:1.6}.kafkalog line.mark{stroke:var(--fg);stroke-width:1.4}"
 )
 

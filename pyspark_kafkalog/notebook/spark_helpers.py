@@ -1,0 +1,57 @@
+"""Small things that every notebook with Spark does.
+
+kafkalog.register(spark)                            where Spark does not find the data source by itself
+kafkalog.parse_json(df, "id LONG, amount DOUBLE").select("key", "value.*")
+kafkalog.latest_by_key(df)                          what a finished compaction would leave
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from pyspark_kafkalog.errors import InvalidOptionError
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("kafkalog")` known to the session.
+
+    Where the package is installed Spark finds it by itself; a session whose driver got it as an archive needs this.
+    """
+    from pyspark_kafkalog.spark.data_source import KafkalogDataSource
+
+    spark.dataSource.register(KafkalogDataSource)
+
+
+def parse_json(records: DataFrame, schema: str | StructType) -> DataFrame:
+    """`records` with the key as text and the value, JSON, as a struct of `schema` (DDL text or a StructType).
+
+    The other columns stay. A value that is no JSON of that schema becomes null, as with Spark's from_json. Works on
+    streams. `.select("value.*")` makes columns of the fields. Raises InvalidOptionError without a column value.
+    """
+    _need(records, "value")
+    parsed = records.withColumn("value", F.from_json(F.col("value").cast("string"), schema))
+    return parsed.withColumn("key", F.col("key").cast("string")) if "key" in records.columns else parsed
+
+
+def latest_by_key(records: DataFrame, *, keep_tombstones: bool = False) -> DataFrame:
+    """The last record of each key, by offset: what compacting each partition to the end would leave.
+
+    Records without a key are left out, as the cleaner drops them. A key whose last value is null has been deleted: it
+    is left out too, unless `keep_tombstones`. A key that changed its partition, because partitions were added, is there
+    once for each. Needs the columns key, value and offset, and topic and partition where there are several.
+    """
+    _need(records, "key", "value", "offset")
+    where = [name for name in ("topic", "partition") if name in records.columns]
+    whole = F.max_by(F.struct(*records.columns), F.col("offset")).alias("latest")
+    latest = records.where("key IS NOT NULL").groupBy(*where, "key").agg(whole).select("latest.*")
+    return latest if keep_tombstones else latest.where("value IS NOT NULL")
+
+
+def _need(records: DataFrame, *names: str) -> None:
+    missing = [name for name in names if name not in records.columns]
+    if missing:
+        raise InvalidOptionError(
+            f"the DataFrame has no column {', '.join(missing)}; it has {', '.join(records.columns)}"
+        )
