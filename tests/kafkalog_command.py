@@ -38,6 +38,12 @@ class Command:
         captured = self._capsys.readouterr()
         return exit_code, captured.out, captured.err
 
+    def read(self, stdin: Path, *arguments: str) -> tuple[int, str, str]:
+        """`try_to` with a file as standard input."""
+        with pytest.MonkeyPatch.context() as patch, stdin.open() as text:
+            patch.setattr("sys.stdin", text)
+            return self.try_to(*arguments)
+
     def fails(self, *arguments: str) -> str:
         """What it says, in one line, when it refuses and prints nothing else."""
         exit_code, out, err = self.try_to(*arguments)

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, UnknownTopicError
+from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, node_id_of, open_log_dir, print_json
 
@@ -152,12 +152,9 @@ def _alter(options: argparse.Namespace, entity_type: str, name: str | None) -> N
 
 def _configs_to_add(options: argparse.Namespace) -> dict[str, str]:
     if options.add_config_file is not None:
-        from pyspark_kafkalog.storage.java_properties import parse_properties
-        from pyspark_kafkalog.storage.text_checkpoint import read_text_file
+        from pyspark_kafkalog.tools.properties import read_properties_file
 
-        advice = "name another file"
-        data = read_text_file(options.add_config_file, max_bytes=1 << 20, kind=DiskFormatError, advice=advice)
-        configs = parse_properties(data, file=str(options.add_config_file))
+        configs = read_properties_file(options.add_config_file)
     else:
         configs = parse_settings(options.add_config)
     for name, value in configs.items():

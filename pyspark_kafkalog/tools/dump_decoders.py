@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
@@ -44,6 +45,26 @@ def internal_topic_decoder(topic: str) -> RecordDecoder:
     )
 
 
+class UnknownRecordTypeError(KafkalogError):
+    """The key is of a type that Kafka 4.1 does not know."""
+
+    def __init__(self, record_type: int) -> None:
+        super().__init__(f"Unknown record type {record_type}")
+        self.record_type = record_type
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorRecord:
+    """A record's key and value as JSON trees; `value` is None for a tombstone. `value_fields` are as stored."""
+
+    record_type: int
+    key: dict[str, Any]
+    version: int = -1
+    value: dict[str, Any] | None = None
+    value_name: str = ""
+    value_fields: Mapping[str, Any] = field(default_factory=dict)
+
+
 class CoordinatorDecoder:
     """Records of a coordinator's topic; `schema_file` names their schemas (metadata/schema.py)."""
 
@@ -67,22 +88,32 @@ class CoordinatorDecoder:
             return f"Error at offset {record.offset}, skipping. {_reason(error)}", None
 
     def _decode(self, key: bytes, value: bytes | None, offset: int) -> Contents:
+        try:
+            record = self.decode(key, value)
+        except UnknownRecordTypeError as error:
+            return f"Unknown record type {error.record_type} at offset {offset}, skipping.", None
+        key_tree = {"type": str(record.record_type), "data": record.key}
+        if record.value is None:
+            return key_tree, TOMBSTONE
+        if record.value_name == _GROUP_METADATA:
+            _decode_members(record.value_fields, record.value)
+        return key_tree, {"version": str(record.version), "data": record.value}
+
+    def decode(self, key: bytes, value: bytes | None) -> CoordinatorRecord:
+        """Key and value as JSON trees. Raises UnknownRecordTypeError, and KafkalogError for what cannot be read."""
         record_type = _version(key, "key")
         if record_type not in self._schemas:
-            return f"Unknown record type {record_type} at offset {offset}, skipping.", None
+            raise UnknownRecordTypeError(record_type)
         key_schema, value_schema = self._schemas[record_type]
-        fields = _message(key_schema, key, 0, record_type, "key")
-        key_tree = {"type": str(record_type), "data": key_schema.to_json(0, fields)}
+        key_tree = key_schema.to_json(0, _message(key_schema, key, 0, record_type, "key"))
         if value is None:
-            return key_tree, TOMBSTONE
+            return CoordinatorRecord(record_type, key_tree)
         version = _version(value, "value")
         if not value_schema.lowest_version <= version <= value_schema.highest_version:
             raise KafkalogError(f"Found an unknown record version {version} for {record_type} type")
         fields = _message(value_schema, value, version, version, "value")
-        data = value_schema.to_json(version, fields)
-        if value_schema.name == _GROUP_METADATA:
-            _decode_members(fields, data)
-        return key_tree, {"version": str(version), "data": data}
+        tree = value_schema.to_json(version, fields)
+        return CoordinatorRecord(record_type, key_tree, version, tree, value_schema.name, fields)
 
 
 def _version(data: bytes, name: str) -> int:

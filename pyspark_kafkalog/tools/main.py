@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.tools.command import UsageError, one_line
 
 _TOOLS: Final = "pyspark_kafkalog.tools."
 #: Commands by group, each with its module and what it is for.
@@ -17,6 +18,8 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "topics and records": {
         "topics": ("topics", "create, list, describe, alter and delete topics"),
         "configs": ("configs", "describe and change configurations of topics and brokers"),
+        "console-consumer": ("console_consumer", "print the records of topics as they come"),
+        "console-producer": ("console_producer", "write lines of text to a topic"),
         "get-offsets": ("get_offsets", "print offsets of partitions, at their ends or at a time"),
     },
     "groups": {
@@ -24,6 +27,10 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "maintenance": {
         "adopt": ("adopt", "make a Kafka broker's log directory ours, in place"),
+        "delete-records": ("delete_records", "delete the records of partitions below given offsets"),
+        "log-cleaner": ("log_cleaner", "clean compacted topics: the last record of each key stays"),
+        "merge-segments": ("merge_segments", "join small closed segments into full ones"),
+        "retention": ("retention", "drop old segments by time and size, as topics' configurations say"),
     },
     "inside files": {
         "du": ("du", "add up what takes room, by topic, partition, segment or kind of file"),
@@ -38,10 +45,12 @@ _EXAMPLES: Final = "\nexamples:\n"
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with errors in one line and exit code 1, as Kafka's tools exit."""
+    """argparse, with errors in one line and exit code 1, as Kafka's tools exit, or the module's USAGE_EXIT_CODE."""
+
+    usage_exit_code = 1
 
     def error(self, message: str) -> NoReturn:
-        self.exit(1, f"{self.prog}: {message}\n")
+        self.exit(self.usage_exit_code, f"{self.prog}: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,13 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _give_up_stdout()
         return 1
     except (KafkalogError, OSError) as error:
-        return _fail(command, error)
+        return _fail(command, error, parser.usage_exit_code if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
         return 130
     return exit_code
 
 
-def command_parser(command: str) -> argparse.ArgumentParser:
+def command_parser(command: str) -> _Parser:
     """The parser of one command: its docstring is the description, with the examples after the options."""
     module = importlib.import_module(_TOOLS + _MODULES[command])
     description, heading, examples = (module.__doc__ or "").partition(_EXAMPLES)
@@ -80,19 +89,18 @@ def command_parser(command: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.usage_exit_code = getattr(module, "USAGE_EXIT_CODE", 1)
     module.add_arguments(parser)
     return parser
 
 
-def _fail(command: str, error: Exception) -> int:
-    from pyspark_kafkalog.tools.command import one_line
-
+def _fail(command: str, error: Exception, exit_code: int) -> int:
     try:
         sys.stdout.flush()
     except OSError:
         _give_up_stdout()
     sys.stderr.write(f"kafkalog {command}: {one_line(error)}\n")
-    return 1
+    return exit_code
 
 
 def _give_up_stdout() -> None:

@@ -1,0 +1,128 @@
+"""Reading on in partitions as records come: what console-consumer and perf-test share.
+
+    consumer = Consumer(log_dir, wanted, ...)
+    for chunk in consumer.poll():      batches that are there now, of one partition after the other
+        ...
+        consumer.seen(chunk)           moves the position behind the records that were used
+
+A position that is not in the log any more goes where `reset` says, as with auto.offset.reset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafkalog.log_dir import IsolationLevel, LogDir
+    from pyspark_kafkalog.storage.descriptions import PartitionDescription
+
+Reset = Literal["earliest", "latest"]
+
+#: How long to wait before looking again: the first time, and at most. A look at a root of ours is one failed open; of
+#: a broker's directory all partitions are looked at anew.
+_FIRST_WAIT_S: Final = 0.01
+_LONGEST_WAIT_S: Final = 0.2
+_BROKERS_WAIT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records of one partition; `next_offset` is where to go on after all of them."""
+
+    topic_partition: TopicPartition
+    batch: pa.RecordBatch
+    next_offset: int
+
+
+class Consumer:
+    """Reads the topics that `wants` names, or `only`; topics and partitions that come later are read from the start.
+
+    `start` gives positions to begin at; without one it is `reset`. `schema` is a choice of KAFKA_SCHEMA's columns with
+    offset among them.
+    """
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        wants: Callable[[str], bool],
+        *,
+        schema: pa.Schema,
+        reset: Reset,
+        isolation: IsolationLevel,
+        only: TopicPartition | None = None,
+        start: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        self._log_dir = log_dir
+        self._wants = wants
+        self._schema = schema
+        self._reset = reset
+        self._is_committed = isolation == "read_committed"
+        self._only = only
+        self._start = dict(start or {})
+        self.positions: dict[TopicPartition, int] = {}
+        for name, found in self._partitions():
+            self.positions[name] = self._in_range(found, self._start.get(name, -1))
+
+    def poll(self) -> Iterator[Chunk]:
+        """The batches that are there now. Raises what LogReader.read does."""
+        for name, found in self._partitions():
+            if name not in self.positions:
+                self.positions[name] = found.log_start_offset
+            position = self.positions[name]
+            end = self._log_dir.last_stable_offset(*_pair(name)) if self._is_committed else found.high_watermark
+            if not found.log_start_offset <= position <= found.high_watermark:
+                position = self.positions[name] = self._in_range(found, position)
+            if position < end:
+                yield from self._read(name, position, end)
+                # Behind control records and what compaction took from the end too.
+                if self.positions[name] >= position:
+                    self.positions[name] = max(self.positions[name], end)
+
+    def seen(self, chunk: Chunk, count: int | None = None) -> None:
+        """The first `count` records of the chunk, or all, have been used."""
+        if count is None or count >= len(chunk.batch):
+            self.positions[chunk.topic_partition] = chunk.next_offset
+        elif count:
+            self.positions[chunk.topic_partition] = chunk.batch.column("offset")[count - 1].as_py() + 1
+
+    def wait(self, until_s: float) -> None:
+        """Wait until there may be news, not beyond the monotonic time `until_s`."""
+        wait_s = _BROKERS_WAIT_S if self._log_dir.is_foreign else _FIRST_WAIT_S
+        while (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(wait_s, left_s))
+            wait_s = min(wait_s * 1.5, max(_LONGEST_WAIT_S, wait_s))
+            before = self._log_dir.version
+            self._log_dir.refresh()
+            if before is None or before != self._log_dir.version:
+                return
+
+    def _read(self, name: TopicPartition, start: int, end: int) -> Iterator[Chunk]:
+        reader = self._log_dir.reader(*_pair(name))
+        for batch in reader.read(start, end, schema=self._schema, committed=self._is_committed):
+            if len(batch):
+                yield Chunk(name, batch, batch.column("offset")[-1].as_py() + 1)
+
+    def _partitions(self) -> Iterator[tuple[TopicPartition, PartitionDescription]]:
+        if self._only is not None:
+            yield self._only, self._log_dir.partition(*_pair(self._only))
+            return
+        for topic in self._log_dir.topics():
+            if self._wants(topic):
+                for each in self._log_dir.topic(topic).partitions:
+                    yield TopicPartition(topic, each.partition), each
+
+    def _in_range(self, found: PartitionDescription, position: int) -> int:
+        if found.log_start_offset <= position <= found.high_watermark:
+            return position
+        return found.log_start_offset if self._reset == "earliest" else found.high_watermark
+
+
+def _pair(name: TopicPartition) -> tuple[str, int]:
+    return name.topic, name.partition

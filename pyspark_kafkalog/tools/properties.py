@@ -1,0 +1,37 @@
+"""Settings on a command line, `--property NAME=VALUE`, and in Java properties files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.tools.command import UsageError
+
+_MAX_FILE_BYTES: Final = 1 << 20
+
+
+def read_properties_file(path: Path) -> dict[str, str]:
+    """The properties in the file, of a MiB at most. Raises DiskFormatError, OSError."""
+    from pyspark_kafkalog.storage.java_properties import parse_properties
+    from pyspark_kafkalog.storage.text_checkpoint import read_text_file
+
+    data = read_text_file(path, max_bytes=_MAX_FILE_BYTES, kind=DiskFormatError, advice="name another file")
+    return parse_properties(data, file=str(path))
+
+
+def parse_properties_options(texts: Iterable[str], file: Path | None = None) -> dict[str, str]:
+    """Each text's NAME=VALUE, over what the properties file says if one is given. Raises UsageError."""
+    properties = {} if file is None else read_properties_file(file)
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"Invalid command line properties: {text}: expected NAME=VALUE")
+        properties[name] = value
+    return properties
+
+
+def is_true(properties: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """Whether the property says true, in any case; anything else means false, as with Kafka's console tools."""
+    return properties[name].strip().lower() == "true" if name in properties else default

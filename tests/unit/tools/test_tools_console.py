@@ -1,0 +1,348 @@
+"""kafkalog console-producer and console-consumer: lines to records and back, by Kafka's properties."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafkalog_command import Command
+
+from pyspark_kafkalog.log_dir import LogDir
+
+FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
+_PACKAGE = "org.apache.kafka.common.serialization."
+
+
+class Console:
+    """A producer and a consumer of topic `t`."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root = root
+        self.producer = Command("console-producer", root, capsys)
+        self.consumer = Command("console-consumer", root, capsys)
+
+    def produce(self, text: bytes, *properties: str, options: tuple[str, ...] = ()) -> tuple[int, str, str]:
+        stdin = self.root.with_name("stdin")
+        stdin.write_bytes(text)
+        given = [argument for each in properties for argument in ("--property", each)]
+        return self.producer.read(stdin, "--topic", "t", *given, *options)
+
+    def produces(self, text: bytes, *properties: str, options: tuple[str, ...] = ()) -> None:
+        assert self.produce(text, *properties, options=options) == (0, "", "")
+
+    def records(self) -> list[tuple[Any, ...]]:
+        rows = LogDir.open(self.root).read("t", columns=["key", "value", "headers"]).to_pylist()
+        return [(row["key"], row["value"], [(each["key"], each["value"]) for each in row["headers"]]) for row in rows]
+
+    def consume(self, *options: str, properties: tuple[str, ...] = (), topic: str = "t") -> str:
+        given = [argument for each in properties for argument in ("--property", each)]
+        where = () if "--include" in options else ("--topic", topic)
+        exit_code, out, err = self.consumer.try_to(*where, "--timeout-ms", "1", *given, *options)
+        assert exit_code == 0
+        assert err == f"Processed a total of {self.count(out)} messages\n"
+        return out
+
+    @staticmethod
+    def count(out: str) -> int:
+        return out.count("\n")
+
+
+@pytest.fixture
+def console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Console:
+    return Console(tmp_path / "root", capsys)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (b"", []),
+        (b"\n", [b""]),
+        (b"a\nb\n", [b"a", b"b"]),
+        (b"a\r\nb\rc", [b"a", b"b", b"c"]),
+        ("ä\n\n€".encode(), ["ä".encode(), b"", "€".encode()]),
+        (b"\xff\n", [b"\xff"]),
+    ],
+)
+def test_lines_are_cut_elsewhere(console: Console, text: bytes, values: list[bytes]) -> None:
+    LogDir.create(console.root).create_topic("t", partitions=1)
+    console.produces(text)
+    assert console.records() == [(None, value, []) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("properties", "line", "record"),
+    [
+        (("parse.key=true",), b"k\tv\tw", (b"k", b"v\tw", [])),
+        (("parse.key=true", "key.separator=::"), b"::v", (b"", b"v", [])),
+        (("parse.key=TRUE", "null.marker=NULL"), b"NULL\tNULL", (None, None, [])),
+        (("parse.key=true", "ignore.error=true"), b"v", (None, b"v", [])),
+        (("parse.headers=true",), b"a:1,b:\tv", (None, b"v", [("a", b"1"), ("b", b"")])),
+        (("parse.headers=true", "parse.key=true"), b"a:1\tk\tv", (b"k", b"v", [("a", b"1")])),
+        (("parse.headers=true", "null.marker=N"), b"a:N,b:x\tv", (None, b"v", [("a", None), ("b", b"x")])),
+        (("parse.headers=true", "null.marker=N"), b"N\tv", (None, b"v", [])),
+        (("parse.headers=true", "ignore.error=true"), b"a\tv", (None, b"v", [("a", None)])),
+        (("parse.headers=true", "ignore.error=true"), b"v", (None, b"v", [])),
+        (("parse.headers=true",), b"a:1,b:2,,\tv", (None, b"v", [("a", b"1"), ("b", b"2")])),
+        (
+            ("parse.headers=true", "headers.separator=[;|]", "headers.key.separator==", "headers.delimiter= "),
+            b"a=1;b=2|c=3=4 v",
+            (None, b"v", [("a", b"1"), ("b", b"2"), ("c", b"3=4")]),
+        ),
+    ],
+)
+def test_line_becomes_another_record(
+    console: Console, properties: tuple[str, ...], line: bytes, record: tuple[Any, ...]
+) -> None:
+    console.produces(line + b"\n", *properties)
+    assert console.records() == [record]
+
+
+@pytest.mark.parametrize(
+    ("properties", "text", "message", "written"),
+    [
+        (("parse.key=true",), b"a\tb\nc\td\nbad\ne\tf\n", "No key separator found on line number 3: 'bad'", 2),
+        (("parse.headers=true",), b"a:1\tb\nbad\n", "No headers delimiter found on line number 2: 'bad'", 1),
+        (
+            ("parse.headers=true",),
+            b"a:1\tv\na:1\tv\na:1,b\tv\na:1\tv\nx\n",
+            "No header key separator found in pair 'b' on line number 3",
+            2,
+        ),
+        (
+            ("parse.headers=true", "null.marker=N"),
+            b"N:1\tv\n",
+            "Header keys should not be equal to the null marker 'N' on line number 1",
+            0,
+        ),
+    ],
+)
+def test_bad_line_takes_those_before_it_along(
+    console: Console, properties: tuple[str, ...], text: bytes, message: str, written: int
+) -> None:
+    LogDir.create(console.root).create_topic("t", partitions=1)
+    exit_code, _, err = console.produce(text, *properties)
+    assert (exit_code, err) == (1, f"kafkalog console-producer: {message}\n")
+    assert len(console.records()) == written
+
+
+@pytest.mark.parametrize(
+    ("options", "properties", "message"),
+    [
+        ((), ("headers.delimiter=,",), "headers.delimiter and headers.separator may not be equal"),
+        ((), ("key.separator=N", "null.marker=N"), "null.marker and key.separator may not be equal"),
+        ((), ("key.separator=",), "key.separator may not be empty"),
+        ((), ("headers.separator=(",), "headers.separator is an invalid regex"),
+        ((), ("parse.key",), "expected NAME=VALUE"),
+        (("--compression-codec", "brotli"), (), "invalid choice: 'brotli'"),
+        (("--line-reader", "com.Mine"), (), "com.Mine is not known"),
+    ],
+)
+def test_refusal_makes_a_log_directory(
+    console: Console, options: tuple[str, ...], properties: tuple[str, ...], message: str
+) -> None:
+    exit_code, out, err = console.produce(b"x\n", *properties, options=options)
+    assert (exit_code, out, err.count("\n")) == (1, "", 1)
+    assert message in err
+    assert not console.root.exists()
+
+
+def test_lines_are_not_gathered_into_one_commit(console: Console) -> None:
+    console.produces(b"".join(b"%d\n" % number for number in range(1000)), options=("--compression-codec",))
+    writes = [each for each in LogDir.open(console.root).history() if each.operation == "write"]
+    assert [each.records for each in writes] == [1000]
+    console.produces(b"a\nb\n", options=("--sync",))
+    writes = [each for each in LogDir.open(console.root).history() if each.operation == "write"]
+    assert [each.records for each in writes] == [1, 1, 1000]
+
+
+def test_typed_line_waits_for_the_next(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "console-producer", "--path", str(tmp_path / "r")]
+    with subprocess.Popen([*command, "--topic", "t", "--timeout", "10"], stdin=subprocess.PIPE) as typed:
+        assert typed.stdin is not None
+        typed.stdin.write(b"first\nsec")
+        typed.stdin.flush()
+        for _ in range(400):
+            if (tmp_path / "r" / "t-0").exists() and LogDir.open(tmp_path / "r").topic("t").partitions[
+                0
+            ].high_watermark:
+                break
+            threading.Event().wait(0.025)
+        assert LogDir.open(tmp_path / "r").read("t")["value"].to_pylist() == [b"first"]
+        typed.stdin.write(b"ond")
+        typed.stdin.close()
+        assert typed.wait(30) == 0
+    assert LogDir.open(tmp_path / "r").read("t")["value"].to_pylist() == [b"first", b"second"]
+
+
+@pytest.fixture
+def filled(console: Console) -> Console:
+    log_dir = LogDir.create(console.root)
+    log_dir.create_topic("t", partitions=2)
+    times = pa.array([1000, 2000, 3000], pa.timestamp("ms"))
+    headers = pa.array(
+        [[{"key": "h", "value": b"1"}, {"key": "i", "value": None}], [], None],
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    )
+    columns = {"key": ["k", None, "m"], "value": ["a", "b", None], "headers": headers, "timestamp": times}
+    log_dir.append("t", pa.table(columns), partition=0)
+    log_dir.append("t", pa.table({"value": ["c", "d"]}), partition=1)
+    return console
+
+
+def test_records_are_not_printed_as_kafka_prints_them(filled: Console) -> None:
+    assert filled.consume("--from-beginning") == "a\nb\nnull\nc\nd\n"
+    everything = tuple(f"print.{name}=true" for name in ("timestamp", "partition", "offset", "headers", "key", "epoch"))
+    assert filled.consume("--partition", "0", "--offset", "earliest", properties=everything).splitlines() == [
+        "CreateTime:1000\tPartition:0\tOffset:0\tEpoch:NOT_PRESENT\th:1,i:null\tk\ta",
+        "CreateTime:2000\tPartition:0\tOffset:1\tEpoch:NOT_PRESENT\tNO_HEADERS\tnull\tb",
+        "CreateTime:3000\tPartition:0\tOffset:2\tEpoch:NOT_PRESENT\tNO_HEADERS\tm\tnull",
+    ]
+    shape = ("print.key=true", "key.separator= | ", "null.literal=-", "line.separator=;\n", "print.value=true")
+    assert filled.consume("--partition", "0", "--offset", "1", properties=shape) == "- | b;\nm | -;\n"
+    exit_code, out, _ = filled.consumer.try_to(
+        *("--topic", "t", "--from-beginning", "--timeout-ms", "1", "--property", "print.value=false")
+    )
+    assert (exit_code, out) == (0, "")
+    no_value = ("print.key=true", "print.value=false")
+    assert filled.consume("--partition", "0", "--from-beginning", properties=no_value) == "k\nnull\nm\n"
+
+
+def test_reading_begins_or_ends_elsewhere(filled: Console) -> None:
+    assert filled.consume() == ""
+    assert filled.consume("--from-beginning", "--max-messages", "4") == "a\nb\nnull\nc\n"
+    assert filled.consume("--partition", "1", "--offset", "1") == "d\n"
+    assert filled.consume("--partition", "1", "--from-beginning") == "c\nd\n"
+    assert filled.consume("--partition", "1", "--offset", "99") == ""
+    assert filled.consume("--partition", "1", "--offset", "LATEST") == ""
+    assert filled.consume("--include", "t|x", "--from-beginning", "--max-messages", "1") == "a\n"
+
+
+def test_group_does_not_go_on_where_it_was(filled: Console) -> None:
+    assert filled.consume("--group", "g", "--from-beginning", "--max-messages", "2") == "a\nb\n"
+    assert filled.consume("--group", "g") == "null\nc\nd\n"
+    committed = LogDir.open(filled.root).group("g").fetch()
+    offsets = {(each.topic, each.partition): found.offset for each, found in committed.items()}
+    assert offsets == {("t", 0): 3, ("t", 1): 2}
+    assert filled.consume("--group", "other") == ""
+    filled.produces(b"e\n")
+    assert filled.consume("--group", "g") == filled.consume("--group", "other") == "e\n"
+
+
+def test_records_that_come_later_are_not_printed(filled: Console) -> None:
+    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "console-consumer", "--path", str(filled.root)]
+    with subprocess.Popen(
+        [
+            *(*command, "--include", ".*", "--max-messages", "3", "--timeout-ms", "20000"),
+            *("--consumer-property", "group.id=g", "--consumer-property", "auto.commit.interval.ms=50"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as consumer:
+        log_dir = LogDir.open(filled.root)
+        assert consumer.stdout is not None
+        group = log_dir.group("g")
+        while len(group.fetch()) < 2:  # it is there, and has found the ends
+            threading.Event().wait(0.02)
+            log_dir.refresh()
+        for value in ("e", "f"):
+            log_dir.append("t", pa.table({"value": [value]}))
+        log_dir.append("new", pa.table({"value": ["g"]}))
+        assert sorted(consumer.stdout.read().splitlines()) == [b"e", b"f", b"g"]
+        assert consumer.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("StringDeserializer", "ä\ufffd".encode() + b"\xff", "ä\ufffd\ufffd"),
+        ("ShortDeserializer", struct.pack(">h", -7), "-7"),
+        ("IntegerDeserializer", struct.pack(">i", 2**31 - 1), "2147483647"),
+        ("LongDeserializer", struct.pack(">q", -(2**63)), "-9223372036854775808"),
+        ("FloatDeserializer", struct.pack(">f", 0.1), "0.1"),
+        ("DoubleDeserializer", struct.pack(">d", 1e7), "1.0E7"),
+        ("BooleanDeserializer", b"\x01", "true"),
+        ("UUIDDeserializer", str(uuid.UUID(int=5)).encode(), str(uuid.UUID(int=5))),
+        ("BytesDeserializer", b"a\x00\xff", "a\\x00\\xFF"),
+        ("ByteBufferDeserializer", b"abc", "java.nio.HeapByteBuffer[pos=0 lim=3 cap=3]"),
+        ("ByteArrayDeserializer", b"abc", "abc"),
+    ],
+)
+def test_deserializer_makes_another_text(console: Console, name: str, data: bytes, text: str) -> None:
+    log_dir = LogDir.create(console.root)
+    log_dir.append("t", pa.table({"key": pa.array([data, None]), "value": pa.array([None, data], pa.binary())}))
+    expected = f"{text} null\nnull {text}\n"
+    short = ("--key-deserializer", name, "--value-deserializer", name)
+    assert console.consume("--from-beginning", *short, properties=("print.key=true", "key.separator= ")) == expected
+    full = tuple(f"{part}.deserializer={_PACKAGE}{name}" for part in ("key", "value"))
+    shape = ("print.key=true", "key.separator= ", *full)
+    assert console.consume("--from-beginning", properties=shape) == expected
+
+
+def test_record_that_does_not_fit_goes_unsaid(console: Console) -> None:
+    LogDir.create(console.root).append("t", pa.table({"value": [bytes(8), b"short", bytes(8)]}))
+    arguments = ("--topic", "t", "--from-beginning", "--timeout-ms", "1", "--value-deserializer", "LongDeserializer")
+    exit_code, out, err = console.consumer.try_to(*arguments)
+    assert (exit_code, out) == (1, "0\n")
+    assert err.splitlines() == [
+        "Processed a total of 2 messages",
+        "kafkalog console-consumer: Size of data received by LongDeserializer is not 8",
+    ]
+    exit_code, out, err = console.consumer.try_to(*arguments, "--skip-message-on-error")
+    assert (exit_code, out) == (0, "0\n0\n")
+    assert err.splitlines()[-1] == "Processed a total of 3 messages"
+
+
+def test_aborted_records_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(FIXTURES / "transactions", capsys)
+    everything = console.consume("--from-beginning", topic="transactions")
+    committed = console.consume("--from-beginning", "--isolation-level", "read_committed", topic="transactions")
+    assert 0 < committed.count("\n") < everything.count("\n")
+    assert console.consume("--partition", "0", "--offset", "earliest", topic="transactions") in everything
+
+
+def test_formatter_of_internal_topics_is_not_kafkas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(FIXTURES / "consumer-offsets", tmp_path / "offsets")
+    tool = Command("console-consumer", tmp_path / "offsets", capsys)
+    arguments = ("--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "1", "--formatter")
+    exit_code, out, err = tool.try_to(*arguments, "org.apache.kafka.tools.consumer.OffsetsMessageFormatter")
+    assert (exit_code, err) == (0, "Processed a total of 38 messages\n")
+    assert out.splitlines()[0] == (
+        '{"key":{"type":1,"data":{"group":"classic-group","topic":"orders","partition":0}},'
+        '"value":{"version":4,"data":{"offset":21,"leaderEpoch":0,"metadata":"","commitTimestamp":1795220550122}}}'
+    )
+    _, out, _ = tool.try_to(*arguments, "GroupMetadataMessageFormatter")
+    assert '"subscription":"AAMAAAABAAZvcmRlcnP' in out
+    assert tool.try_to(*arguments, "NoOpMessageFormatter")[1] == ""
+    assert "--include" not in tool.try_to("--include", ".*", "--timeout-ms", "1", "--from-beginning")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--topic", "nope"), "there is no topic 'nope'"),
+        (("--topic", "t", "--include", "t"), "not allowed with argument"),
+        ((), "one of the arguments --topic --include is required"),
+        (("--include", "t", "--partition", "0"), "The topic is required when partition is specified."),
+        (("--topic", "t", "--offset", "3"), "The partition is required when offset is specified."),
+        (("--topic", "t", "--partition", "0", "--offset", "-3"), "The provided offset value '-3' is incorrect"),
+        (("--topic", "t", "--partition", "0", "--group", "g"), "group and partition cannot be specified together"),
+        (("--topic", "t", "--partition", "7"), "7"),
+        (("--topic", "t", "--group", "g", "--consumer-property", "group.id=h"), "--group says 'g', group.id 'h'"),
+        (
+            ("--topic", "t", "--from-beginning", "--consumer-property", "auto.offset.reset=latest"),
+            "Can't simultaneously specify --from-beginning and 'auto.offset.reset=latest'",
+        ),
+        (("--topic", "t", "--formatter", "com.Mine"), "formatter com.Mine is not known"),
+        (("--topic", "t", "--value-deserializer", "com.Mine"), "deserializer com.Mine is not known"),
+    ],
+)
+def test_refusal_is_not_one_clear_line(filled: Console, arguments: tuple[str, ...], message: str) -> None:
+    assert message in filled.consumer.fails(*arguments)
