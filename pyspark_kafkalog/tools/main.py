@@ -27,8 +27,6 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "maintenance": {
         "adopt": ("adopt", "make a Kafka broker's log directory ours, in place"),
-        "delete-records": ("delete_records", "delete the records of partitions below given offsets"),
-        "log-cleaner": ("log_cleaner", "clean compacted topics: the last record of each key stays"),
         "merge-segments": ("merge_segments", "join small closed segments into full ones"),
         "retention": ("retention", "drop old segments by time and size, as topics' configurations say"),
     },
@@ -38,6 +36,7 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "history": ("history", "list the commits: who wrote what, and when"),
         "log-dirs": ("log_dirs", "tell the sizes of partitions in Kafka's JSON"),
         "metadata-quorum": ("metadata_quorum", "tell the state of the metadata log"),
+        "metrics": ("metrics", "serve metrics under Kafka's names, for Prometheus"),
     },
 }
 _MODULES: Final = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}

@@ -1,0 +1,270 @@
+"""Metrics of a log directory under the names that Kafka gives them, read off the directory: no process keeps counters.
+
+A metric is one attribute of Kafka's JMX beans (`kafka.log:type=Log,name=Size`), with a value for each set of tags. Its
+Prometheus name is the one that the usual rules of Prometheus' JMX exporter make of it (`kafka_log_log_size`), so that
+dashboards made for brokers find it.
+
+Of a root of ours offsets come from the commit log, sizes and numbers of segments from one look at each partition's
+directory, none of it reads a record. Of a broker's root the end of each log is looked for in its files, as LogDir does.
+What the cleaner did is as its last run left it on record.
+
+Sources of names and meanings: org.apache.kafka.storage.internals.log.UnifiedLog, LogCleaner, LogCleanerManager,
+kafka.log.LogManager, kafka.server.ReplicaManager, kafka.cluster.Partition, of Kafka 4.1.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.stored_segments import stored_segments
+from pyspark_kafkalog.metadata.own_root import OwnRoot
+from pyspark_kafkalog.storage.listing import list_partitions
+from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.read_only_state import load_read_only
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One attribute of Kafka's beans, a gauge; `values` by the values of the tags, in the order of `tags`."""
+
+    domain: str
+    bean_type: str
+    name: str
+    meaning: str
+    tags: tuple[str, ...] = ()
+    values: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+
+    @property
+    def prometheus_name(self) -> str:
+        """As the JMX exporter's usual rules name it: `kafka_log_logcleaner_max_clean_time_secs`."""
+        return "_".join((self.domain, self.bean_type, self.name)).replace(".", "_").replace("-", "_").lower()
+
+    @property
+    def bean_pattern(self) -> str:
+        """Which of Kafka's beans it is: `kafka.log:type=Log,name=Size,topic=*,partition=*`."""
+        return f"{self.domain}:type={self.bean_type},name={self.name}" + "".join(f",{tag}=*" for tag in self.tags)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerRun:
+    """The last run of the cleaner over a root. `max_clean_seconds`: of the partition that took longest."""
+
+    ended_ms: int
+    bytes_read: int
+    bytes_written: int
+    max_clean_seconds: float
+    max_dirty_percent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerState:
+    """What the cleaner left on record: its last run, None when there was none, and the partitions it failed in."""
+
+    last_run: CleanerRun | None = None
+    uncleanable: Collection[TopicPartition] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogSize:
+    """One partition's log: bytes of its `.log` files, its segments, and its offsets."""
+
+    size_bytes: int
+    segments_count: int
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset_lag: int | None
+
+
+def read_cleaner_state(log_dir: LogDir) -> CleanerState:
+    """What the cleaner left on record in the root."""
+    return CleanerState()
+
+
+def collect_metrics(log_dir: LogDir, cleaner: CleanerState, *, now_ms: int) -> list[Metric]:
+    """All metrics of the log directory as of its last `refresh`.
+
+    A partition that cannot be read is left out and counted as offline. Raises LogDirError when the root itself cannot
+    be read.
+    """
+    logs: dict[TopicPartition, LogSize] = {}
+    offline = 0
+    for where, found in _look(log_dir):
+        if found is None:
+            offline += 1
+        else:
+            logs[where] = found
+    return [
+        *_log_metrics(logs),
+        *_cleaner_metrics(cleaner, logs, log_dir.path, now_ms),
+        *offline_metrics(log_dir.path, is_offline=False),
+        *_replica_metrics(logs, offline),
+        _lag_metric(log_dir),
+    ]
+
+
+def offline_metrics(root: Path, *, is_offline: bool) -> list[Metric]:
+    """What can be said of a root that cannot be read (`is_offline`), and is 0 for one that can."""
+    value = float(is_offline)
+    return [
+        _metric("kafka.log", "LogManager", "OfflineLogDirectoryCount", "log directories that cannot be read", value),
+        Metric(
+            "kafka.log",
+            "LogManager",
+            "LogDirectoryOffline",
+            "1 when the log directory cannot be read",
+            ("logDirectory",),
+            {(str(root),): value},
+        ),
+    ]
+
+
+def _look(log_dir: LogDir) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+    """Every partition; None in place of one that cannot be read, which is logged."""
+    if log_dir.is_foreign:
+        yield from _look_at_foreign(log_dir.path)
+    else:
+        yield from _look_at_own(log_dir.own_root())
+
+
+def _look_at_own(root: OwnRoot) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+    for topic in root.store.image.topics.values():
+        for partition in topic.partitions:
+            where = TopicPartition(topic.name, partition.partition)
+            try:
+                yield where, own_log_size(root.path / str(where), partition.state)
+            except OSError as error:
+                _tell_unreadable(where, error)
+                yield where, None
+
+
+def own_log_size(directory: Path, state: LogState) -> LogSize:
+    """Size of a log of ours as of `state`: no bytes above the high watermark, no segments below the log start.
+
+    The latter stay for a moment when a retention run was killed. Raises OSError.
+    """
+    segments = stored_segments(directory, state)
+    ends = [each.base_offset for each in segments[1:]]
+    below_count = sum(end <= state.log_start_offset for end in ends)
+    return LogSize(
+        size_bytes=sum(each.size_bytes for each in segments[below_count:]),
+        segments_count=len(segments) - below_count,
+        log_start_offset=state.log_start_offset,
+        log_end_offset=state.log_end_offset,
+        last_stable_offset_lag=state.log_end_offset - state.last_stable_offset,
+    )
+
+
+def _look_at_foreign(root: Path) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+    log_starts = read_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT)
+    for where in list_partitions(root):
+        if where.topic == CLUSTER_METADATA_TOPIC:
+            continue
+        try:
+            yield where, _foreign_log_size(root / str(where), log_starts.get(where, 0))
+        except (KafkalogError, OSError) as error:
+            _tell_unreadable(where, error)
+            yield where, None
+
+
+def _foreign_log_size(directory: Path, log_start_offset: int) -> LogSize:
+    state = load_read_only(directory, log_start_offset=log_start_offset)
+    sizes_bytes = []
+    for base_offset in state.base_offsets:
+        try:
+            sizes_bytes.append(segment_file(directory, base_offset, LOG_SUFFIX).stat().st_size)
+        except FileNotFoundError:
+            continue  # retention or the cleaner has taken it since it was listed
+    return LogSize(sum(sizes_bytes), len(sizes_bytes), state.log_start_offset, state.log_end_offset, None)
+
+
+def _tell_unreadable(where: TopicPartition, error: Exception) -> None:
+    _LOG.warning("%s is left out of the metrics: %s", where, error)
+
+
+def _log_metrics(logs: Mapping[TopicPartition, LogSize]) -> Iterator[Metric]:
+    tags: dict[TopicPartition, tuple[str, ...]] = {where: (where.topic, str(where.partition)) for where in logs}
+
+    def by_partition(domain: str, bean_type: str, name: str, meaning: str, attribute: str) -> Metric:
+        found = {tags[where]: getattr(log, attribute) for where, log in logs.items()}
+        values = {each: float(value) for each, value in found.items() if value is not None}
+        return Metric(domain, bean_type, name, meaning, ("topic", "partition"), values)
+
+    yield by_partition("kafka.log", "Log", "Size", "bytes of the partition's .log files", "size_bytes")
+    yield by_partition("kafka.log", "Log", "NumLogSegments", "segments, the active one counted", "segments_count")
+    yield by_partition("kafka.log", "Log", "LogStartOffset", "first offset that can be read", "log_start_offset")
+    yield by_partition("kafka.log", "Log", "LogEndOffset", "offset that the next record gets", "log_end_offset")
+    yield by_partition(
+        "kafka.cluster",
+        "Partition",
+        "LastStableOffsetLag",
+        "offsets that read_committed cannot read yet",
+        "last_stable_offset_lag",
+    )
+
+
+def _cleaner_metrics(
+    cleaner: CleanerState, logs: Mapping[TopicPartition, LogSize], root: Path, now_ms: int
+) -> Iterator[Metric]:
+    uncleanable = [logs[where].size_bytes for where in cleaner.uncleanable if where in logs]
+    for name, meaning, value in (
+        ("uncleanable-partitions-count", "partitions whose last cleaning failed", len(uncleanable)),
+        ("uncleanable-bytes", "bytes of partitions whose last cleaning failed", sum(uncleanable)),
+    ):
+        yield Metric("kafka.log", "LogCleanerManager", name, meaning, ("logDirectory",), {(str(root),): float(value)})
+    run = cleaner.last_run
+    if run is None:
+        return
+    recopy_percent = 100 * run.bytes_written // max(run.bytes_read, 1)
+    manager = ("kafka.log", "LogCleanerManager")
+    yield _metric(*manager, "max-dirty-percent", "dirtiest log of the last run, percent", int(run.max_dirty_percent))
+    yield _metric(*manager, "time-since-last-run-ms", "ms since the last run ended", max(now_ms - run.ended_ms, 0))
+    yield _metric("kafka.log", "LogCleaner", "cleaner-recopy-percent", "bytes written of bytes read", recopy_percent)
+    yield _metric(
+        "kafka.log",
+        "LogCleaner",
+        "max-clean-time-secs",
+        "seconds of the last run's slowest partition",
+        int(run.max_clean_seconds),
+    )
+
+
+def _replica_metrics(logs: Mapping[TopicPartition, LogSize], offline_count: int) -> Iterator[Metric]:
+    total = len(logs) + offline_count
+    manager = ("kafka.server", "ReplicaManager")
+    yield _metric(*manager, "UnderReplicatedPartitions", "always 0: a root has one replica of each partition", 0)
+    yield _metric(*manager, "PartitionCount", "partitions", total)
+    yield _metric(*manager, "LeaderCount", "partitions that can be read", len(logs))
+    yield _metric(*manager, "OfflineReplicaCount", "partitions that cannot be read", offline_count)
+    controller = ("kafka.controller", "KafkaController")
+    yield _metric(*controller, "GlobalTopicCount", "topics", len({where.topic for where in logs}))
+    yield _metric(*controller, "GlobalPartitionCount", "partitions", total)
+
+
+def _lag_metric(log_dir: LogDir) -> Metric:
+    """How far each group is behind; a group whose offsets cannot be read is left out, and logged."""
+    values: dict[tuple[str, ...], float] = {}
+    try:
+        for group_id in log_dir.groups():
+            for found in log_dir.group(group_id).lag():
+                if found.lag is not None:
+                    where = found.topic_partition
+                    values[group_id, where.topic, str(where.partition)] = float(found.lag)
+    except (KafkalogError, OSError) as error:
+        _LOG.warning("the lag of consumer groups cannot be told: %s", error)
+    meaning = "offsets between a group's committed one and the end of the partition"
+    tags = ("group", "topic", "partition")
+    return Metric("kafka.consumer", "consumer-fetch-manager-metrics", "records-lag", meaning, tags, values)
+
+
+def _metric(domain: str, bean_type: str, name: str, meaning: str, value: float) -> Metric:
+    return Metric(domain, bean_type, name, meaning, (), {(): float(value)})

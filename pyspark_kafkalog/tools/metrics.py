@@ -1,0 +1,143 @@
+"""`kafkalog metrics`: serve a log directory's metrics under Kafka's names, for Prometheus.
+
+Names are those that the usual rules of Prometheus' JMX exporter give to a broker's beans, such as kafka_log_log_size
+for kafka.log:type=Log,name=Size, so that dashboards made for brokers find them. Every scrape looks at the directory as
+it is then. A log directory that cannot be read any more is told by kafka_log_logmanager_offlinelogdirectorycount. Ends
+with exit code 0 on SIGTERM and Ctrl-C. Port 0 takes a free port. The address is printed once it listens.
+
+examples:
+  kafkalog metrics --path /data/log --port 9308
+  kafkalog metrics --path /data/log --port 9308 --host 0.0.0.0
+  kafkalog metrics --path /data/log --once | grep records_lag
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.tools.command import UsageError, add_path, one_line, open_log_dir
+
+if TYPE_CHECKING:
+    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.samples import Sample
+
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.maintenance.metrics import Metric
+
+_PORT_MAX = 65535
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--path`, and either where to listen or that once is enough."""
+    add_path(parser)
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--port", type=int, metavar="P", help="serve them at http://HOST:P/metrics until told to end")
+    how.add_argument("--once", action="store_true", help="print them and end")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (default: 127.0.0.1)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print or serve the metrics."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    if options.port is not None and not 0 <= options.port <= _PORT_MAX:
+        raise UsageError(f"--port must be from 0 to {_PORT_MAX}, not {options.port}")
+    registry = CollectorRegistry(auto_describe=False)
+    collector = LogDirCollector(open_log_dir(options))
+    if options.once:
+        collector.check()
+    registry.register(collector)
+    if options.once:
+        sys.stdout.write(generate_latest(registry).decode())
+        return 0
+    return _serve(registry, options.host, options.port)
+
+
+class LogDirCollector:
+    """What prometheus_client asks for metrics, at every scrape; one scrape at a time."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        self._path = log_dir.path
+        self._log_dir: LogDir | None = log_dir
+        self._lock = threading.Lock()
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Nothing: so that registering does not collect."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The metrics as of now."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        started = time.perf_counter()
+        with self._lock:
+            metrics = self._collected()
+        for metric in metrics:
+            if not metric.values:
+                continue
+            family = GaugeMetricFamily(metric.prometheus_name, f"{metric.bean_pattern}: {metric.meaning}")
+            family.samples.extend(_samples(metric))
+            yield family
+        seconds = time.perf_counter() - started
+        yield GaugeMetricFamily("kafkalog_scrape_duration_seconds", "seconds to collect all others", value=seconds)
+
+    def check(self) -> None:
+        """Raises LogDirError when the log directory cannot be read."""
+        assert self._log_dir is not None
+        self._log_dir.refresh()
+
+    def _collected(self) -> list[Metric]:
+        from pyspark_kafkalog.maintenance.metrics import collect_metrics, offline_metrics, read_cleaner_state
+
+        try:
+            log_dir = self._refreshed()
+            return collect_metrics(log_dir, read_cleaner_state(log_dir), now_ms=time.time_ns() // 1_000_000)
+        except (KafkalogError, OSError) as error:
+            self._log_dir = None  # it may be another one when it is back
+            sys.stderr.write(f"kafkalog metrics: {one_line(error)}\n")
+            return offline_metrics(self._path, is_offline=True)
+
+    def _refreshed(self) -> LogDir:
+        from pyspark_kafkalog.log_dir import LogDir
+
+        # A broker's directory is opened anew: it may have been adopted meanwhile.
+        if self._log_dir is None or self._log_dir.is_foreign:
+            self._log_dir = LogDir.open(self._path)
+        else:
+            self._log_dir.refresh()
+        return self._log_dir
+
+
+def _samples(metric: Metric) -> Iterator[Sample]:
+    from prometheus_client.samples import Sample
+
+    name, tags = metric.prometheus_name, metric.tags
+    for tag_values, value in metric.values.items():
+        yield Sample(name, dict(zip(tags, tag_values, strict=True)), value)
+
+
+def _serve(registry: object, host: str, port: int) -> int:
+    """Until SIGTERM or SIGINT. Raises OSError when it cannot listen there."""
+    from prometheus_client import start_http_server
+
+    told_to_end = threading.Event()
+    before = {each: signal.signal(each, lambda *_: told_to_end.set()) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        server, thread = start_http_server(port, host, registry)  # type: ignore[arg-type]
+        sys.stdout.write(f"Serving metrics at http://{host}:{server.server_port}/metrics\n")
+        sys.stdout.flush()
+        told_to_end.wait()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    return 0
