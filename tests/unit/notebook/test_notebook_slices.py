@@ -1,0 +1,225 @@
+"""Slices of logs hold the records that LogDir.read gives for the same offsets, for every partition of every fixture."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from engine_fixtures import FixturePartition, partitions
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import (
+    CorruptRecordError,
+    InvalidOptionError,
+    MissingPackageError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from pyspark_kafkalog.notebook import records
+from pyspark_kafkalog.notebook.points_in_time import iso_text
+
+#: Its tail is damaged, so it is an error to read that.
+DAMAGED = "unclean-badcrc"
+READABLE = [each for each in partitions() if each.topic not in ("__cluster_metadata", DAMAGED)]
+UTC = datetime.timezone.utc
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> LogDir:
+    """A log directory of ours: topic t with one partition, 40 records, one a second."""
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.create_topic("t", partitions=1)
+    times = pa.array([1_700_000_000_000 + 1000 * number for number in range(40)], pa.timestamp("ms", "UTC"))
+    values = [f"v{number}" for number in range(40)]
+    log_dir.append("t", pa.table({"key": [f"k{n % 7}" for n in range(40)], "value": values, "timestamp": times}))
+    log_dir.refresh()
+    return log_dir
+
+
+@pytest.mark.parametrize("where", READABLE, ids=str)
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_slice_differs_from_read(where: FixturePartition, isolation: str) -> None:
+    log_dir = LogDir.open(where.root)
+    log = log_dir[where.topic, where.partition]
+    if isolation == "read_committed":
+        log = log.committed()
+    whole = log_dir.read(where.topic, partition=where.partition, isolation=isolation)
+    assert log.to_arrow().equals(whole)
+    assert len(log) == whole.num_rows
+    assert pa.table(log).equals(whole)
+    assert pa.Table.from_batches(log, whole.schema).equals(whole)
+    rng = random.Random(str(where))
+    low, high = log.start_offset, log.end_offset
+    offsets = whole["offset"].to_pylist()
+    for _ in range(6):
+        start, end = sorted(rng.choices(range(low, high + 1), k=2))
+        part = log[start:end]
+        assert part.to_arrow()["offset"].to_pylist() == [each for each in offsets if start <= each < end]
+        assert (part.start_offset, part.end_offset) == (start, end)
+        assert len(part) == part.to_arrow().num_rows
+        assert bool(part) == (start < end)
+
+
+@pytest.mark.parametrize("where", READABLE, ids=str)
+def test_time_slice_is_not_from_the_first_late_record_to_the_next(where: FixturePartition) -> None:
+    log_dir = LogDir.open(where.root)
+    log = log_dir[where.topic, where.partition]
+    reader = log_dir.reader(where.topic, where.partition)
+    whole = log.to_arrow()
+    times = whole["timestamp"].cast("int64").to_pylist()
+    for start_us, end_us in zip(times[::37], times[5::37], strict=False):
+        start, end = (
+            datetime.datetime.fromtimestamp(0, UTC) + datetime.timedelta(microseconds=each)
+            for each in (start_us, end_us)
+        )
+        found = log[start:end]
+        first = reader.offset_for_timestamp(start_us // 1000, log.start_offset, log.end_offset)
+        after = reader.offset_for_timestamp(end_us // 1000, log.start_offset, log.end_offset)
+        assert first is not None
+        assert after is not None
+        assert (found.start_offset, found.end_offset) == (first.offset, max(first.offset, after.offset))
+
+
+def test_out_of_order_timestamps_are_documented_otherwise(own: LogDir) -> None:
+    own.create_topic("late", partitions=1)
+    seconds = [10, 11, 30, 12, 31, 13, 40]
+    times = pa.array([1_700_000_000_000 + 1000 * each for each in seconds], pa.timestamp("ms", "UTC"))
+    own.append("late", pa.table({"value": [str(each) for each in seconds], "timestamp": times}))
+    log = own.own_root() and own["late", 0].refresh()
+    start, end = (iso_text(1_700_000_000_000 + 1000 * each) for each in (11, 31))
+    # From the first at or after :11 up to the first at or after :31: 30 and 12 lie between, 13 comes too late.
+    assert log[start:end].to_arrow(["value"], text=True)["value"].to_pylist() == ["11", "30", "12"]
+    assert log[:start].to_arrow(["value"], text=True)["value"].to_pylist() == ["10"]
+
+
+def test_negative_offsets_count_from_elsewhere(own: LogDir) -> None:
+    log = own["t", 0]
+    assert log[-10:].to_arrow()["offset"].to_pylist() == list(range(30, 40))
+    assert log[-10:-5].to_arrow()["offset"].to_pylist() == list(range(30, 35))
+    assert log[10:20][-3:].to_arrow()["offset"].to_pylist() == [17, 18, 19]
+    assert log[-1]["value"] == b"v39"
+    assert log[10:20][-1]["offset"] == 19
+
+
+def test_slice_outside_is_not_cut(own: LogDir) -> None:
+    log = own["t", 0]
+    assert (log[-1000:5].start_offset, log[35:1000].end_offset) == (0, 40)
+    assert not log[50:60]
+    assert not log[20:10]
+    assert len(log[10:20][:15]) == 5
+    assert len(log[10:20][0:100]) == 10
+
+
+def test_damage_is_passed_over(kafka_fixtures: Path) -> None:
+    log = LogDir.open(kafka_fixtures / "unclean")[DAMAGED, 0]
+    for look in (log.to_arrow, log.count, log.batches):
+        with pytest.raises(CorruptRecordError):
+            look()
+    assert len(log[:340]) == 340
+
+
+def test_bad_index_is_taken(own: LogDir) -> None:
+    log = own["t", 0]
+    with pytest.raises(InvalidOptionError, match="step"):
+        log[::2]
+    with pytest.raises(InvalidOptionError, match="no point in time"):
+        log["yesterday":]
+    with pytest.raises(InvalidOptionError, match="neither an offset nor a point"):
+        log[1.5:]  # type: ignore[misc]
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 40 of t-0 is not in \[0, 40\)"):
+        log[40]
+    with pytest.raises(OffsetOutOfRangeError):
+        log[-41]
+    with pytest.raises(UnknownTopicError, match="no partition 1"):
+        own["t", 1]
+    with pytest.raises(UnknownTopicError, match="topics there are: t"):
+        own["u"]
+    with pytest.raises(InvalidOptionError, match="sliced by points in time"):
+        own["t"][10:20]
+    with pytest.raises(InvalidOptionError, match="expected a list of any of key"):
+        log.to_arrow(["keys"])
+
+
+def test_gap_gives_a_record() -> None:
+    log_dir = LogDir.open(READABLE[0].root.parent / "compacted-2-cleaned")
+    log = log_dir["compacted-plain", 0]
+    offsets = log.to_arrow(["offset"])["offset"].to_pylist()
+    gap = next(offset for offset in range(log.start_offset, log.end_offset) if offset not in offsets)
+    with pytest.raises(OffsetOutOfRangeError, match=f"offset {gap} .* has no record"):
+        log[gap]
+    assert len(log[gap : gap + 1]) == 0
+    assert log[offsets[3]]["offset"] == offsets[3]
+    assert len(log) == len(offsets) < log.end_offset - log.start_offset
+
+
+def test_zone_is_guessed(own: LogDir) -> None:
+    log = own["t", 0]
+    assert log["2023-11-14T22:13:30":].start_offset == 10
+    assert log["2023-11-14 22:13:30Z":].start_offset == 10
+    assert log["2023-11-14T23:13:30+01:00":].start_offset == 10
+    assert log[datetime.datetime(2023, 11, 14, 22, 13, 30) :].start_offset == 10
+    assert log[datetime.datetime(2023, 11, 14, 22, 13, 30, 1) :].start_offset == 11  # a part of a ms later
+    assert log["2023-11-14":].start_offset == 0
+    assert log[: datetime.date(2023, 11, 14)].end_offset == 0
+    assert not log["2023-11-15":]
+    assert log["2023-11-14T22:13:30":20].to_arrow().num_rows == 10
+    assert log.offset_at("2023-11-15") is None
+    assert log.offset_at("2023-11-14T22:13:29.001") == 10
+
+
+def test_topic_slices_its_first_partition_alone(own: LogDir) -> None:
+    own.create_topic("two", partitions=2)
+    for partition in (0, 1):
+        times = pa.array([1_700_000_000_000 + 1000 * number for number in range(10)], pa.timestamp("ms", "UTC"))
+        own.append(
+            "two", pa.table({"value": [f"{partition} {n}" for n in range(10)], "timestamp": times}), partition=partition
+        )
+    topic = own["two"].refresh()
+    assert (len(topic), topic.count(), topic.partitions) == (2, 20, (0, 1))
+    late = topic["2023-11-14T22:13:27":]
+    assert late.to_arrow(["value"], text=True)["value"].to_pylist() == ["0 7", "0 8", "0 9", "1 7", "1 8", "1 9"]
+    assert pa.table(topic).equals(own.read("two"))
+
+
+def test_log_does_not_grow_with_refresh(own: LogDir) -> None:
+    log, part = own["t", 0], own["t", 0][30:]
+    LogDir.open(own.path).append("t", pa.table({"value": ["more"]}))
+    assert len(log) == 40
+    log.refresh()
+    assert (len(log), len(part)) == (41, 10)
+
+
+def test_log_dir_is_no_container(own: LogDir) -> None:
+    assert "t" in own
+    assert "u" not in own
+    assert list(own) == ["t"]
+    assert own._ipython_key_completions_() == ["t"]
+
+
+def test_frames_lose_rows(own: LogDir) -> None:
+    log = own["t", 0][5:15]
+    expected = [f"v{number}" for number in range(5, 15)]
+    assert log.to_pandas(text=True)["value"].tolist() == expected
+    assert log.to_polars(text=True)["value"].to_list() == expected
+    relation = log.to_duckdb(["key", "value"], text=True)
+    assert [row[1] for row in relation.fetchall()] == expected
+    assert list(own["t"].to_pandas(["offset"]).columns) == ["offset"]
+
+
+def test_missing_package_is_not_named(own: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(package: str) -> None:
+        raise ImportError(package)
+
+    monkeypatch.setattr(records.importlib, "import_module", fail)
+    for name in ("pandas", "polars", "duckdb"):
+        with pytest.raises(MissingPackageError, match=f"pip install {name}"):
+            getattr(own["t", 0], f"to_{name}")()
+
+
+def test_text_fails_on_bytes(own: LogDir) -> None:
+    own.append("bytes", pa.table({"key": [b"\xff\x00", None], "value": [b"ok", b"\xc3"]}), partition=0)
+    table = own["bytes"].refresh().to_arrow(["key", "value"], text=True)
+    assert table.to_pylist() == [{"key": "\ufffd\x00", "value": "ok"}, {"key": None, "value": "\ufffd"}]
