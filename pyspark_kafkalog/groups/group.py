@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.groups.group_id import check_group_id
 from pyspark_kafkalog.groups.group_log import GroupLogs, offsets_partitions
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import (
     OffsetAndMetadata,
-    check_group_id,
     group_key,
     group_partition,
     offset_key,

@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark_kafkalog.errors import CorruptRecordError, InvalidGroupError
+from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.message import MessageSchema
 from pyspark_kafkalog.metadata.schema import ZERO_UUID
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -30,7 +30,6 @@ OFFSET_COMMIT: Final = 1
 _INT16: Final = struct.Struct(">h")
 _TYPE_AND_LENGTH: Final = struct.Struct(">hh")
 _VALUE_VERSION: Final = 4
-_GROUP_MAX_BYTES: Final = 0x7FFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +46,6 @@ class OffsetAndMetadata:
     commit_timestamp_ms: int = -1
     expire_timestamp_ms: int = NO_EXPIRY
     topic_id: str | None = None
-
-
-def check_group_id(group: str) -> str:
-    """Return `group` if Kafka takes it for a group's name. Raises InvalidGroupError."""
-    if not group:
-        raise InvalidGroupError("the name of a consumer group cannot be empty")
-    try:
-        size_bytes = len(group.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise InvalidGroupError(f"the name of a consumer group must be text, not {group!r}") from None
-    if size_bytes > _GROUP_MAX_BYTES:
-        raise InvalidGroupError(
-            f"the name of a consumer group has {size_bytes} bytes, at most {_GROUP_MAX_BYTES} are allowed"
-        )
-    return group
 
 
 def group_partition(group: str, partitions_count: int) -> int:

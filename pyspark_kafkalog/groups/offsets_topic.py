@@ -1,5 +1,8 @@
 """Writing to `__consumer_offsets`: created by the first commit, each change of a group one append and one commit.
 
+Batches are encoded without the compiled encoder: there are few records in a change, and it would take a second and
+50 MB to load it, in the planner of a streaming query too, which commits its progress here.
+
 A crash leaves a whole change or none, as with any append; one between creating the topic and the append leaves the
 topic empty.
 """
@@ -7,41 +10,56 @@ topic empty.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
+import numpy as np
 
 from pyspark_kafkalog.errors import TopicExistsError
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partition
-from pyspark_kafkalog.record.header import CompressionType
-from pyspark_kafkalog.storage.flush_mode import FlushMode
+from pyspark_kafkalog.record.header import BATCH_DTYPE, CompressionType, TimestampType, parse_header
+from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.staging import StagedFileWriter, discard_staged
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.storage.broker_config import BrokerConfig
+    from pyspark_kafkalog.storage.log_config import LogConfig
 
-_SCHEMA: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+#: Bytes of keys and values in one batch; a usual commit is one batch.
+_BATCH_BYTES: Final = 256 << 10
+
+_Records = Mapping[bytes, "bytes | None"]
 
 
-def append_records(
-    log_dir: LogDir, group: str, records: Mapping[bytes, bytes | None], *, flush: FlushMode = "fsync"
-) -> None:
+def append_records(log_dir: LogDir, group: str, records: _Records, *, flush: FlushMode = "fsync") -> None:
     """Append a group's records, value by key, None for a tombstone; all of them become visible at once."""
-    config = log_dir.own_root().broker_config()
-    partitions_count = _ensure_topic(log_dir, config)
-    log_dir.append(
-        OFFSETS_TOPIC,
-        pa.table([list(records.keys()), list(records.values())], schema=_SCHEMA),
-        partition=group_partition(group, partitions_count),
-        compression_type=CompressionType(config.offsets_topic_compression_codec).name.lower(),
-        flush=flush,
-    )
+    root = log_dir.own_root()
+    partitions_count = _ensure_topic(log_dir)
+    fs = flushing_file_system(root.fs, flush)
+    topic_partition = TopicPartition(OFFSETS_TOPIC, group_partition(group, partitions_count))
+    writer = StagedFileWriter(log_dir.path, topic_partition, write_id=uuid.uuid4().hex, task=0, fs=fs)
+    try:
+        codec = CompressionType(root.broker_config().offsets_topic_compression_codec)
+        for batch in _encode(records, log_dir.log_config(OFFSETS_TOPIC), codec, now_ms=root.clock()):
+            _append(writer, batch)
+        staged = [writer.finish()]
+    except BaseException:
+        writer.discard()
+        raise
+    try:
+        log_dir.commit_staged(staged, flush=flush)
+    except BaseException:
+        discard_staged(log_dir.path, staged, fs)
+        raise
 
 
-def _ensure_topic(log_dir: LogDir, config: BrokerConfig) -> int:
+def _ensure_topic(log_dir: LogDir) -> int:
     """The number of partitions of the topic, made with Kafka's settings for it where it is not there."""
     if OFFSETS_TOPIC not in log_dir.topics():
+        config = log_dir.own_root().broker_config()
         with contextlib.suppress(TopicExistsError):  # another process made it meanwhile
             log_dir.create_topic(
                 OFFSETS_TOPIC,
@@ -54,3 +72,44 @@ def _ensure_topic(log_dir: LogDir, config: BrokerConfig) -> int:
             )
         log_dir.refresh()
     return len(log_dir.topic(OFFSETS_TOPIC).partitions)
+
+
+def _encode(records: _Records, config: LogConfig, codec: CompressionType, *, now_ms: int) -> Iterator[bytes]:
+    """Batches with the records, by the topic's configuration as a leader goes by it."""
+    if not config.keeps_producer_compression:
+        codec = CompressionType[config.compression_type.replace("uncompressed", "none").upper()]
+    timestamp_type = config.message_timestamp_type
+    offset = 0
+    for together in _in_batches(records.items()):
+        yield encode_batch(
+            [
+                Record(offset=offset + at, timestamp_ms=now_ms, key=key, value=value)
+                for at, (key, value) in enumerate(together)
+            ],
+            compression=codec,
+            timestamp_type=timestamp_type,
+            max_timestamp_ms=now_ms if timestamp_type is TimestampType.LOG_APPEND_TIME else None,
+        )
+        offset += len(together)
+
+
+def _in_batches(records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
+    together: list[tuple[bytes, bytes | None]] = []
+    size_bytes = 0
+    for key, value in records:
+        together.append((key, value))
+        size_bytes += len(key) + len(value or b"")
+        if size_bytes >= _BATCH_BYTES:
+            yield together
+            together, size_bytes = [], 0
+    if together:
+        yield together
+
+
+def _append(writer: StagedFileWriter, batch: bytes) -> None:
+    header = parse_header(batch, 0, file=OFFSETS_TOPIC, file_position=0)
+    table = np.zeros(1, dtype=BATCH_DTYPE)
+    for name in table.dtype.names or ():
+        if name != "position":
+            table[name] = getattr(header, name)
+    writer.append(batch, table)

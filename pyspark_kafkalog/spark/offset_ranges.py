@@ -19,6 +19,7 @@ from pyspark_kafkalog.spark.offsets import (
     LATEST_OFFSET,
     Earliest,
     GlobalTimestamp,
+    GroupOffsets,
     Latest,
     OffsetSpec,
     OnNoMatch,
@@ -78,6 +79,7 @@ class OffsetResolver:
         self._committed = committed
         self._on_no_match = on_no_match
         self._fail_on_data_loss = fail_on_data_loss
+        self._group_offsets: dict[TopicPartition, int] | None = None
 
     def resolve(self, starting: OffsetSpec, ending: OffsetSpec) -> list[OffsetRange]:
         """One range a partition, empty ones left out, in the partitions' order."""
@@ -125,6 +127,8 @@ class OffsetResolver:
             return available.end_offset
         if isinstance(spec, SpecificOffsets):
             return _specific(spec.offsets[topic_partition], available)
+        if isinstance(spec, GroupOffsets):
+            return self._group_start(topic_partition, spec, available)
         timestamp_ms = _timestamp_ms(spec, topic_partition)
         offset = self._offset_for_timestamp(topic_partition, timestamp_ms, available)
         if offset is not None:
@@ -136,6 +140,31 @@ class OffsetResolver:
             "startingOffsetsByTimestampStrategy to latest to start at the end of such partitions"
         )
 
+    def _group_start(self, topic_partition: TopicPartition, spec: GroupOffsets, available: AvailableOffsets) -> int:
+        if self._group_offsets is None:
+            from pyspark_kafkalog.groups.group import Group
+
+            fetched = Group(self._log_dir, spec.group_id).fetch()
+            self._group_offsets = {each: committed.offset for each, committed in fetched.items()}
+        offset = self._group_offsets.get(topic_partition)
+        if offset is not None and available.start_offset <= offset <= self._partitions[topic_partition].high_watermark:
+            return min(offset, available.end_offset)
+        if offset is None:
+            why = f"group {spec.group_id} has no committed offset"
+        else:
+            why = (
+                f"the offset {offset} that group {spec.group_id} has committed is out of range: those from "
+                f"{available.start_offset} to {available.end_offset} are there"
+            )
+        if spec.reset == "none":
+            raise InvalidOptionError(
+                f"{topic_partition}: {why}, and auto.offset.reset is none; set it to earliest or latest, or reset the "
+                "group's offsets"
+            )
+        if offset is not None:
+            _LOG.warning("%s: %s; starting at the %s one", topic_partition, why, spec.reset)
+        return available.start_offset if spec.reset == "earliest" else available.end_offset
+
     def _end(self, topic_partition: TopicPartition, spec: OffsetSpec, available: AvailableOffsets) -> int:
         if isinstance(spec, Earliest):
             return available.start_offset
@@ -143,6 +172,7 @@ class OffsetResolver:
             return available.end_offset
         if isinstance(spec, SpecificOffsets):
             return _specific(spec.offsets[topic_partition], available)
+        assert isinstance(spec, (GlobalTimestamp, SpecificTimestamps))  # options allow no group at the end
         offset = self._offset_for_timestamp(topic_partition, _timestamp_ms(spec, topic_partition), available)
         return available.end_offset if offset is None else offset
 

@@ -22,6 +22,7 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 OnNoMatch: TypeAlias = Literal["error", "latest"]
+OffsetReset: TypeAlias = Literal["earliest", "latest", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,20 @@ class SpecificTimestamps:
     timestamps_ms: Mapping[TopicPartition, int]
 
 
-OffsetSpec: TypeAlias = Earliest | Latest | SpecificOffsets | GlobalTimestamp | SpecificTimestamps
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """What a consumer group has committed; `reset` for partitions where that is nothing, or out of range."""
+
+    group_id: str = ""
+    reset: OffsetReset = "latest"
+
+
+OffsetSpec: TypeAlias = Earliest | Latest | SpecificOffsets | GlobalTimestamp | SpecificTimestamps | GroupOffsets
+
+
+def parse_starting_offsets(text: str) -> OffsetSpec:
+    """As `parse_offset_spec`, or `group`, of which other options say the rest."""
+    return GroupOffsets() if text.strip().lower() == "group" else parse_offset_spec(text)
 
 
 def parse_offset_spec(text: str) -> OffsetSpec:

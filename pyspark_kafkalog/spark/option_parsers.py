@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, get_args
 
-from pyspark_kafkalog.spark.offsets import OnNoMatch
+from pyspark_kafkalog.groups.group_id import check_group_id
+from pyspark_kafkalog.spark.offsets import OffsetReset, OnNoMatch
 from pyspark_kafkalog.storage.names import validate_topic_name
 
 COMPRESSION_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
+OFFSET_RESETS: Final = get_args(OffsetReset)
 PARTITIONERS: Final = ("murmur2", "round_robin")
 _DURATION: Final = re.compile(r"([0-9]{1,15})([a-z]*)", re.ASCII)
 _UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -34,6 +36,11 @@ def parse_bool(text: str) -> bool:
 def parse_topic(text: str) -> str:
     """A topic name that Kafka allows."""
     return validate_topic_name(text.strip())
+
+
+def parse_group_id(text: str) -> str:
+    """The name of a consumer group that Kafka allows."""
+    return check_group_id(text.strip())
 
 
 def parse_on_no_match(text: str) -> OnNoMatch:

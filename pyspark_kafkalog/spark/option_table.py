@@ -15,10 +15,12 @@ from pyspark_kafkalog.spark.offsets import (
     parse_offset_spec,
     parse_partition_timestamps,
     parse_partitions,
+    parse_starting_offsets,
     parse_timestamp,
 )
 from pyspark_kafkalog.spark.option_parsers import (
     COMPRESSION_NAMES,
+    OFFSET_RESETS,
     PARTITIONERS,
     byte_size,
     duration_ms,
@@ -26,6 +28,7 @@ from pyspark_kafkalog.spark.option_parsers import (
     one_of,
     parse_bool,
     parse_committed,
+    parse_group_id,
     parse_on_no_match,
     parse_text,
     parse_topic,
@@ -107,10 +110,11 @@ OPTIONS: Final = (
         name="startingOffsets",
         applies_to=_READ,
         default="earliest; latest in a streaming read",
-        doc="Where to start: earliest, latest (streaming reads only), or an offset for each partition, "
-        '{"topicA":{"0":23,"1":-2}} (-2: earliest; -1: latest). startingTimestamp and startingOffsetsByTimestamp go '
-        "before it. A streaming query that has a checkpoint goes on where that ends; new partitions start at earliest.",
-        parse=parse_offset_spec,
+        doc="Where to start: earliest, latest (streaming reads only), group (what the group of kafka.group.id has "
+        'committed), or an offset for each partition, {"topicA":{"0":23,"1":-2}} (-2: earliest; -1: latest). '
+        "startingTimestamp and startingOffsetsByTimestamp go before it. A streaming query that has a checkpoint goes "
+        "on where that ends; new partitions start at earliest.",
+        parse=parse_starting_offsets,
     ),
     Option(
         name="startingTimestamp",
@@ -134,6 +138,37 @@ OPTIONS: Final = (
         doc="What to do where all records are older than the starting timestamp: error, or latest to read "
         "nothing there.",
         parse=parse_on_no_match,
+    ),
+    Option(
+        name="kafka.group.id",
+        applies_to=_READ,
+        default="",
+        doc="The consumer group that a streaming query commits its progress to, and that startingOffsets group starts "
+        "from. Queries of one group do not share partitions among themselves.",
+        parse=parse_group_id,
+    ),
+    Option(
+        name="commitOffsets",
+        applies_to=_STREAM_READ,
+        default="true with kafka.group.id",
+        doc="Whether the query commits to its group where each micro-batch ended, for tools that show lag. The query "
+        "itself goes by its checkpoint; a commit that fails is logged and fails nothing.",
+        parse=parse_bool,
+    ),
+    Option(
+        name="auto.offset.reset",
+        applies_to=_READ,
+        default="earliest; latest in a streaming read",
+        doc="Where startingOffsets group starts in partitions of which the group has no offset, or one that is out of "
+        "range: earliest, latest, or none, which is an error.",
+        parse=one_of(*OFFSET_RESETS),
+    ),
+    Option(
+        name="kafka.auto.offset.reset",
+        applies_to=_READ,
+        default="",
+        doc="The same as auto.offset.reset.",
+        parse=one_of(*OFFSET_RESETS),
     ),
     Option(
         name="endingOffsets",
@@ -322,7 +357,7 @@ OPTIONS: Final = (
 )
 
 _ACKNOWLEDGED: Final = "Each write is durable when it returns, once, in order."
-_NO_BROKER: Final = "There is no broker to reach, and no consumer group."
+_NO_BROKER: Final = "There is no broker to reach, and groups have no members."
 
 _SPARKS_OWN: Final = "Spark's own setting of a streaming query."
 

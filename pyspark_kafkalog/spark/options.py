@@ -18,6 +18,7 @@ from pyspark_kafkalog.spark.offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
     Earliest,
+    GroupOffsets,
     Latest,
     OffsetSpec,
     OnNoMatch,
@@ -73,8 +74,9 @@ class ReadOptions(SourceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReadOptions(SourceOptions):
-    """What a streaming read reads, and how much of it in a micro-batch."""
+    """What a streaming read reads, and how much of it in a micro-batch. `group_id`: where it commits its progress."""
 
+    group_id: str | None
     max_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
@@ -101,9 +103,9 @@ class WriteOptions:
 def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
     """Options of a batch read. Raises InvalidOptionError."""
     given = _parse(raw, "read")
-    starting, ending = _first(given, _STARTS, Earliest()), _first(given, _ENDS, Latest())
+    starting, ending = _starting(given, Earliest()), _first(given, _ENDS, Latest())
     _check_batch_ends(starting, ending)
-    without_effect = [name for name in _TRIGGER_LIMITS if name in given]
+    without_effect = [name for name in (*_TRIGGER_LIMITS, "commitOffsets") if name in given]
     if without_effect:
         _LOG.warning("%s: of no effect in a batch read", ", ".join(without_effect))
     return ReadOptions(
@@ -125,7 +127,8 @@ def parse_stream_read_options(raw: Mapping[str, str]) -> StreamReadOptions:
             f"option minOffsetsPerTrigger ({smallest}) is greater than maxOffsetsPerTrigger ({largest})"
         )
     return StreamReadOptions(
-        **_source_options(given, raw, _first(given, _STARTS, Latest())),
+        **_source_options(given, raw, _starting(given, Latest())),
+        group_id=_committing_group(given),
         max_offsets_per_trigger=largest,
         max_bytes_per_trigger=given.get("maxBytesPerTrigger"),
         min_offsets_per_trigger=smallest,
@@ -251,6 +254,27 @@ def _subscription(given: Mapping[str, Any]) -> Subscription:
 
 def _first(given: Mapping[str, Any], names: tuple[str, ...], default: OffsetSpec) -> OffsetSpec:
     return next((given[name] for name in names if name in given), default)
+
+
+def _starting(given: Mapping[str, Any], default: Earliest | Latest) -> OffsetSpec:
+    """Where to start; of `startingOffsets` group with what other options say of it."""
+    starting = _first(given, _STARTS, default)
+    reset = _either(given, "auto.offset.reset", "kafka.auto.offset.reset", None)
+    if not isinstance(starting, GroupOffsets):
+        if reset is not None:
+            raise InvalidOptionError("option auto.offset.reset goes with startingOffsets group; set that too")
+        return starting
+    if "kafka.group.id" not in given:
+        raise InvalidOptionError("option startingOffsets group needs the option kafka.group.id: which group")
+    return GroupOffsets(given["kafka.group.id"], reset or ("earliest" if isinstance(default, Earliest) else "latest"))
+
+
+def _committing_group(given: Mapping[str, Any]) -> str | None:
+    """The group that a streaming query commits its progress to, None for none."""
+    group_id: str | None = given.get("kafka.group.id")
+    if given.get("commitOffsets", False) and group_id is None:
+        raise InvalidOptionError("option commitOffsets needs the option kafka.group.id: which group")
+    return group_id if given.get("commitOffsets", True) else None
 
 
 def _either(given: Mapping[str, Any], name: str, same: str, default: Any) -> Any:

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.spark.group_progress import GroupProgress
 from pyspark_kafkalog.spark.location import locate
 from pyspark_kafkalog.spark.offset_ranges import OffsetRange, OffsetResolver, cut_by_bytes, cut_by_records
 from pyspark_kafkalog.spark.offsets import Earliest
@@ -59,6 +60,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamOffsets | None = None
         self._is_initial_anew = False  # whether the first micro-batch was ended by a process before this one
         self._pinned: frozenset[TopicPartition] = frozenset()
+        self._progress = GroupProgress(options.group_id)
 
     # Where to start
 
@@ -108,6 +110,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._is_initial_anew = False
         starts = from_json(start)
+        # Spark asks from where it has come to. By `commit` it would tell of a micro-batch's end with the next one only,
+        # which may come much later or never.
+        self._progress.reach(starts, self._opened().log_dir)
         view = self._view = self._opened().refreshed_view()
         self._meet_topics(starts, view)
         plan = plan_latest(starts, view, self._topic_ids)

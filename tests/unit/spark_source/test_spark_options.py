@@ -140,7 +140,7 @@ def test_a_bad_value_is_named_with_what_is_allowed(name: str, text: str, expecte
         parse_read_options({**PATH, name: text})
 
 
-@pytest.mark.parametrize("name", ["subscribes", "kafka.auto.offset.reset", "kafka.value.deserializer", "starting"])
+@pytest.mark.parametrize("name", ["subscribes", "kafka.enable.auto.commit", "kafka.value.deserializer", "starting"])
 def test_an_unknown_option_is_named_with_all_that_are_allowed(name: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         parse_read_options({**PATH, name: "1"})
@@ -169,7 +169,7 @@ def test_a_missing_path() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["kafka.bootstrap.servers", "kafka.group.id", "kafka.SASL.mechanism", "fetchOffset.numRetries", "kafka.acks"],
+    ["kafka.bootstrap.servers", "kafka.group.instance.id", "kafka.SASL.mechanism", "fetchOffset.numRetries", "kafka.acks"],
 )
 def test_settings_of_clients_pass_without_effect(name: str) -> None:
     assert parse_read_options({**PATH, name: "x"}) == parse_read_options(PATH)

@@ -1,0 +1,24 @@
+"""Which names consumer groups may have: any text but the empty one, as long as it fits a record's key."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark_kafkalog.errors import InvalidGroupError
+
+_MAX_BYTES: Final = 0x7FFF
+
+
+def check_group_id(group: str) -> str:
+    """Return `group` if Kafka takes it for a group's name. Raises InvalidGroupError."""
+    if not group:
+        raise InvalidGroupError("the name of a consumer group cannot be empty")
+    try:
+        size_bytes = len(group.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidGroupError(f"the name of a consumer group must be text, not {group!r}") from None
+    if size_bytes > _MAX_BYTES:
+        raise InvalidGroupError(
+            f"the name of a consumer group has {size_bytes} bytes, at most {_MAX_BYTES} are allowed"
+        )
+    return group
