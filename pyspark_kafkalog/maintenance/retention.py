@@ -39,7 +39,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 ACTION: Final = "retention"
 #: Partitions that one commit covers, and whose locks, a descriptor each, are held meanwhile.
-_PARTITIONS_A_COMMIT: Final = 128
+PARTITIONS_A_COMMIT: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ def apply_retention(
     run = _Run(root, root.clock() if now_ms is None else now_ms, dry_run)
     chosen = sorted(root.partitions(topics) if partitions is None else partitions)
     reports: list[PartitionReport] = []
-    for at in range(0, len(chosen), _PARTITIONS_A_COMMIT):
-        reports += run.apply(chosen[at : at + _PARTITIONS_A_COMMIT])
+    for at in range(0, len(chosen), PARTITIONS_A_COMMIT):
+        reports += run.apply(chosen[at : at + PARTITIONS_A_COMMIT])
     return reports
 
 

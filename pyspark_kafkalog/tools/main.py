@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "console-consumer": ("console_consumer", "print the records of topics as they come"),
         "console-producer": ("console_producer", "write lines of text to a topic"),
         "get-offsets": ("get_offsets", "print offsets of partitions, at their ends or at a time"),
+        "transactions": ("transactions", "look at transactions and producers, abort what was left open"),
     },
     "groups": {
         "consumer-groups": ("consumer_groups", "list, describe and delete consumer groups, reset their offsets"),

@@ -1,0 +1,53 @@
+"""Retention and merging as jobs over all partitions, and what else is one call a chunk of partitions.
+
+A task does all of its partitions' work, commits included: up to 128 partitions of retention share a commit, and the
+root's lock lets one task commit at a time, so 10,000 partitions are some 80 tasks and as many commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from pyspark_kafkalog.maintenance import merge, retention
+from pyspark_kafkalog.maintenance.job_runner import Round, run_chunks
+from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.tasks import Tasks
+from pyspark_kafkalog.storage.names import TopicPartition
+
+#: A function of a module, so that it can be sent to a task.
+_Work = Callable[[Round, Sequence[TopicPartition]], list[PartitionReport]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkJob:
+    """`work` over all partitions of the round's topics, up to `partitions_max` of them a task."""
+
+    action: str
+    work: _Work
+    partitions_max: int
+
+    def choose(self, this_round: Round) -> Sequence[TopicPartition]:
+        return this_round.open().own_root().partitions(this_round.topics)
+
+    def run(self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+        work = partial(self.work, this_round)
+        return run_chunks(tasks, partitions, work, action=self.action, partitions_max=self.partitions_max)
+
+
+def _retention(this_round: Round, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
+    return retention.apply_retention(
+        this_round.open(), partitions=partitions, now_ms=this_round.now_ms, dry_run=this_round.dry_run
+    )
+
+
+def _merge(this_round: Round, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
+    return merge.merge_segments(
+        this_round.open(), partitions=partitions, now_ms=this_round.now_ms, dry_run=this_round.dry_run
+    )
+
+
+RETENTION_JOB: Final = ChunkJob(retention.ACTION, _retention, retention.PARTITIONS_A_COMMIT)
+MERGE_JOB: Final = ChunkJob(merge.ACTION, _merge, 1)

@@ -1,0 +1,158 @@
+"""Maintenance jobs: rounds of work over partitions as Spark tasks, each partition's report given out as it comes in.
+
+A job says which partitions it is about and how they become tasks; the runner does rounds of it, once or again and
+again, hands every report to the sinks, and makes an exit status of the outcome. The root lies on a file system that the
+driver and all executors see: a task is told the root's path and names of partitions, and opens the rest itself.
+
+Killing anything at any time is safe: what a task was at is for the next run to finish, see the modules that do it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Final, Protocol
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.tasks import StoppedError, TaskFailedError, Tasks
+from pyspark_kafkalog.storage.names import TopicPartition
+
+_LOG: Final = logging.getLogger(__name__)
+
+#: Exit statuses. 2 is for options that cannot be, see tools/command.py.
+ALL_FINE: Final = 0
+SOME_FAILED: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One round of a job. `now_ms` is the time to go by, None for the clock's. `topics` None: all."""
+
+    path: Path
+    topics: tuple[str, ...] | None = None
+    now_ms: int | None = None
+    dry_run: bool = False
+
+    def open(self) -> LogDir:
+        """The log directory, as it is now."""
+        return LogDir.open(self.path)
+
+
+class Job(Protocol):
+    """What is done in a round."""
+
+    @property
+    def action(self) -> str:
+        """What reports call it."""
+
+    def choose(self, this_round: Round) -> Sequence[TopicPartition]:
+        """The partitions that there will be a report on, each one; runs on the driver, so it should be quick."""
+
+    def run(self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+        """Do it; gives each partition's report when it is there. A partition's failure is told in its report."""
+
+
+class ReportSink(Protocol):
+    """Somewhere that reports go to: standard output, a progress bar, a table."""
+
+    def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
+        """A round begins, with a report to come from each of so many partitions."""
+
+    def take(self, report: PartitionReport) -> None:
+        """One partition is done."""
+
+    def end(self) -> None:
+        """The round is over, also when it was ended early."""
+
+
+def run_round(job: Job, tasks: Tasks, this_round: Round, sinks: Sequence[ReportSink]) -> int:
+    """One round; returns its exit status. Raises StoppedError when it is told to end, and what `choose` raises."""
+    partitions = job.choose(this_round)
+    status = ALL_FINE
+    begun: list[ReportSink] = []
+    try:
+        for sink in sinks:
+            sink.begin(job.action, this_round, len(partitions))
+            begun.append(sink)
+        for report in job.run(tasks, this_round, partitions):
+            if not report.is_fine:
+                status = SOME_FAILED
+            for sink in sinks:
+                sink.take(report)
+    finally:
+        for sink in begun:
+            sink.end()
+    return status
+
+
+def run_loop(
+    job: Job,
+    tasks: Tasks,
+    this_round: Round,
+    sinks: Sequence[ReportSink],
+    *,
+    interval_s: float,
+    stop: Event,
+    is_alive: Callable[[], bool],
+) -> int:
+    """Round after round, `interval_s` between the end of one and the beginning of the next, until `stop` is set.
+
+    A round that fails is logged and the next one tried; the loop ends with SOME_FAILED when the session is gone.
+    """
+    while not stop.is_set():
+        began = time.monotonic()
+        try:
+            run_round(job, tasks, this_round, sinks)
+        except StoppedError:
+            break
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            if not stop.is_set():
+                _LOG.error("the round failed: %s: %s", type(error).__name__, error)
+        if not is_alive():
+            if stop.is_set():
+                break
+            _LOG.error("the Spark session is gone")
+            return SOME_FAILED
+        _LOG.info("round over after %.1f s", time.monotonic() - began)
+        stop.wait(interval_s)
+    return ALL_FINE
+
+
+def run_chunks(
+    tasks: Tasks,
+    partitions: Sequence[TopicPartition],
+    work: Callable[[Sequence[TopicPartition]], list[PartitionReport]],
+    *,
+    action: str,
+    partitions_max: int = 1,
+) -> Iterator[PartitionReport]:
+    """Have `work`, which must be picklable, done over all partitions, up to `partitions_max` of them a task.
+
+    Fewer where that keeps all slots at work. A task that fails makes a failed report of each of its partitions.
+    """
+    chunk_size = min(partitions_max, max(-(-len(partitions) // tasks.slots), 1))
+    chunks = [partitions[at : at + chunk_size] for at in range(0, len(partitions), chunk_size)]
+    futures: dict[Future[list[PartitionReport]], Sequence[TopicPartition]] = {
+        tasks.submit(partial(work, tuple(chunk))): chunk for chunk in chunks
+    }
+    for future in tasks.as_completed(futures):
+        try:
+            yield from future.result()
+        except TaskFailedError as error:
+            for where in futures[future]:
+                yield failed(where, action, error)
+
+
+def failed(where: TopicPartition, action: str, error: KafkalogError | OSError) -> PartitionReport:
+    """The report of a partition that nothing else is known of."""
+    return PartitionReport(topic=where.topic, partition=where.partition, action=action, error=str(error))

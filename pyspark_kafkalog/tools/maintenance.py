@@ -1,0 +1,183 @@
+"""What the commands of maintenance jobs have in common: options, the Spark session, how they end.
+
+The same options serve `kafkalog X`, with a session on this machine, and `spark-submit jobs/X.py`, with that one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.tools.command import UsageError, add_path, positive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pyspark_kafkalog.maintenance.job_runner import Job, ReportSink
+    from pyspark_kafkalog.storage.broker_config import BrokerConfig
+
+#: What a module of such a command sets its own USAGE_EXIT_CODE to.
+USAGE_EXIT_CODE: Final = 2
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+#: spark-submit tells the Python it starts where its JVM is.
+_SPARK_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of every maintenance job."""
+    add_path(parser, "the log directory, on a file system that the driver and all executors see (no default)")
+    parser.add_argument(
+        "--topic", action="append", metavar="NAME", help="only this topic; may be repeated (default: all topics)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, report what would be done")
+    parser.add_argument(
+        "--now", type=_not_negative, metavar="MS", help="the time to go by, in ms since 1970 (default: the clock's)"
+    )
+    parser.add_argument("--tasks", type=positive, metavar="N", help="tasks at the same time (default: all cores)")
+    parser.add_argument("--loop", action="store_true", help="go on, round after round, until SIGTERM or SIGINT")
+    parser.add_argument(
+        "--interval",
+        type=_seconds,
+        metavar="SECONDS",
+        help="with --loop: the pause between rounds (default: see above)",
+    )
+
+
+def run_job(
+    options: argparse.Namespace,
+    job: Job,
+    *,
+    interval_s: Callable[[BrokerConfig], float],
+    sinks: Sequence[ReportSink] = (),
+) -> int:
+    """Do the job as the options say; returns the exit status.
+
+    Reports go to standard output as lines of JSON, to a progress bar, and to `sinks`. `interval_s` is the pause between
+    rounds of a loop where the options do not give it.
+    """
+    _check(options)
+    from pyspark_kafkalog.maintenance.job_runner import SOME_FAILED, Round, run_loop, run_round
+    from pyspark_kafkalog.maintenance.report_sinks import JsonLines, ProgressBar
+    from pyspark_kafkalog.maintenance.tasks import SparkTasks, StoppedError
+
+    _log_to_stderr()
+    topics = tuple(dict.fromkeys(options.topic)) if options.topic else None
+    this_round = Round(path=options.path.absolute(), topics=topics, now_ms=options.now, dry_run=options.dry_run)
+    pause_s = options.interval
+    log_dir = this_round.open()
+    if pause_s is None and not log_dir.is_foreign:
+        pause_s = interval_s(log_dir.own_root().broker_config())
+    job.choose(this_round)  # mistakes in options are told before a session is started
+    with stop_signal() as stop, job_session(f"kafkalog {job.action}") as spark:
+        tasks = SparkTasks(spark, slots=options.tasks, stop=stop)
+        all_sinks: tuple[ReportSink, ...] = (JsonLines(), ProgressBar(), *sinks)
+        try:
+            if not options.loop:
+                return run_round(job, tasks, this_round, all_sinks)
+            return run_loop(
+                job, tasks, this_round, all_sinks, interval_s=pause_s, stop=stop, is_alive=lambda: tasks.is_alive
+            )
+        except StoppedError:
+            sys.stderr.write(f"kafkalog {job.action}: ended early, the next run goes on\n")
+            return SOME_FAILED
+        finally:
+            tasks.close()
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.loop and options.now is not None:
+        raise UsageError("--now and --loop do not go together: the time would stand still")
+    if options.interval is not None and not options.loop:
+        raise UsageError("--interval is for --loop")
+
+
+@contextmanager
+def job_session(name: str) -> Iterator[SparkSession]:
+    """The session that there is, spark-submit's, or one on all cores of this machine.
+
+    One that was made for this block ends with it.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if _SPARK_SUBMIT not in os.environ:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    there = SparkSession.getActiveSession()
+    if there is not None:
+        yield there
+        return
+    builder = SparkSession.builder.appName(name)
+    if _SPARK_SUBMIT not in os.environ:
+        builder = (
+            builder.master("local[*]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "ERROR")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+        )
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        _end(session)
+
+
+def _end(session: SparkSession) -> None:
+    try:
+        session.stop()
+    except Exception as error:  # a JVM that is gone already
+        logging.getLogger(__name__).info("the Spark session had ended: %s", error)
+
+
+@contextmanager
+def stop_signal() -> Iterator[threading.Event]:
+    """An event that the first SIGTERM or SIGINT sets; the second one does what it would have done."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in _SIGNALS:
+        signal.signal(number, handle)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _log_to_stderr() -> None:
+    package = logging.getLogger("pyspark_kafkalog")
+    if not package.handlers and not logging.getLogger().handlers:
+        logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+        package.setLevel(logging.INFO)
+
+
+def _not_negative(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be 0 or more, not {text}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text}")
+    return seconds

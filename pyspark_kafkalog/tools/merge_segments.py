@@ -1,0 +1,36 @@
+"""`kafkalog merge-segments`: join small closed segments into full ones, without touching batches and offsets.
+
+Neighbours below half of segment.bytes become one, where that is worth the copying. One JSON line a partition on
+standard output, as it is done. Safe to run beside readers and writers, twice at once (a partition that another run has
+is left to it), and to kill at any time.
+
+Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
+options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is an hour by
+default.
+
+examples:
+  kafkalog merge-segments --path /data/log
+  kafkalog merge-segments --path /data/log --topic orders --dry-run
+  spark-submit jobs/merge_segments.py --path /data/log
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pyspark_kafkalog.tools import maintenance
+
+USAGE_EXIT_CODE = maintenance.USAGE_EXIT_CODE
+_HOUR_S = 3600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that all maintenance jobs have."""
+    maintenance.add_job_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the job; returns its exit status."""
+    from pyspark_kafkalog.maintenance.chunk_jobs import MERGE_JOB
+
+    return maintenance.run_job(options, MERGE_JOB, interval_s=lambda config: _HOUR_S)
