@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from engine_fixtures import KAFKA_FIXTURES, manifest
+from stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
@@ -26,53 +26,6 @@ from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOIN
 NOW_MS = 1_795_400_000_000
 ORDERS = TopicPartition("orders", 0)
 CONFIGS = {"cleanup.policy": "compact", "internal.segment.bytes": "1500", "index.interval.bytes": "200"}
-
-
-class Killed(BaseException):
-    """The process has died: nothing after it repairs anything."""
-
-
-class Dying(FileSystem):
-    """Dies at change number `left` to the file system, from 0, once it is armed; at every one after it, too."""
-
-    left: int | None = None
-    changes = 0
-
-    def _count(self) -> None:
-        if self.left is None:
-            return
-        self.changes += 1
-        if self.changes > self.left:
-            raise Killed
-
-    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
-        if flags & os.O_CREAT:
-            self._count()
-        return super().open(path, flags, mode)
-
-    def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
-        self._count()
-        super().pwrite_all(fd, data, position)
-
-    def truncate(self, fd: int, length: int) -> None:
-        self._count()
-        super().truncate(fd, length)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._count()
-        super().rename(source, target)
-
-    def link(self, source: Path, target: Path) -> None:
-        self._count()
-        super().link(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._count()
-        super().unlink(path)
-
-    def fsync_dir(self, directory: Path) -> None:
-        self._count()
-        super().fsync_dir(directory)
 
 
 def append(log_dir: LogDir, keys: list[str], values: list[str | None], at_ms: int = NOW_MS - 1000) -> None:
@@ -268,9 +221,9 @@ def test_a_cleaning_killed_at_any_change_does_harm(tmp_path: Path, make: Callabl
     while killed:
         root = tmp_path / f"{died_at}"
         shutil.copytree(tmp_path / "root", root)
-        fs = Dying()
+        fs = StoppingFileSystem()
         log_dir = LogDir.open(root, clock=lambda: NOW_MS, fs=fs)
-        fs.left = died_at
+        fs.stops_at = died_at
         try:
             clean_partition(log_dir, topic, 0)
             killed = False

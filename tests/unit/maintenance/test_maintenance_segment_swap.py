@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cleaner_reference import write_segment
+from stopping_filesystem import Killed, StoppingFileSystem, WatchedFileSystem
 
 from pyspark_kafkalog.maintenance.segment_swap import finish_swaps, has_unfinished, swap_in
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
@@ -24,42 +25,6 @@ CONFIG = LogConfig(index_interval_bytes=50)
 ALL = list(range(50))
 SURVIVORS = [0, 1, 5, 12, 13, 14, 27, 29, *range(30, 50)]  # of the group 0, 10, 20; the others are not touched
 NOW_MS = 1_700_000_000_000
-
-
-class Killed(BaseException):
-    """The process has died: nothing after it repairs anything."""
-
-
-class Watched(FileSystem):
-    """Calls `before` ahead of each change to names."""
-
-    def __init__(self, before: Callable[[], None]) -> None:
-        self._before = before
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._before()
-        super().rename(source, target)
-
-    def link(self, source: Path, target: Path) -> None:
-        self._before()
-        super().link(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._before()
-        super().unlink(path)
-
-    def fsync_dir(self, directory: Path) -> None:
-        self._before()
-
-
-def dying_after(calls: int) -> Watched:
-    left = iter(range(calls))
-
-    def count() -> None:
-        if next(left, None) is None:
-            raise Killed
-
-    return Watched(count)
 
 
 def batches_of(offsets: list[int]) -> list[bytes]:
@@ -119,7 +84,7 @@ def swap(directory: Path, fs: FileSystem) -> None:
 
 def calls_of(action: Callable[[FileSystem], Any]) -> int:
     calls = []
-    action(Watched(lambda: calls.append(0)))
+    action(WatchedFileSystem(lambda: calls.append(0)))
     return len(calls)
 
 
@@ -145,7 +110,7 @@ def test_a_reader_beside_a_swap_misses_a_record_or_sees_one_twice(directory: Pat
             begun.append(([next(reading) for _ in range(min(taken, len(SURVIVORS)))], reading))
 
     look()
-    swap(directory, Watched(look))
+    swap(directory, WatchedFileSystem(look))
     look()
     assert len(begun) > 40
     for taken, reading in begun:
@@ -160,7 +125,7 @@ def test_a_killed_swap_is_neither_finished_nor_undone(directory: Path, tmp_path:
         copy = tmp_path / f"{died_at}" / "orders-0"
         shutil.copytree(directory, copy)
         with pytest.raises(Killed):
-            swap(copy, dying_after(died_at))
+            swap(copy, StoppingFileSystem(died_at))
         check_state(copy)
         finish_swaps(copy, CONFIG, now_ms=NOW_MS, fs=LOCAL)
         check_state(copy)
@@ -174,7 +139,7 @@ def test_a_kill_while_a_killed_swap_is_finished_does_harm(directory: Path, tmp_p
         first = tmp_path / f"first-{died_at}" / "orders-0"
         shutil.copytree(directory, first)
         try:
-            swap(first, dying_after(died_at))
+            swap(first, StoppingFileSystem(died_at))
             break
         except Killed:
             pass
@@ -183,7 +148,7 @@ def test_a_kill_while_a_killed_swap_is_finished_does_harm(directory: Path, tmp_p
             copy = tmp_path / f"{number}" / "orders-0"
             shutil.copytree(first, copy)
             try:
-                finish_swaps(copy, CONFIG, now_ms=NOW_MS, fs=dying_after(again_at))
+                finish_swaps(copy, CONFIG, now_ms=NOW_MS, fs=StoppingFileSystem(again_at))
             except Killed:
                 check_read(list(offsets_read(new_reader(copy))))
                 finish_swaps(copy, CONFIG, now_ms=NOW_MS, fs=LOCAL)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
@@ -489,48 +489,16 @@ def test_internal_topics_lose_compaction_without_a_metadata_log(tmp_path: Path) 
 # Crashes
 
 
-class _Killed(BaseException):
-    """What ends the process at a call: no `except Exception` or `finally` may repair anything after it."""
-
-
-class DyingFileSystem(FileSystem):
-    """Dies at the call with number `dies_at`, from 0, and at every one after it."""
-
-    def __init__(self, dies_at: int, error: type[BaseException]) -> None:
-        self.calls = 0
-        self._dies_at = dies_at
-        self._error = error
-
-    def _count(self) -> None:
-        self.calls += 1
-        if self.calls > self._dies_at:
-            raise self._error(errno.EIO, "the disk is gone")
-
-
-def _dying(name: str) -> Any:
-    original = getattr(FileSystem, name)
-
-    def call(self: DyingFileSystem, *arguments: Any, **keywords: Any) -> Any:
-        self._count()
-        return original(self, *arguments, **keywords)
-
-    return call
-
-
-for _name in ("open", "pwrite_all", "truncate", "fsync", "fsync_dir", "rename", "link", "unlink", "mkdir", "rmdir"):
-    setattr(DyingFileSystem, _name, _dying(_name))
-
-
-def crash_points(root: Path, tmp_path: Path, error: type[BaseException]) -> Iterator[Path]:
+def crash_points(root: Path, tmp_path: Path, error: Callable[[], BaseException]) -> Iterator[Path]:
     """Copies of `root` in which adopting died at each of its calls in turn."""
     dies_at = 0
     while True:
         copy = tmp_path / f"copy-{dies_at}"
         shutil.copytree(root, copy)
-        fs = DyingFileSystem(dies_at, error)
+        fs = StoppingFileSystem(dies_at, error=error)
         try:
             adopt(copy, clock=clock, fs=fs)
-        except error:
+        except (Killed, OSError):
             yield copy
         else:
             assert dies_at > 50
@@ -540,8 +508,8 @@ def crash_points(root: Path, tmp_path: Path, error: type[BaseException]) -> Iter
         dies_at += 1
 
 
-@pytest.mark.parametrize(("fixture", "error"), [("transactions", _Killed), ("unclean", OSError)])
-def test_crash_keeps_from_adopting(fixture: str, error: type[BaseException], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fixture", "error"), [("transactions", Killed), ("unclean", broken_disk)])
+def test_crash_keeps_from_adopting(fixture: str, error: Callable[[], BaseException], tmp_path: Path) -> None:
     root = copy_of(fixture, tmp_path)
     if fixture == "unclean":
         for name in ("garbage", "killed", "noindex"):

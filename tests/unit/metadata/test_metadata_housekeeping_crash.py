@@ -2,70 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import pytest
 from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+from stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.storage.filesystem import FileSystem
 
 DAY_MS = 86_400_000
-
-
-class KilledError(BaseException):
-    """Nothing in the package catches it, so nothing runs after it but `finally`, which calls nothing that works."""
-
-
-class StoppingFileSystem(FileSystem):
-    """Lets so many changing calls through; then the next one fails, after half of its work when it is a write.
-
-    `kills`: that and all later calls raise KilledError; otherwise it alone raises OSError.
-    """
-
-    def __init__(self, calls: int, *, kills: bool) -> None:
-        self.left = calls
-        self._kills = kills
-
-    def _step(self) -> None:
-        self.left -= 1
-        if self._kills and self.left < 0:
-            raise KilledError
-        if self.left == -1:
-            raise OSError(errno.EIO, "Input/output error")
-
-    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
-        self._step()
-        return super().open(path, flags, mode)
-
-    def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
-        if self.left == 0:
-            super().pwrite_all(fd, memoryview(data)[: len(data) // 2], position)
-        self._step()
-        super().pwrite_all(fd, data, position)
-
-    def fsync(self, fd: int) -> None:
-        self._step()
-        super().fsync(fd)
-
-    def fsync_dir(self, directory: Path) -> None:
-        self._step()
-        super().fsync_dir(directory)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._step()
-        super().rename(source, target)
-
-    def link(self, source: Path, target: Path) -> None:
-        self._step()
-        super().link(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._step()
-        super().unlink(path)
 
 
 def make_root(root: Path) -> tuple[Clock, str]:
@@ -86,15 +32,15 @@ def test_commit_with_its_housekeeping_stopped_at_any_call_leaves_a_sound_root(tm
         root = tmp_path / str(calls)
         clock, topic_id = make_root(root)
         forget_images()
-        fs = StoppingFileSystem(calls, kills=kills)
+        fs = StoppingFileSystem(calls, error=Killed if kills else broken_disk, once=not kills, torn=True)
         store = MetadataStore.open(root, clock=clock, fs=fs)
         committed = False
         try:
             write_to(store, topic_id, 4)
             committed = True
-        except (KilledError, OSError, CommitStateUnknownError):
+        except (Killed, OSError, CommitStateUnknownError):
             pass
-        if fs.left >= 0:
+        if not fs.has_stopped:
             assert calls > 25
             return
         check_root(root, clock, topic_id, committed)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stopping_filesystem import StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,
@@ -110,54 +111,10 @@ def test_foreign_root_does_not_open(tmp_path: Path) -> None:
         MetadataStore.open(tmp_path)
 
 
-class DyingFileSystem(FileSystem):
-    """Lets so many changing calls through, then fails each one: the process was killed there."""
-
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-
-    def _step(self) -> None:
-        if self.left == 0:
-            raise OSError(errno.EIO, "killed")
-        self.left -= 1
-
-    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
-        self._step()
-        return super().open(path, flags, mode)
-
-    def pwrite_all(self, fd: int, data: object, position: int) -> None:
-        self._step()
-        super().pwrite_all(fd, data, position)
-
-    def fsync(self, fd: int) -> None:
-        self._step()
-        super().fsync(fd)
-
-    def fsync_dir(self, directory: Path) -> None:
-        self._step()
-        super().fsync_dir(directory)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._step()
-        super().rename(source, target)
-
-    def link(self, source: Path, target: Path) -> None:
-        self._step()
-        super().link(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._step()
-        super().unlink(path)
-
-    def mkdir(self, path: Path) -> None:
-        self._step()
-        super().mkdir(path)
-
-
 def test_creation_killed_at_any_call_is_finished_by_the_next(tmp_path: Path) -> None:
     for calls in range(200):
         root = tmp_path / f"root-{calls}"
-        fs = DyingFileSystem(calls)
+        fs = StoppingFileSystem(calls, error=broken_disk)
         try:
             MetadataStore.create(root, fs=fs)
         except (OSError, CommitStateUnknownError):
@@ -180,7 +137,7 @@ def test_killed_commit_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     for calls in range(50):
         root = tmp_path / f"root-{calls}"
         MetadataStore.create(root)
-        fs = DyingFileSystem(calls)
+        fs = StoppingFileSystem(calls, error=broken_disk)
         store = MetadataStore.open(root, fs=fs)
         committed = False
         try:

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine_fixtures import files_of
+from stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, ProducerFencedError
-from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.plain import Record, decode_batch, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.storage import staged_append
@@ -270,63 +270,20 @@ def test_the_snapshot_of_a_roll_holds_every_producer_that_has_written(directory:
     log.suspend()
 
 
-class KilledAt(FileSystem):
-    """The process dies at change number `last` to the file system."""
-
-    def __init__(self, last: int) -> None:
-        self.left = last
-
-    def _count(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise InterruptedError
-
-    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
-        if flags & os.O_CREAT:
-            self._count()
-        return super().open(path, flags, mode)
-
-    def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
-        self._count()
-        super().pwrite_all(fd, data, position)
-
-    def copy_range(self, source_fd: int, source_position: int, fd: int, position: int, length: int) -> None:
-        if self.left == 0:
-            super().copy_range(source_fd, source_position, fd, position, length // 2)
-        self._count()
-        super().copy_range(source_fd, source_position, fd, position, length)
-
-    def truncate(self, fd: int, length: int) -> None:
-        self._count()
-        super().truncate(fd, length)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._count()
-        super().rename(source, target)
-
-    def link(self, source: Path, target: Path) -> None:
-        self._count()
-        super().link(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._count()
-        super().unlink(path)
-
-
 @pytest.mark.parametrize("batches", [40, 20], ids=["copied", "adopted"])
 def test_a_kill_at_any_change_loses_and_doubles_nothing(directory: Path, batches: int, tmp_path: Path) -> None:
     committed_once = committed(directory, LogState(), staged(directory, 3), config())
     kept = tmp_path / "kept"
     shutil.copytree(directory, kept)
     for last in itertools.count():
-        fs = KilledAt(last)
+        fs = StoppingFileSystem(last, torn=True)
         file = staged(directory, batches)
         try:
             with resumed(directory, committed_once, config(), fs) as log:
                 log.append_staged(file, leader_epoch=0)
-        except InterruptedError:
+        except Killed:
             pass
-        finished = fs.left >= 0
+        finished = not fs.has_stopped
         (directory / file.name).unlink(missing_ok=True)
         state = committed(directory, committed_once, staged(directory, 7, task=1), config())
         assert state.log_end_offset == 50
@@ -350,9 +307,9 @@ def test_a_staged_file_is_damaged_by_an_append_that_was_killed(
     kept = tmp_path / "kept"
     shutil.copytree(directory, kept)
     for last in itertools.count():
-        fs = KilledAt(last)
+        fs = StoppingFileSystem(last, torn=True)
         file = staged(directory, batches, task=1)
-        with contextlib.suppress(InterruptedError), resumed(directory, state, config(), fs) as log:
+        with contextlib.suppress(Killed), resumed(directory, state, config(), fs) as log:
             log.append_staged(file, leader_epoch=0)
         after = state
         if others:
@@ -364,7 +321,7 @@ def test_a_staged_file_is_damaged_by_an_append_that_was_killed(
         check_whole(directory, config(), after.log_end_offset)
         shutil.rmtree(directory)
         shutil.copytree(kept, directory)
-        if fs.left >= 0:
+        if not fs.has_stopped:
             assert last > 5
             return
 
