@@ -76,11 +76,7 @@ def segment_units(scope: PartitionScope, *, unit_bytes: int) -> list[SegmentUnit
                 except FileNotFoundError:
                     continue
     bases = [base for base in sorted(sizes) if scope.state is None or base <= scope.state.active_base_offset]
-    bases = [
-        base
-        for base, following in zip(bases, [*bases[1:], None], strict=True)
-        if following is None or following > scope.log_start_offset
-    ]
+    bases = list(scope.live(bases))
     units: list[SegmentUnit] = []
     first, total = 0, 0
     for at, base in enumerate(bases):
@@ -132,6 +128,10 @@ def _look(scope: PartitionScope) -> list[Finding]:
     _check_epochs(scope, sink)
     for name in names:
         _check_name(scope, name, sink)
+    deleted = sum(map(is_deleted_file, names))
+    if deleted:
+        found = f"{deleted} files of segments that are gone"
+        _leftover(sink, scope.directory, "deleted-files", found, "they are removed after file.delete.delay.ms")
     return sink.result()
 
 
@@ -270,8 +270,6 @@ def _check_name(scope: PartitionScope, name: str, sink: FindingSink) -> None:
         )
     elif name.endswith(CLEANED_SUFFIX):
         _leftover(sink, path, "cleaned-file", "of a run under way, or of one killed", "the next run removes it")
-    elif is_deleted_file(name):
-        _leftover(sink, path, "deleted-file", "of a segment that is gone", "it is removed after file.delete.delay.ms")
     elif name.endswith(STAGED_SUFFIX):
         _leftover(sink, path, "staged-file", "of a write under way, or of one that died", "staging.retention.ms counts")
     elif name.endswith(TEMPORARY_SUFFIX):

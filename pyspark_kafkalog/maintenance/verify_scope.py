@@ -93,6 +93,18 @@ class PartitionScope:
         bases = list_base_offsets(self.directory)
         return bases if self.state is None else [base for base in bases if base <= self.state.active_base_offset]
 
+    def live(self, bases: list[int]) -> dict[int, int | None]:
+        """Of the segments at `bases` those that are still part of the log, with the base that follows each.
+
+        What lies wholly below the log start is on its way out.
+        """
+        following = [*bases[1:], None][: len(bases)]
+        return {
+            base: after
+            for base, after in zip(bases, following, strict=True)
+            if after is None or after > self.log_start_offset
+        }
+
     def renewed(self) -> PartitionScope | None:
         """The partition as it is now; None when its topic is gone. Raises KafkalogError or OSError."""
         if self.state is None:

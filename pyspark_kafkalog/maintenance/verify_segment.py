@@ -91,7 +91,7 @@ def check_segment(
         before = outcome if is_same else None
         time.sleep(_BETWEEN_LOOKS_S)
         renewed = scope.renewed()
-        live = {} if renewed is None else _live_bases(renewed)
+        live = {} if renewed is None else renewed.live(renewed.bases())
         if renewed is None or base_offset not in live:
             return SegmentOutcome(base_offset)
         scope, next_base = renewed, live[base_offset]
@@ -105,16 +105,6 @@ def _look_or_gone(look: _Look, producers: Producers | None) -> SegmentOutcome:
         return look.look(producers)
     except FileNotFoundError:
         return SegmentOutcome(look.base_offset)
-
-
-def _live_bases(scope: PartitionScope) -> dict[int, int | None]:
-    """The segments that are still part of the log, not wholly below the log start; with each the one that follows."""
-    bases = scope.bases()
-    return {
-        base: following
-        for base, following in zip(bases, [*bases[1:], None], strict=True)
-        if following is None or following > scope.log_start_offset
-    }
 
 
 def _identity(look: _Look) -> tuple[object, ...] | None:
