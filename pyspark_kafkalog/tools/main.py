@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "maintenance": {
         "adopt": ("adopt", "make a Kafka broker's log directory ours, in place"),
+        "delete-records": ("delete_records", "delete the records of partitions below given offsets"),
         "merge-segments": ("merge_segments", "join small closed segments into full ones"),
         "retention": ("retention", "drop old segments by time and size, as topics' configurations say"),
     },
