@@ -12,8 +12,9 @@ Empty).
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -22,6 +23,7 @@ from pyspark_kafkalog.groups.group_id import check_group_id
 from pyspark_kafkalog.groups.group_log import GroupLogs, offsets_partitions
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import (
+    NO_EXPIRY,
     OffsetAndMetadata,
     group_key,
     group_partition,
@@ -30,7 +32,7 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_key,
     parse_offset_value,
 )
-from pyspark_kafkalog.groups.offsets_topic import append_records
+from pyspark_kafkalog.groups.offsets_topic import append_records, group_lock
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, reset_offsets
 from pyspark_kafkalog.storage.flush_mode import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -43,6 +45,15 @@ _OFFSET_MAX: Final = 2**63 - 1
 
 #: A partition, or its topic and number.
 AnyPartition: TypeAlias = TopicPartition | tuple[str, int]
+#: The next offset to read of each partition.
+AnyOffsets: TypeAlias = (
+    Mapping[TopicPartition, int]
+    | Mapping[TopicPartition, OffsetAndMetadata]
+    | Mapping[TopicPartition, int | OffsetAndMetadata]
+    | Mapping[tuple[str, int], int]
+    | Mapping[tuple[str, int], OffsetAndMetadata]
+    | Mapping[tuple[str, int], int | OffsetAndMetadata]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +127,7 @@ class Group:
             for each, committed in self.fetch(topics).items()
         ]
 
-    def commit(
-        self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[tuple[str, int], int | OffsetAndMetadata],
-        metadata: str = "",
-        *,
-        flush: FlushMode = "fsync",
-    ) -> None:
+    def commit(self, offsets: AnyOffsets, metadata: str = "", *, flush: FlushMode = "fsync") -> None:
         """Commit the next offset to read of each partition, all or none of them.
 
         `metadata` is kept with those given as numbers; a commit timestamp below 0 becomes the present time. The first
@@ -130,22 +135,33 @@ class Group:
 
         Raises UnknownTopicError, InvalidGroupError, ReadOnlyLogDirError.
         """
+        records = self._offset_records(offsets, metadata)
+        if records:
+            with group_lock(self._log_dir, self.group_id):
+                append_records(self._log_dir, self.group_id, records, flush=flush)
+
+    def _offset_records(self, offsets: AnyOffsets, metadata: str) -> dict[bytes, bytes | None]:
         root = self._log_dir.own_root()
         max_chars = root.broker_config().offset_metadata_max_bytes
         now_ms = root.clock()
+        given = {as_topic_partition(partition): offset for partition, offset in offsets.items()}
+        topics = {name: self._log_dir.topic(name) for name in {each.topic for each in given}}
+        counts = {name: len(topic.partitions) for name, topic in topics.items()}
         records: dict[bytes, bytes | None] = {}
-        for partition, given in offsets.items():
-            topic_partition = as_topic_partition(partition)
-            committed = OffsetAndMetadata(offset=given, metadata=metadata) if isinstance(given, int) else given
+        for topic_partition, offset in given.items():
+            committed = OffsetAndMetadata(offset=offset, metadata=metadata) if isinstance(offset, int) else offset
             _check(topic_partition, committed, max_chars)
-            if self._log_end_offset(topic_partition) is None:
-                raise UnknownTopicError(f"{topic_partition} is not in {self._log_dir.path}: no offset can be committed")
-            if committed.commit_timestamp_ms < 0:
-                committed = replace(committed, commit_timestamp_ms=now_ms)
-            committed = replace(committed, topic_id=self._topic_id(topic_partition.topic))
+            if not 0 <= topic_partition.partition < counts[topic_partition.topic]:
+                raise UnknownTopicError(
+                    f"no partition {topic_partition}: the topic has {counts[topic_partition.topic]}"
+                )
+            committed = replace(
+                committed,
+                commit_timestamp_ms=now_ms if committed.commit_timestamp_ms < 0 else committed.commit_timestamp_ms,
+                topic_id=topics[topic_partition.topic].topic_id,
+            )
             records[offset_key(self.group_id, topic_partition)] = offset_value(committed)
-        if records:
-            append_records(self._log_dir, self.group_id, records, flush=flush)
+        return records
 
     def reset(
         self,
@@ -160,16 +176,21 @@ class Group:
         With `dry_run` nothing is committed. `tell` is given what was not possible as asked, a sentence each. Raises
         UnknownTopicError, InvalidGroupError, ReadOnlyLogDirError.
         """
-        if not dry_run:
-            self._log_dir.own_root()
-        self._log_dir.refresh()
+        if dry_run:
+            self._log_dir.refresh()
+            return self._reset_offsets(target, partitions, tell)
+        with group_lock(self._log_dir, self.group_id):
+            offsets = self._reset_offsets(target, partitions, tell)
+            append_records(self._log_dir, self.group_id, self._offset_records(offsets, ""))
+        return offsets
+
+    def _reset_offsets(
+        self, target: ResetTarget, partitions: Iterable[AnyPartition] | None, tell: Callable[[str], None]
+    ) -> dict[TopicPartition, int]:
         committed = self.fetch()
         if partitions is None:
             partitions = target.offsets if isinstance(target, ToOffsets) else committed
-        offsets = reset_offsets(self._log_dir, committed, map(as_topic_partition, partitions), target, tell)
-        if not dry_run:
-            self.commit(offsets)
-        return offsets
+        return reset_offsets(self._log_dir, committed, map(as_topic_partition, partitions), target, tell)
 
     def describe(self) -> GroupDescription:
         """Kind, state and members of the group. Raises UnknownGroupError.
@@ -189,28 +210,49 @@ class Group:
 
         Raises UnknownGroupError, ReadOnlyLogDirError.
         """
-        self._log_dir.own_root()
-        records = self._live_records()
         wanted = {as_topic_partition(each) for each in partitions}
-        had = {key: found for key in records if (found := parse_offset_key(key)) in wanted and found is not None}
-        if had:
+        with self._changing() as records:
+            had = {key: found for key in records if (found := parse_offset_key(key)) is not None and found in wanted}
             append_records(self._log_dir, self.group_id, dict.fromkeys(had))
         return sorted(set(had.values()))
 
     def delete(self) -> None:
         """Delete the group with all its offsets. Raises UnknownGroupError, ReadOnlyLogDirError."""
-        self._log_dir.own_root()
-        tombstones: dict[bytes, bytes | None] = dict.fromkeys(self._live_records())
-        # As a broker does it, also where the group has no such record: one that reads the log on forgets the group.
-        tombstones.setdefault(group_key("GroupMetadataKey", group=self.group_id))
-        append_records(self._log_dir, self.group_id, tombstones)
+        with self._changing() as records:
+            tombstones: dict[bytes, bytes | None] = dict.fromkeys(records)
+            # As a broker does it, also where the group has no such record: one that reads the log on forgets the group.
+            tombstones.setdefault(group_key("GroupMetadataKey", group=self.group_id))
+            append_records(self._log_dir, self.group_id, tombstones)
 
-    def _live_records(self) -> Mapping[bytes, bytes]:
+    def expire_offsets(self, older_than_ms: int) -> list[TopicPartition]:
+        """Delete the offsets that were committed before `older_than_ms`; with the last of them the group goes.
+
+        Offsets of brokers before 2.1 say themselves when they expire. Returns the partitions, raises
+        UnknownGroupError, ReadOnlyLogDirError.
+        """
+        with self._changing() as records:
+            now_ms = self._log_dir.own_root().clock()
+            all_offsets = {key: found for key in records if (found := parse_offset_key(key)) is not None}
+            expired = {
+                key: found for key, found in all_offsets.items() if _is_expired(records[key], older_than_ms, now_ms)
+            }
+            # A group without offsets and members has nothing to remember.
+            gone = records if len(expired) == len(all_offsets) else expired
+            append_records(self._log_dir, self.group_id, dict.fromkeys(gone))
+        return sorted(set(expired.values()))
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[Mapping[bytes, bytes]]:
+        """The group's live records, which nobody else changes during the block."""
+        self._log_dir.own_root()
         self._log_dir.refresh()
-        records = self.records()
-        if not records:
+        if not self.exists():  # before a lock file, or the topic, is made for it
             raise self._unknown()
-        return records
+        with group_lock(self._log_dir, self.group_id):
+            records = self.records()
+            if not records:
+                raise self._unknown()
+            yield records
 
     def _unknown(self) -> UnknownGroupError:
         return UnknownGroupError(f"there is no consumer group {self.group_id!r} in {self._log_dir.path}")
@@ -243,6 +285,13 @@ class TopicIds:
 
 def as_topic_partition(partition: AnyPartition) -> TopicPartition:
     return partition if isinstance(partition, TopicPartition) else TopicPartition(*partition)
+
+
+def _is_expired(value: bytes, older_than_ms: int, now_ms: int) -> bool:
+    committed = parse_offset_value(value)
+    if committed.expire_timestamp_ms != NO_EXPIRY:
+        return committed.expire_timestamp_ms <= now_ms
+    return committed.commit_timestamp_ms < older_than_ms
 
 
 def _check(topic_partition: TopicPartition, committed: OffsetAndMetadata, max_chars: int) -> None:

@@ -3,6 +3,9 @@
 Batches are encoded without the compiled encoder: there are few records in a change, and it would take a second and
 50 MB to load it, in the planner of a streaming query too, which commits its progress here.
 
+Who changes groups holds the lock of their partition, so that what a change was made from is still so when it is
+appended: a group that is deleted beside a commit is gone as a whole, or there with all that was committed.
+
 A crash leaves a whole change or none, as with any append; one between creating the topic and the append leaves the
 topic empty.
 """
@@ -10,6 +13,8 @@ topic empty.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
@@ -18,6 +23,7 @@ import numpy as np
 
 from pyspark_kafkalog.errors import TopicExistsError
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partition
+from pyspark_kafkalog.metadata.root_lock import acquire_flock
 from pyspark_kafkalog.record.header import BATCH_DTYPE, CompressionType, TimestampType, parse_header
 from pyspark_kafkalog.record.plain import Record, encode_batch
 from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
@@ -30,16 +36,43 @@ if TYPE_CHECKING:
 
 #: Bytes of keys and values in one batch; a usual commit is one batch.
 _BATCH_BYTES: Final = 256 << 10
+#: In the partition's directory; Kafka passes over it.
+_LOCK_FILE: Final = ".group-lock"
 
 _Records = Mapping[bytes, "bytes | None"]
 
 
+@contextlib.contextmanager
+def group_lock(log_dir: LogDir, group: str) -> Iterator[None]:
+    """Keep others from changing the group, and see what they have changed, for the block; who only reads needs it not.
+
+    Raises LogDirError when another holder keeps it too long.
+    """
+    fs = log_dir.own_root().fs
+    path = log_dir.path / str(_partition_of(group, _ensure_topic(log_dir))) / _LOCK_FILE
+    fd = fs.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        acquire_flock(fd, path)
+        try:
+            log_dir.refresh()
+            yield
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        with contextlib.suppress(OSError):
+            fs.close(fd)
+
+
 def append_records(log_dir: LogDir, group: str, records: _Records, *, flush: FlushMode = "fsync") -> None:
-    """Append a group's records, value by key, None for a tombstone; all of them become visible at once."""
+    """Append a group's records, value by key, None for a tombstone; all of them become visible at once.
+
+    The caller holds the group's lock.
+    """
+    if not records:
+        return
     root = log_dir.own_root()
-    partitions_count = _ensure_topic(log_dir)
     fs = flushing_file_system(root.fs, flush)
-    topic_partition = TopicPartition(OFFSETS_TOPIC, group_partition(group, partitions_count))
+    topic_partition = _partition_of(group, _ensure_topic(log_dir))
     writer = StagedFileWriter(log_dir.path, topic_partition, write_id=uuid.uuid4().hex, task=0, fs=fs)
     try:
         codec = CompressionType(root.broker_config().offsets_topic_compression_codec)
@@ -54,6 +87,10 @@ def append_records(log_dir: LogDir, group: str, records: _Records, *, flush: Flu
     except BaseException:
         discard_staged(log_dir.path, staged, fs)
         raise
+
+
+def _partition_of(group: str, partitions_count: int) -> TopicPartition:
+    return TopicPartition(OFFSETS_TOPIC, group_partition(group, partitions_count))
 
 
 def _ensure_topic(log_dir: LogDir) -> int:

@@ -43,7 +43,7 @@ def root_lock(root: Path, *, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S, fs: File
     except OSError as error:
         raise LogDirError(f"cannot open the lock file {path}: {error}") from error
     try:
-        _acquire(fd, path, timeout_s)
+        acquire_flock(fd, path, timeout_s)
         try:
             _keep_brokers_away(fd, path)
             yield
@@ -79,7 +79,8 @@ def lock_records(fd: int, kind: int) -> None:
         fcntl.lockf(fd, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _acquire(fd: int, path: Path, timeout_s: float) -> None:
+def acquire_flock(fd: int, path: Path, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S) -> None:
+    """Wait for an flock on `fd`, the open file `path`. Raises LogDirError after `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
     wait_s = _FIRST_WAIT_S
     while True:

@@ -1,0 +1,35 @@
+"""Expiring the offsets of groups that commit no more, after `offsets.retention.minutes`.
+
+A broker does it by itself; a log directory has nobody who would, so offsets stay until somebody calls this. As there
+are no members here, an offset's age counts from its commit, as a broker counts it for groups without members.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.errors import UnknownGroupError
+from pyspark_kafkalog.groups.group import Group
+from pyspark_kafkalog.groups.group_log import group_names
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
+
+_MINUTE_MS: Final = 60_000
+
+
+def expire_offsets(log_dir: LogDir) -> dict[str, list[TopicPartition]]:
+    """Delete what has expired; returns the partitions by group. One commit a group. Raises ReadOnlyLogDirError."""
+    root = log_dir.own_root()
+    log_dir.refresh()
+    older_than_ms = root.clock() - root.broker_config().offsets_retention_minutes * _MINUTE_MS
+    expired: dict[str, list[TopicPartition]] = {}
+    for name in group_names(log_dir):
+        try:
+            gone = Group(log_dir, name).expire_offsets(older_than_ms)
+        except UnknownGroupError:
+            continue  # deleted meanwhile
+        if gone:
+            expired[name] = gone
+    return expired
