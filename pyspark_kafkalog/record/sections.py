@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import UnsupportedFormatError
+from pyspark_kafkalog.record import zstd_frame
 from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.record.compression import decompress
 from pyspark_kafkalog.record.crc32c import crc32c
@@ -147,29 +148,41 @@ def open_sections(
     codecs = batches["attributes"] & COMPRESSION_MASK
     compressed = np.flatnonzero(codecs)
     owners = [log.data]
+    if not len(compressed):
+        return Sections(batches, addresses, sizes, owners)
     total_bytes = np.cumsum(sizes)[compressed].tolist()
+    bounds = np.full(len(compressed), -1)
+    is_zstd = codecs[compressed] == CompressionType.ZSTD
+    bounds[is_zstd] = zstd_frame.bounds_of(addresses[compressed[is_zstd]], sizes[compressed[is_zstd]])
+    data = log.data.data
     grown_bytes = filled = 0
     if scratch is not None:
-        scratch_at = address_of(scratch)
+        scratch_at, room = address_of(scratch), scratch.data
         owners.append(scratch)
-    for index, codec, start, size, crc, total in zip(
+    for index, codec, start, size, crc, total, bound in zip(
         compressed.tolist(),
         codecs[compressed].tolist(),
         starts[compressed].tolist(),
         sizes[compressed].tolist(),
         batches["crc"][compressed].tolist(),
         total_bytes,
+        bounds.tolist(),
         strict=True,
     ):
         if log.check_crcs and crc32c(log.data[start - RECORDS_AT + ATTRIBUTES_AT : start + size]) != crc:
             log.verify(batches[index : index + 1])
-        records = _decompress(codec, log.data[start : start + size], log.file, log.position + start)
+        records: bytes | memoryview | None = None
+        if bound >= 0:
+            records = zstd_frame.decompress_bounded(data[start : start + size], bound)
+        if records is None:
+            records = _decompress(codec, log.data[start : start + size], log.file, log.position + start).data
         length = len(records)
         if scratch is None or length > _SCRATCH_BATCH_BYTES:
-            addresses[index] = address_of(records)
-            owners.append(records)
+            array = as_bytes_array(records)
+            addresses[index] = address_of(array)
+            owners.append(array)
         else:
-            scratch[filled : filled + length] = records
+            room[filled : filled + length] = records
             addresses[index] = scratch_at + filled
             filled += length
         sizes[index] = length

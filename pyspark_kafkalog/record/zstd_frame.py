@@ -17,13 +17,17 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.record.bounded import BadCompressedDataError
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.record.kernels_zstd import (
+    BLOCK_HEADER_BYTES,
+    CHECKSUM_BYTES,
+    COMPRESSED,
+    MAX_BLOCK_BYTES,
+    RUN,
+    bound_contents,
+)
 
 DEFAULT_LEVEL: Final = 3
 
-_MAX_BLOCK_BYTES: Final = 128 * 1024
-_BLOCK_HEADER_BYTES: Final = 3
-_RAW, _RUN, _COMPRESSED = 0, 1, 2
-_CHECKSUM_BYTES: Final = 4
 _SKIPPABLE_HEADER_BYTES: Final = 8
 
 
@@ -72,6 +76,21 @@ def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
     return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype=np.uint8)
 
 
+def bounds_of(addresses: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The `bound_bytes` for `decompress_bounded` of each piece of memory, below 0 for what is no plain frame."""
+    bounds = np.empty(len(addresses), np.int64)
+    bound_contents(addresses, sizes, bounds)
+    return bounds
+
+
+def decompress_bounded(frame: memoryview, bound_bytes: int) -> bytes | None:
+    """The content of one frame that `bounds_of` has measured; None when it is bad, which `decompress` can explain."""
+    try:
+        return _contexts.decompressor.decompress(frame, max_output_size=bound_bytes or 1)
+    except zstandard.ZstdError:
+        return None
+
+
 def _decompress_frame(frame: Buffer, at: int, room_bytes: int) -> bytes:
     try:
         # 0 would mean "no bound given", so an empty frame gets room for a byte that it will not fill
@@ -90,25 +109,25 @@ def _measure_frame(data: NDArray[np.uint8], at: int) -> tuple[int, int, int | No
         at += zstandard.frame_header_size(head)
     except zstandard.ZstdError as error:
         raise BadCompressedDataError(at=at, expected="a zstd frame", found=str(error)) from error
-    block_maximum_bytes = min(frame.window_size, _MAX_BLOCK_BYTES)
+    block_maximum_bytes = min(frame.window_size, MAX_BLOCK_BYTES)
     most_bytes = 0
     last = False
     while not last:
-        if at + _BLOCK_HEADER_BYTES > data.size:
+        if at + BLOCK_HEADER_BYTES > data.size:
             raise BadCompressedDataError(at=at, expected="a zstd block header", found="the end of the batch")
         word = int(data[at]) | int(data[at + 1]) << 8 | int(data[at + 2]) << 16
         last, kind, size = bool(word & 1), word >> 1 & 3, word >> 3
-        at += _BLOCK_HEADER_BYTES
-        stored_bytes = 1 if kind == _RUN else size
-        if kind > _COMPRESSED or size > block_maximum_bytes or at + stored_bytes > data.size:
+        at += BLOCK_HEADER_BYTES
+        stored_bytes = 1 if kind == RUN else size
+        if kind > COMPRESSED or size > block_maximum_bytes or at + stored_bytes > data.size:
             raise BadCompressedDataError(
-                at=at - _BLOCK_HEADER_BYTES,
+                at=at - BLOCK_HEADER_BYTES,
                 expected=f"a zstd block of at most {block_maximum_bytes} bytes that ends with the batch",
                 found=f"type {kind}, {size} bytes",
             )
-        most_bytes += block_maximum_bytes if kind == _COMPRESSED else size
+        most_bytes += block_maximum_bytes if kind == COMPRESSED else size
         at += stored_bytes
-    at += _CHECKSUM_BYTES if frame.has_checksum else 0
+    at += CHECKSUM_BYTES if frame.has_checksum else 0
     if at > data.size:
         raise BadCompressedDataError(at=data.size, expected="a frame checksum", found="the end of the batch")
     return at, most_bytes, None if frame.content_size == zstandard.CONTENTSIZE_UNKNOWN else frame.content_size

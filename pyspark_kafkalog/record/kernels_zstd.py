@@ -1,0 +1,92 @@
+"""Compiled look at zstd frames, for many small batches at once: how much does each hold at most?
+
+Just for what Kafka's clients write: one frame that fills the batch, without a dictionary. Whatever else there is, or
+seems wrong, is left to zstd_frame.py, which then says what. Layout of a frame: RFC 8878.
+"""
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from pyspark_kafkalog.record.kernels_memory import kernel, load_byte
+
+#: What `bound_contents` says of bytes that it leaves to others.
+UNKNOWN = -1
+
+MAGIC = 0xFD2FB528
+MAX_BLOCK_BYTES = 128 * 1024
+RAW, RUN, COMPRESSED = 0, 1, 2
+BLOCK_HEADER_BYTES = 3
+CHECKSUM_BYTES = 4
+
+_HEADER_BYTES_MAX = 14  # without a dictionary
+_BOUND_MAX = 32 << 20  # what every batch may unfold to
+_WINDOW_LOG_MIN, _WINDOW_LOG_MAX = 10, 31
+
+_INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
+_INT64 = types.Array(types.int64, 1, "C")
+
+
+@njit(nogil=True)
+def _little_endian(at, size):
+    """The unsigned number of `size` bytes at address `at`."""
+    result = np.uint64(0)
+    for i in range(size):
+        result |= np.uint64(load_byte(at + i)) << np.uint64(8 * i)
+    return result
+
+
+@njit(nogil=True)
+def _bound_content(at, end):
+    """The most bytes that the frame from `at` to `end` can hold."""
+    if end - at < _HEADER_BYTES_MAX or _little_endian(at, 4) != np.uint64(MAGIC):
+        return np.int64(UNKNOWN)
+    descriptor = np.int64(load_byte(at + 4))
+    at += 5
+    has_window = descriptor & 0x20 == 0
+    if descriptor & 0x0B:  # a dictionary, or a bit that has no meaning yet
+        return np.int64(UNKNOWN)
+    block_bytes_max = np.int64(MAX_BLOCK_BYTES)
+    if has_window:
+        exponent, mantissa = np.int64(load_byte(at)) >> 3, np.int64(load_byte(at)) & 7
+        at += 1
+        if exponent + _WINDOW_LOG_MIN > _WINDOW_LOG_MAX:
+            return np.int64(UNKNOWN)
+        base = np.int64(1) << (exponent + _WINDOW_LOG_MIN)
+        block_bytes_max = min(base + (base >> 3) * mantissa, block_bytes_max)
+    size_flag = descriptor >> 6
+    size_bytes = np.int64(1) << size_flag if size_flag or not has_window else np.int64(0)
+    stated = _little_endian(at, size_bytes)
+    at += size_bytes
+    if size_bytes == 2:
+        stated += np.uint64(256)
+    if stated > np.uint64(_BOUND_MAX):
+        return np.int64(UNKNOWN)
+    if not has_window:
+        block_bytes_max = min(np.int64(stated), block_bytes_max)
+    bound = np.int64(0)
+    is_last = False
+    while not is_last:
+        if end - at < BLOCK_HEADER_BYTES:
+            return np.int64(UNKNOWN)
+        word = np.int64(_little_endian(at, BLOCK_HEADER_BYTES))
+        is_last, kind, size = word & 1 != 0, word >> 1 & 3, word >> 3
+        at += BLOCK_HEADER_BYTES + (1 if kind == RUN else size)
+        if kind > COMPRESSED or size > block_bytes_max or at > end:
+            return np.int64(UNKNOWN)
+        bound += block_bytes_max if kind == COMPRESSED else size
+    if descriptor & 4:
+        at += CHECKSUM_BYTES
+    if at != end or bound > _BOUND_MAX or (size_bytes > 0 and stated > np.uint64(bound)):
+        return np.int64(UNKNOWN)
+    return bound
+
+
+@kernel(types.void(_INT64_IN, _INT64_IN, _INT64))
+def bound_contents(addresses, sizes, bounds):
+    """Set bounds[i] to the most bytes that the frame of sizes[i] bytes at addresses[i] can hold, or to UNKNOWN."""
+    for i in range(len(addresses)):
+        bounds[i] = _bound_content(addresses[i], addresses[i] + sizes[i])
