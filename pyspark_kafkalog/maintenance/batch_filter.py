@@ -163,7 +163,7 @@ def filter_chunk(
     table = table[is_copied | is_rewritten | is_emptied]
     sizes = table["size_bytes"]
     table["position"] = np.cumsum(sizes) - sizes
-    return FilteredChunk(b"".join(data for _, data in pieces), table, records.count, int(kept.sum()))
+    return FilteredChunk(b"".join(data for _, data in pieces), table, chunk.stored_records, int(kept.sum()))
 
 
 def _copy_runs(chunk: RecordChunk, is_copied: NDArray[np.bool_]) -> list[tuple[int, memoryview]]:

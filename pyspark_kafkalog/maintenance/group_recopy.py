@@ -108,7 +108,7 @@ class GroupCopier:
 
     def _copy_segment(self, source: ClosedSegment, segment: LogSegment) -> CopyCounts:
         counts = CopyCounts()
-        for number, chunk in enumerate(self.part.chunks(source)):
+        for number, chunk in enumerate(self.part.chunks(source, drops=self.survivors.drops_batches)):
             filtered = self._filter(source, number, chunk)
             if len(filtered.batches):
                 self.part.throttle.take(len(filtered.data))

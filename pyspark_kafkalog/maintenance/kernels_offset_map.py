@@ -284,6 +284,32 @@ def drop_rows(
                 keep[row] = np.uint8(0)
 
 
+@kernel(types.void(_UINT64_IN, types.int64, types.int64, _UINT8))
+def mark_latest(table, first_offset, shift, marks):
+    """Set marks[i] to 1 for each latest offset that is i * 2^shift or less than 2^shift more above `first_offset`."""
+    for at in range(0, len(table), ENTRY_WORDS):
+        if table[at + 2] != np.uint64(0):
+            mark = (np.int64(table[at + 2]) - 1 - first_offset) >> shift
+            if mark >= 0 and mark < len(marks):
+                marks[mark] = np.uint8(1)
+
+
+@kernel(types.void(_UINT8_IN, types.int64, types.int64, BATCH_TABLE, _UINT8))
+def find_unmarked(marks, first_offset, shift, batches, unmarked):
+    """Set unmarked[i] to 1 for batches that begin at `first_offset` or above and have no mark, nor offsets past them."""
+    for batch in range(len(batches)):
+        header = batches[batch]
+        first = (header.base_offset - first_offset) >> shift
+        last = (header.last_offset - first_offset) >> shift
+        if first < 0 or last >= len(marks):
+            continue
+        at = first
+        while at <= last and marks[at] == 0:
+            at += 1
+        if at > last:
+            unmarked[batch] = np.uint8(1)
+
+
 @kernel(types.int64(_UINT64, types.uint64, types.uint64))
 def narrow(table, shard_mask, shard):
     """Take out, in place, every entry whose key is not of the shard; returns how many are left.

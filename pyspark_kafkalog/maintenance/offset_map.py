@@ -23,6 +23,7 @@ from pyspark_kafkalog.maintenance.record_chunks import IndexedRecords
 ENTRY_BYTES: Final = 24
 _SLOTS_MAX: Final = 0xFFFFFFFF  # a slot is chosen by 32 bits of the hash
 _SHARD_BITS_MAX: Final = 32
+_MARKS_MAX: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +119,32 @@ class OffsetMap:
             keeps_tombstones,
             keep,
         )
+
+    def marks(self, first_offset: int) -> LatestMarks:
+        """Where the latest offsets lie, from `first_offset` to the last that the map knows about."""
+        span = self.latest_offset + 1 - first_offset
+        shift = max((span - 1) // _MARKS_MAX, 0).bit_length()
+        marks = np.zeros((span >> shift) + 1 if span > 0 else 0, np.uint8)
+        kernels.mark_latest(self._table, first_offset, shift, marks)
+        return LatestMarks(first_offset, self.latest_offset, shift, marks)
+
+
+@dataclass(frozen=True, slots=True)
+class LatestMarks:
+    """A byte for each 2^shift offsets from `first_offset` to `latest_offset`: is any of them the latest of its key?
+
+    4 MiB at most. Where the map knows all records from `first_offset` on, data batches without a mark hold nothing that
+    stays, which saves reading them.
+    """
+
+    first_offset: int
+    latest_offset: int
+    shift: int
+    bytes: NDArray[np.uint8]
+
+    def unmarked(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Which of the batches (BATCH_DTYPE) lie in the range and have no mark."""
+        found = np.zeros(len(batches), np.uint8)
+        kernels.find_unmarked(self.bytes, self.first_offset, self.shift, batches, found)
+        is_inside: NDArray[np.bool_] = batches["last_offset"] <= self.latest_offset
+        return found.view(np.bool_) & is_inside

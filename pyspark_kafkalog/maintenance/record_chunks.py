@@ -1,31 +1,42 @@
 """A segment's records as the cleaner sees them: where each lies, its offset, its time, the hash of its key.
 
 Segments are read in chunks of whole batches, checked and decompressed, so memory is bounded whatever a segment's size.
-A chunk's arrays are good until the next one.
+A chunk's arrays are good until the next one. Where the process has more than one core, chunks that come next are made
+by threads meanwhile (work_ahead.py); they are the same ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.maintenance import kernels_offset_map as kernels
+from pyspark_kafkalog.maintenance.work_ahead import BufferPool, spare_threads, work_ahead
 from pyspark_kafkalog.record.decode import check_counts, record_fault
 from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
 from pyspark_kafkalog.record.kernels_frame import NO_FAULT, STATE_SIZE
+from pyspark_kafkalog.record.scan import verify_crcs
 from pyspark_kafkalog.record.sections import LogBytes, Sections, open_sections
-from pyspark_kafkalog.storage.segment_reader import SegmentReader
+from pyspark_kafkalog.storage.segment_reader import CHUNK_BYTES as RUN_BYTES
+from pyspark_kafkalog.storage.segment_reader import BatchRun, SegmentReader
 
 #: Decompressed bytes of records held at a time, but never less than one batch.
 CHUNK_BYTES: Final = 8 << 20
 _SCRATCH_SLACK_BYTES: Final = 1 << 20
+#: A piece is what a thread takes at a time: so many stored bytes, compressed ones counted _UNFOLDING times.
+_PIECE_WEIGHT: Final = 4 << 20
+_UNFOLDING: Final = 4
 _OFFSET_MAX: Final = (1 << 63) - 1
+
+#: Tells of batches (BATCH_DTYPE) which of them need not be read, since nothing in them stays.
+DropsBatches: TypeAlias = Callable[[NDArray[np.void]], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,10 @@ class IndexedRecords:
 
 @dataclass(frozen=True, slots=True)
 class RecordChunk:
-    """Batches of one file, with their records. `data` holds the batches as stored, from byte `position` of the file."""
+    """Batches of one file, with their records. `data` holds the batches as stored, from byte `position` of the file.
+
+    Of batches that were dropped unread there are no records and no sections, just their headers.
+    """
 
     file: str
     data: NDArray[np.uint8]
@@ -70,6 +84,21 @@ class RecordChunk:
     def stored_bytes(self) -> int:
         return int(self.batches["size_bytes"].sum())
 
+    @property
+    def stored_records(self) -> int:
+        """Records as the headers count them."""
+        return int(self.batches["records_count"].sum(dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some batches of a run, for one thread at a time. `is_last`: the run has no piece after it."""
+
+    run: BatchRun
+    batches: NDArray[np.void]
+    scratch: NDArray[np.uint8]
+    is_last: bool
+
 
 def read_record_chunks(
     directory: Path,
@@ -79,24 +108,80 @@ def read_record_chunks(
     limit_offset: int | None,
     seed: NDArray[np.uint64],
     before_read: Callable[[int], None],
+    drops: DropsBatches | None = None,
 ) -> Iterator[RecordChunk]:
     """All batches of the segment at `base_offset` that reach `start_offset` or above, control batches too.
 
-    `limit_offset` is the base offset of the segment after it. `before_read` is told how many bytes are to come, and may
-    wait. Raises DiskFormatError for damage, FileNotFoundError when the segment has gone.
+    `limit_offset` is the base offset of the segment after it. `before_read` is told how many bytes are to be handed
+    out, and may wait. `drops` is called by threads. Raises DiskFormatError for damage, FileNotFoundError when the
+    segment has gone.
     """
-    scratch = np.empty(CHUNK_BYTES + _SCRATCH_SLACK_BYTES, np.uint8)
+    buffers = BufferPool(RUN_BYTES)
+    scratches = BufferPool(CHUNK_BYTES + _SCRATCH_SLACK_BYTES)
+
+    def open_piece(piece: _Piece) -> tuple[_Piece, RecordChunk]:
+        verify_crcs(piece.run.data, piece.batches, data_position=piece.run.position, file=piece.run.file)
+        return piece, _open(piece, seed, drops)
+
     with SegmentReader(directory, base_offset) as segment:
         position = segment.position_for_offset(start_offset) if start_offset > base_offset else 0
-        for run in segment.runs(position, start_offset=start_offset, end_offset=_OFFSET_MAX, limit_offset=limit_offset):
-            batches = _without_codec_of_empty(run.batches)
-            log = LogBytes.of(run.data, batches, run.position, run.file, check_crcs=False)
-            first = 0
-            while first < len(batches):
-                sections = open_sections(log, batches[first:], max_bytes=CHUNK_BYTES, scratch=scratch)
-                first += len(sections.batches)
-                before_read(int(sections.batches["size_bytes"].sum()))
-                yield RecordChunk(run.file, run.data, run.position, sections, _index(sections, seed, run.file))
+        runs = segment.runs(
+            position,
+            start_offset=start_offset,
+            end_offset=_OFFSET_MAX,
+            limit_offset=limit_offset,
+            take_buffer=buffers.take,
+            check_crcs=False,
+        )
+        with closing(work_ahead(_cut(runs, scratches), open_piece, threads=spare_threads())) as opened:
+            for piece, chunk in opened:
+                before_read(chunk.stored_bytes)
+                yield chunk
+                taken = len(chunk.batches)
+                while taken < len(piece.batches):
+                    chunk = _open(replace(piece, batches=piece.batches[taken:]), seed, drops)
+                    before_read(chunk.stored_bytes)
+                    yield chunk
+                    taken += len(chunk.batches)
+                scratches.give(piece.scratch)
+                if piece.is_last:
+                    buffers.give(piece.run.data)
+
+
+def _cut(runs: Iterator[BatchRun], scratches: BufferPool) -> Iterator[_Piece]:
+    """Pieces of each run; by stored bytes, so they are the same ones whatever else is asked for."""
+    for run in runs:
+        batches = _without_codec_of_empty(run.batches)
+        is_compressed = (batches["attributes"] & COMPRESSION_MASK) != 0
+        weights = np.cumsum(batches["size_bytes"] * np.where(is_compressed, _UNFOLDING, 1))
+        first = 0
+        while first < len(batches):
+            done = int(weights[first - 1]) if first else 0
+            after = max(int(np.searchsorted(weights, done + _PIECE_WEIGHT, side="right")), first + 1)
+            yield _Piece(run, batches[first:after], scratches.take(0), after >= len(batches))
+            first = after
+
+
+def _open(piece: _Piece, seed: NDArray[np.uint64], drops: DropsBatches | None) -> RecordChunk:
+    """The first batches of the piece, as many as fit a chunk."""
+    run, batches = piece.run, piece.batches
+    log = LogBytes.of(run.data, batches, run.position, run.file, check_crcs=False)
+    is_read = np.ones(len(batches), np.bool_) if drops is None else ~drops(batches)
+    if is_read.all():
+        sections = open_sections(log, batches, max_bytes=CHUNK_BYTES, scratch=piece.scratch)
+        return RecordChunk(run.file, run.data, run.position, sections, _index(sections, seed, run.file))
+    rows = np.flatnonzero(is_read)
+    found = open_sections(log, batches[rows], max_bytes=CHUNK_BYTES, scratch=piece.scratch)
+    rows = rows[: len(found.batches)]
+    taken = len(batches) if len(rows) == np.count_nonzero(is_read) else int(rows[-1]) + 1
+    addresses, sizes = np.zeros(taken, np.int64), np.zeros(taken, np.int64)
+    addresses[rows], sizes[rows] = found.addresses, found.sizes
+    read = batches[:taken].copy()
+    read["records_count"][~is_read[:taken]] = 0
+    records = _index(Sections(read, addresses, sizes, found.owners), seed, run.file)
+    return RecordChunk(
+        run.file, run.data, run.position, Sections(batches[:taken], addresses, sizes, found.owners), records
+    )
 
 
 def _without_codec_of_empty(batches: NDArray[np.void]) -> NDArray[np.void]:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
 from pyspark_kafkalog.maintenance.cleaned_transactions import CleanedTransactions
-from pyspark_kafkalog.maintenance.offset_map import ALL_KEYS, OffsetMap, Shard
-from pyspark_kafkalog.maintenance.record_chunks import RecordChunk, read_record_chunks
+from pyspark_kafkalog.maintenance.offset_map import ALL_KEYS, LatestMarks, OffsetMap, Shard
+from pyspark_kafkalog.maintenance.record_chunks import DropsBatches, RecordChunk, read_record_chunks
 from pyspark_kafkalog.maintenance.throttle import Throttle
 from pyspark_kafkalog.record.header import CONTROL_MASK, DELETE_HORIZON_MASK
 from pyspark_kafkalog.storage.transaction_index import AbortedTxn
@@ -43,8 +43,10 @@ class LogPart:
     now_ms: int
     throttle: Throttle
 
-    def chunks(self, segment: ClosedSegment, start_offset: int = 0) -> Iterator[RecordChunk]:
-        """The segment's batches from the one that holds `start_offset` on."""
+    def chunks(
+        self, segment: ClosedSegment, start_offset: int = 0, *, drops: DropsBatches | None = None
+    ) -> Iterator[RecordChunk]:
+        """The segment's batches from the one that holds `start_offset` on; for `drops` see `read_record_chunks`."""
         after = bisect.bisect_right(self.segments, segment.base_offset, key=lambda each: each.base_offset)
         return read_record_chunks(
             self.directory,
@@ -53,6 +55,7 @@ class LogPart:
             limit_offset=self.segments[after].base_offset if after < len(self.segments) else self.end_offset,
             seed=self.seed,
             before_read=self.throttle.take,
+            drops=drops,
         )
 
 
@@ -69,12 +72,24 @@ class Survivors(Protocol):
     ) -> None:
         """Judge chunk number `chunk_number` of the segment."""
 
+    @property
+    def drops_batches(self) -> DropsBatches | None:
+        """What tells which batches hold nothing that stays, before they are read."""
+
 
 @dataclass(frozen=True, slots=True)
 class MapSurvivors:
-    """Judged by a map that has all keys."""
+    """Judged by a map that has all keys; `marks` are its own, of the dirty part."""
 
     offset_map: OffsetMap
+    marks: LatestMarks | None = None
+
+    @property
+    def drops_batches(self) -> DropsBatches | None:
+        marks = self.marks
+        if marks is None:
+            return None
+        return lambda batches: marks.unmarked(batches) & ((batches["attributes"] & CONTROL_MASK) == 0)
 
     def drop(
         self,
@@ -92,6 +107,10 @@ class NotedSurvivors:
     """What passes with maps of single shards have noted, by base offset and chunk: packed bits, 1 for what stays."""
 
     bits: dict[tuple[int, int], NDArray[np.uint8]] = field(default_factory=dict)
+
+    @property
+    def drops_batches(self) -> DropsBatches | None:
+        return None  # notes are by chunk, and chunks would be others
 
     def drop(
         self,
@@ -123,7 +142,7 @@ def find_survivors(part: LogPart, offset_map: OffsetMap) -> tuple[Survivors, int
     """
     left = build_map(part, offset_map, ALL_KEYS)
     if not left:
-        return MapSurvivors(offset_map), 1
+        return MapSurvivors(offset_map, offset_map.marks(part.first_dirty_offset)), 1
     noted = note_survivors(part, offset_map)
     shards = 1
     while left:
