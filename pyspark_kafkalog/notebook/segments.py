@@ -14,7 +14,7 @@ Sizes cost one listing of the directory; times some reads a segment.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 SegmentState = Literal["clean", "dirty", "closed", "active"]
 
-_NO_OFFSET_ABOVE: Final = (1 << 63) - 1
 _TIMESTAMP: Final = pa.timestamp("ms", "UTC")
 SEGMENTS_SCHEMA: Final = pa.schema(
     [
@@ -167,10 +166,11 @@ def is_compacted(log_dir: LogDir, topic: str) -> bool:
     return "compact" in policy
 
 
-def max_timestamp_ms(directory: Path, base_offset: int, size_bytes: int, *, is_active: bool) -> int:
+def max_timestamp_ms(directory: Path, segment: SegmentInfo) -> int:
     """The largest timestamp of a segment's batches, -1 without any. Raises DiskFormatError, FileNotFoundError."""
-    if not is_active:
-        return closed_largest_timestamp_ms(directory, StoredSegment(base_offset, size_bytes, 0))
+    base_offset = segment.base_offset
+    if segment.state != "active":
+        return closed_largest_timestamp_ms(directory, StoredSegment(base_offset, segment.size_bytes, 0))
     # The time index tells up to the batch of the last offset index entry; the headers after it tell the rest.
     largest_ms = NO_TIMESTAMP
     try:
@@ -179,24 +179,20 @@ def max_timestamp_ms(directory: Path, base_offset: int, size_bytes: int, *, is_a
             largest_ms = index.last_entry.timestamp_ms
     except (DiskFormatError, FileNotFoundError):
         pass
-    with SegmentReader(directory, base_offset) as segment:
-        position = segment.position_for_offset(_NO_OFFSET_ABOVE) if largest_ms != NO_TIMESTAMP else 0
-        return max([largest_ms, *_max_timestamps(segment, position, size_bytes)])
-
-
-def _max_timestamps(segment: SegmentReader, position: int, size_bytes: int) -> Iterable[int]:
-    for at, header in segment.headers(position):
-        if at >= size_bytes:
-            return
-        yield header.max_timestamp_ms
+    with SegmentReader(directory, base_offset) as reader:
+        position = reader.position_for_offset(segment.end_offset) if largest_ms != NO_TIMESTAMP else 0
+        for _, header in reader.headers(position):
+            largest_ms = max(largest_ms, header.max_timestamp_ms)
+            if header.next_offset >= segment.end_offset:
+                break  # what follows is not committed, or the torn tail of a broker that was killed
+    return largest_ms
 
 
 def with_times(directory: Path, segment: SegmentInfo) -> SegmentInfo:
     """`segment` with its times; without them where it is damaged or was taken meanwhile."""
     try:
         first_ms = _first_timestamp_ms(directory, segment.base_offset)
-        is_active = segment.state == "active"
-        largest_ms = max_timestamp_ms(directory, segment.base_offset, segment.size_bytes, is_active=is_active)
+        largest_ms = max_timestamp_ms(directory, segment)
     except (DiskFormatError, FileNotFoundError):
         return segment
     return replace(

@@ -144,17 +144,14 @@ def explain_timestamp(
     for segment in segments:
         if segment.end_offset <= start_offset or segment.base_offset >= end_offset:
             continue
-        is_active = segment is segments[-1]
-        largest_ms = max_timestamp_ms(found.directory, segment.base_offset, segment.size_bytes, is_active=is_active)
+        largest_ms = max_timestamp_ms(found.directory, segment)
         if largest_ms >= timestamp_ms:
             scan, record = _search(found.directory, segment, timestamp_ms, start_offset, end_offset)
-            if record is not None or is_active:
+            if record is not None:
                 break
         passed.append(segment)
     else:
         return _nothing(found, timestamp_ms, segments, passed)
-    if record is None:
-        return _nothing(found, timestamp_ms, segments, [*passed, segment])
     time_index = time_index_entries(found.directory, segment.base_offset)
     index = offset_index_entries(found.directory, segment.base_offset)
     return TimeSeek(
@@ -204,18 +201,15 @@ def _search(
     with SegmentReader(directory, segment.base_offset) as reader:
 
         def is_wanted(batch: SeenBatch) -> bool:
-            if batch.base_offset >= end_offset:
-                return True
-            if batch.max_timestamp_ms < timestamp_ms or batch.last_offset < start_offset:
-                return False
-            data = reader.batch_at(batch.position, reader.header_at(batch.position))
-            decoded = decode_batch(data, 0, file=reader.file, file_position=batch.position)
-            records.extend(
-                each
-                for each in decoded.records
-                if each.timestamp_ms >= timestamp_ms and start_offset <= each.offset < end_offset
-            )
-            return bool(records)
+            if batch.max_timestamp_ms >= timestamp_ms and batch.last_offset >= start_offset:
+                data = reader.batch_at(batch.position, reader.header_at(batch.position))
+                decoded = decode_batch(data, 0, file=reader.file, file_position=batch.position)
+                records.extend(
+                    each
+                    for each in decoded.records
+                    if each.timestamp_ms >= timestamp_ms and start_offset <= each.offset < end_offset
+                )
+            return bool(records) or batch.last_offset >= end_offset - 1
 
         position = max(reader.position_for_offset(start_offset), reader.position_for_timestamp(timestamp_ms))
         scan = scan_until(reader, position, is_wanted)

@@ -160,12 +160,13 @@ class LogReader:
         for position, header in segment.headers(first):
             if header.base_offset >= end_offset:
                 return None
-            if header.max_timestamp_ms < timestamp_ms or header.last_offset < start_offset:
-                continue
-            batch = decode_batch(segment.batch_at(position, header), 0, file=segment.file, file_position=position)
-            for record in batch.records:
-                if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset < end_offset:
-                    return TimestampAndOffset(record.timestamp_ms, record.offset, header.leader_epoch)
+            if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= start_offset:
+                batch = decode_batch(segment.batch_at(position, header), 0, file=segment.file, file_position=position)
+                for record in batch.records:
+                    if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset < end_offset:
+                        return TimestampAndOffset(record.timestamp_ms, record.offset, header.leader_epoch)
+            if header.next_offset >= end_offset:
+                return None  # what follows may be the torn tail of a broker that was killed
         return None
 
     def offset_of_max_timestamp(self, start_offset: int, end_offset: int) -> TimestampAndOffset | None:

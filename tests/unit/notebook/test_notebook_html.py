@@ -1,0 +1,134 @@
+"""What shows in notebooks: nothing hostile gets through, its size is bounded, it is made quickly."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from engine_fixtures import KAFKA_FIXTURES
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.metadata import own_root
+from pyspark_kafkalog.notebook.log_html import merged
+from pyspark_kafkalog.notebook.segments import SegmentInfo
+from pyspark_kafkalog.notebook.svg import escaped, heading, label, rect, size_text, table, view
+
+HOSTILE = "<script>alert('x')</script>\"&\x00\x1b[31m\u202e"
+VIEW_BYTES_MAX = 60_000
+
+
+def _parsed(html: str) -> Any:
+    """The view as XML, which it is well-formed as: every tag closed, every text escaped."""
+    return ElementTree.fromstring(html)
+
+
+def _views(log_dir: LogDir) -> list[str]:
+    views = [log_dir._repr_html_()]
+    for name in log_dir:
+        views.append(log_dir[name]._repr_html_())
+        for log in log_dir[name].logs:
+            views += [log._repr_html_(), log[1:3]._repr_html_()]
+    return views
+
+
+@pytest.mark.parametrize("root", sorted(KAFKA_FIXTURES.iterdir()), ids=lambda path: path.name)
+def test_view_of_a_broker_directory_fails(root: Path) -> None:
+    for html in _views(LogDir.open(root)):
+        _parsed(html)
+        assert len(html) < VIEW_BYTES_MAX
+
+
+def test_hostile_text_gets_through() -> None:
+    for html in (
+        heading(HOSTILE, HOSTILE),
+        table([HOSTILE], [[HOSTILE]]),
+        label(0, 0, HOSTILE),
+        rect(0, 0, 1, 1, "clean", HOSTILE),
+    ):
+        _parsed(html)
+        assert "<script" not in html
+        assert "\x00" not in html
+        assert "\u202e" not in html
+    assert escaped("a<b>&\"'") == "a&lt;b&gt;&amp;&quot;&#x27;"
+
+
+def test_hostile_keys_and_directory_names_get_through(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "<img src=x onerror=alert(1)>")
+    log_dir.append(
+        "t", pa.table({"key": [HOSTILE], "value": ["</svg></div><script>alert(1)</script>" * 50]}), partition=0
+    )
+    log_dir.refresh()
+    log = log_dir["t", 0]
+    for html in [*_views(log_dir), log.at(0)._repr_html_(), log.seek("2020-01-01")._repr_html_()]:
+        _parsed(html)
+        assert "<script" not in html
+        assert "<img" not in html
+        assert len(html) < VIEW_BYTES_MAX
+
+
+def test_directory_of_a_hostile_name_is_a_topic(tmp_path: Path) -> None:
+    root = tmp_path / "broker"
+    shutil.copytree(KAFKA_FIXTURES / "cars", root)
+    (root / "<b>x<b>-0").mkdir()
+    assert list(LogDir.open(root)) == ["cars"]
+
+
+def test_ten_thousand_partitions_take_long_or_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_root, "ensure_partition_directories", lambda *_: None)  # which takes half a minute
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.create_topic("wide", partitions=10_000)
+    for number in range(60):
+        log_dir.create_topic(f"t{number}", partitions=1)
+    for look in (
+        log_dir._repr_html_,
+        log_dir["wide"]._repr_html_,
+        lambda: LogDir.open(tmp_path / "root")["wide", 9999]._repr_html_(),
+    ):
+        began = time.perf_counter()
+        html = look()
+        assert time.perf_counter() - began < 1
+        assert len(html) < VIEW_BYTES_MAX
+        _parsed(html)
+    assert "and 21 topics more" in log_dir._repr_html_()
+    assert "and 9,976 partitions more" in log_dir["wide"]._repr_html_()
+
+
+def test_ten_thousand_broker_partitions_take_long(tmp_path: Path) -> None:
+    root = tmp_path / "broker"
+    root.mkdir()
+    for number in range(10_000):
+        (root / f"wide-{number}").mkdir()
+    log_dir = LogDir.open(root)
+    for look in (log_dir._repr_html_, log_dir["wide"]._repr_html_):
+        began = time.perf_counter()
+        assert len(look()) < VIEW_BYTES_MAX
+        assert time.perf_counter() - began < 1
+
+
+def test_many_segments_are_all_drawn() -> None:
+    segments = [
+        SegmentInfo(base_offset=n, end_offset=n + 1, size_bytes=10, state="clean" if n < 5000 else "dirty")
+        for n in range(10_000)
+    ]
+    drawn = merged(segments)
+    assert len(drawn) < 200
+    assert sum(each.size_bytes for each in drawn) == 100_000
+    assert (drawn[0].base_offset, drawn[-1].end_offset) == (0, 10_000)
+    assert {each.state for each in drawn} == {"clean", "dirty"}
+    assert merged(segments[:100]) == segments[:100]
+
+
+def test_sizes_read_wrong() -> None:
+    sizes = [0, 1023, 1024, 1536, 5 << 30, 3 << 50]
+    assert [size_text(each) for each in sizes] == ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 GiB", "3072.0 TiB"]
+
+
+def test_view_lacks_its_dark_style() -> None:
+    html = view("")
+    assert "prefers-color-scheme:dark" in html
+    assert "data-jp-theme-light=false" in html
