@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark_kafkalog.storage.names import TopicPartition
+
+#: Why a partition was skipped that another run is at work on.
+ANOTHER_RUN: Final = "another run has the partition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,4 @@ class PartitionReport:
 
 def left_to_another_run(where: TopicPartition, action: str) -> PartitionReport:
     """The report of a partition whose maintenance lock somebody else has."""
-    return PartitionReport(
-        topic=where.topic, partition=where.partition, action=action, skipped="another run has the partition"
-    )
+    return PartitionReport(topic=where.topic, partition=where.partition, action=action, skipped=ANOTHER_RUN)

@@ -8,12 +8,15 @@ cluster Spark tries a lost task again elsewhere, so calls are things that can be
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
+import queue
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import KafkalogError
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 0.25
+#: Ranks in the queue of calls.
+_FIRST, _IN_TURN, _LAST = range(3)
 
 T = TypeVar("T")
 
@@ -39,10 +44,11 @@ class Tasks(Protocol):
 
     slots: int
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Have `work`, which must be picklable, called somewhere, after what was submitted before.
+    def submit(self, work: Callable[[], T], *, first: bool = False) -> Future[T]:
+        """Have `work`, which must be picklable, called somewhere.
 
-        The future raises TaskFailedError where the call failed.
+        In the order of submission, but before what was submitted without `first`. The future raises TaskFailedError
+        where the call failed.
         """
 
     def as_completed(self, futures: Collection[Future[T]]) -> Iterator[Future[T]]:
@@ -58,43 +64,72 @@ class SparkTasks:
     def __init__(self, spark: SparkSession, *, slots: int | None = None, stop: threading.Event | None = None) -> None:
         self._context = spark.sparkContext
         self.slots = max(slots or self._context.defaultParallelism, 1)
-        self.stop = stop or threading.Event()
+        self._stop = stop or threading.Event()
         self._tag = f"kafkalog-{uuid.uuid4().hex}"
-        self._pool = ThreadPoolExecutor(self.slots, thread_name_prefix="kafkalog-task")
+        self._numbers = itertools.count()
+        self._waiting: queue.PriorityQueue[tuple[int, int, Callable[[], None]]] = queue.PriorityQueue()
+        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(self.slots)]
+        for thread in self._threads:
+            thread.start()
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        return self._pool.submit(self._run, work)
+    def submit(self, work: Callable[[], T], *, first: bool = False) -> Future[T]:
+        future: Future[T] = Future()
+
+        def call() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(self._run(work))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        self._waiting.put((_FIRST if first else _IN_TURN, next(self._numbers), call))
+        return future
 
     def as_completed(self, futures: Collection[Future[T]]) -> Iterator[Future[T]]:
-        pending = set(futures)
-        while pending:
-            done, pending = wait(pending, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
-            if self.stop.is_set():
-                self.cancel(pending)
-                raise StoppedError("told to end")
-            yield from done
-
-    def cancel(self, futures: Collection[Future[Any]]) -> None:
-        """Let none of these begin, and end what is running."""
+        done: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
         for future in futures:
-            future.cancel()
-        if self.is_alive:
-            self._context.cancelJobsWithTag(self._tag)
+            future.add_done_callback(done.put)
+        left = len(futures)
+        while left:
+            with contextlib.suppress(queue.Empty):
+                future = done.get(timeout=_LOOK_S)
+                left -= 1
+                yield future
+            if self._stop.is_set():
+                self._cancel(futures)
+                raise StoppedError("told to end")
 
     @property
     def is_alive(self) -> bool:
         """Whether the session can still be used."""
         try:
-            return self._context._jsc is not None and not self._context._jsc.sc().isStopped()
+            return not self._context._jsc.sc().isStopped()
         except Exception:  # py4j's errors for a JVM that is gone have no common base
             return False
 
     def close(self) -> None:
-        """Wait for what is under way, then let go of the threads; the session stays."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Wait for what is under way; the session stays."""
+        for _ in self._threads:
+            self._waiting.put((_LAST, next(self._numbers), _end_thread))
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            _, _, call = self._waiting.get()
+            if call is _end_thread:
+                return
+            call()
+
+    def _cancel(self, futures: Collection[Future[T]]) -> None:
+        """Let none of these begin, and end all that is running."""
+        for future in futures:
+            future.cancel()
+        if self.is_alive:
+            self._context.cancelJobsWithTag(self._tag)
 
     def _run(self, work: Callable[[], T]) -> T:
-        if self.stop.is_set():
+        if self._stop.is_set():
             raise StoppedError("told to end")
         self._context.addJobTag(self._tag)
         try:
@@ -104,6 +139,10 @@ class SparkTasks:
         if isinstance(outcome, _Failure):
             raise TaskFailedError(outcome.text)
         return outcome
+
+
+def _end_thread() -> None:
+    """Stands for the end of a thread in the queue of calls."""
 
 
 class _Failure:

@@ -1,11 +1,11 @@
 """`kafkalog delete-records`: delete the records of partitions below given offsets, as kafka-delete-records does.
 
-The file is Kafka's: {"partitions": [{"topic": "orders", "partition": 0, "offset": 100}], "version": 1}; offset -1 stands
-for the high watermark. The log starts of all partitions move there in one commit; whole segments below go with the next
+The file is Kafka's: {"partitions": [{"topic": "orders", "partition": 0, "offset": 100}], "version": 1}; offset -1: the
+high watermark. The log starts of all partitions move there in one commit; whole segments below go with the next
 `kafkalog retention`. That commit is all there is to do, so no Spark session is started, with spark-submit neither.
 
-Exit status: 0 all done; 1 a partition was refused, or nothing could be done; 2 wrong options. With --output json there is
-a line a partition, as of the other maintenance jobs.
+Exit status: 0 all done; 1 a partition was refused, or nothing could be done; 2 wrong options. With --output json there
+is a line a partition, as of the other maintenance jobs.
 
 examples:
   kafkalog delete-records --path /data/log --offset-json-file offsets.json

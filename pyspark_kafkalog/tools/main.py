@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "console-consumer": ("console_consumer", "print the records of topics as they come"),
         "console-producer": ("console_producer", "write lines of text to a topic"),
         "get-offsets": ("get_offsets", "print offsets of partitions, at their ends or at a time"),
+        "perf-test": ("perf_test", "measure writing and reading, with percentiles"),
         "transactions": ("transactions", "look at transactions and producers, abort what was left open"),
     },
     "groups": {
@@ -28,8 +29,11 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "maintenance": {
         "adopt": ("adopt", "make a Kafka broker's log directory ours, in place"),
+        "export": ("export", "make partitions ready for a Kafka broker to mount, or copy them"),
         "delete-records": ("delete_records", "delete the records of partitions below given offsets"),
+        "log-cleaner": ("log_cleaner", "clean compacted topics: the last record of each key stays"),
         "merge-segments": ("merge_segments", "join small closed segments into full ones"),
+        "report": ("report", "make one HTML page that tells all of a log directory"),
         "retention": ("retention", "drop old segments by time and size, as topics' configurations say"),
     },
     "inside files": {
@@ -40,9 +44,14 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "metadata-quorum": ("metadata_quorum", "tell the state of the metadata log"),
         "metrics": ("metrics", "serve metrics under Kafka's names, for Prometheus"),
     },
+    "your shell": {
+        "completion": ("completion", "print what makes bash, zsh or fish complete kafkalog's lines"),
+    },
 }
 _MODULES: Final = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
 _EXAMPLES: Final = "\nexamples:\n"
+#: Set by a shell that asks how a line could go on (tools/completion.py).
+_COMPLETING: Final = "_ARGCOMPLETE"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,6 +65,10 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: sys.argv). Returns the exit code."""
+    if _COMPLETING in os.environ:
+        from pyspark_kafkalog.tools.completion import complete
+
+        complete(_top_level_parser(), command_parser)
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] not in _MODULES:
         return _top_level(arguments)
@@ -110,6 +123,15 @@ def _give_up_stdout() -> None:
 
 
 def _top_level(arguments: Sequence[str]) -> int:
+    parser = _top_level_parser()
+    if not arguments:
+        parser.print_usage(sys.stderr)
+        return 1
+    parser.parse_args(arguments)
+    return 0
+
+
+def _top_level_parser() -> _Parser:
     lines = []
     for group, commands in COMMANDS.items():
         lines += ["", f"{group}:"] if commands else []
@@ -122,11 +144,7 @@ def _top_level(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", metavar="COMMAND", choices=tuple(_MODULES), help=argparse.SUPPRESS)
-    if not arguments:
-        parser.print_usage(sys.stderr)
-        return 1
-    parser.parse_args(arguments)
-    return 0
+    return parser
 
 
 if __name__ == "__main__":

@@ -56,12 +56,13 @@ def run_job(
     job: Job,
     *,
     interval_s: Callable[[BrokerConfig], float],
+    slots: Callable[[BrokerConfig, int], int] | None = None,
     sinks: Sequence[ReportSink] = (),
 ) -> int:
     """Do the job as the options say; returns the exit status.
 
     Reports go to standard output as lines of JSON, to a progress bar, and to `sinks`. `interval_s` is the pause between
-    rounds of a loop where the options do not give it.
+    rounds of a loop where the options do not give it, `slots` the tasks at once, given the session's cores.
     """
     _check(options)
     from pyspark_kafkalog.maintenance.job_runner import SOME_FAILED, Round, run_loop, run_round
@@ -77,7 +78,10 @@ def run_job(
         pause_s = interval_s(log_dir.own_root().broker_config())
     job.choose(this_round)  # mistakes in options are told before a session is started
     with stop_signal() as stop, job_session(f"kafkalog {job.action}") as spark:
-        tasks = SparkTasks(spark, slots=options.tasks, stop=stop)
+        at_once = options.tasks
+        if at_once is None and slots is not None:
+            at_once = slots(log_dir.own_root().broker_config(), spark.sparkContext.defaultParallelism)
+        tasks = SparkTasks(spark, slots=at_once, stop=stop)
         all_sinks: tuple[ReportSink, ...] = (JsonLines(), ProgressBar(), *sinks)
         try:
             if not options.loop:

@@ -1,0 +1,172 @@
+"""The log cleaner as a job: the filthiest partitions first, as many at a time as there are tasks.
+
+1. Tasks look at all partitions of compacted topics, a chunk each. Where there is nothing to do they see to what earlier
+   runs left and report; of the others they say how dirty they are.
+2. Those are cleaned, the filthiest first: small ones whole, a task each; large ones one after the other with shards of
+   keys and groups of segments as tasks (spread_cleaning.py), so that the last one does not keep a single core busy.
+
+What is set for a whole broker holds for all tasks together: each has its part of log.cleaner.dedupe.buffer.size, as
+Kafka's threads have, and of log.cleaner.io.max.bytes.per.second. A partition whose cleaning fails is marked uncleanable
+and the others go on. Source of the rules: LogCleaner and LogCleanerManager in org.apache.kafka.storage.internals.log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.cleaner_record import CleanerRecord
+from pyspark_kafkalog.maintenance.cleaning import ACTION, judge, look_at
+from pyspark_kafkalog.maintenance.job_runner import Round, failed
+from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.tasks import TaskFailedError, Tasks
+from pyspark_kafkalog.maintenance.throttle import Throttle
+from pyspark_kafkalog.storage.broker_config import BrokerConfig
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+
+_LOG: Final = logging.getLogger(__name__)
+
+#: Partitions that one task looks at.
+_PARTITIONS_A_LOOK: Final = 128
+#: Kafka wants more than 1 MiB of the buffer for each thread.
+_BUFFER_BYTES_MIN: Final = 2 << 20
+#: The largest map that Kafka makes for a thread.
+_BUFFER_BYTES_MAX: Final = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLimits:
+    """What each task may use."""
+
+    buffer_bytes: int
+    bytes_per_second: float
+
+    @classmethod
+    def of(cls, config: BrokerConfig, slots: int) -> TaskLimits:
+        """The limits of a broker divided over `slots` tasks at once."""
+        return cls(
+            buffer_bytes=min(config.log_cleaner_dedupe_buffer_size // slots, _BUFFER_BYTES_MAX),
+            bytes_per_second=config.log_cleaner_io_max_bytes_per_second / slots,
+        )
+
+
+def cleaner_slots(config: BrokerConfig, cores: int) -> int:
+    """How many tasks clean at once: log.cleaner.threads if it is set, else all cores that the buffer is enough for."""
+    if "log.cleaner.threads" in config.properties:
+        return max(config.log_cleaner_threads, 1)
+    return max(min(cores, config.log_cleaner_dedupe_buffer_size // _BUFFER_BYTES_MIN), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyPartition:
+    """A partition that is due. `read_bytes` is what its cleaning reads at least once; `offsets` how many are dirty."""
+
+    topic_partition: TopicPartition
+    dirty_ratio: float
+    read_bytes: int
+    offsets: int
+
+
+class CleanerJob:
+    """Cleans what is due of all compacted topics, or of the round's."""
+
+    action = ACTION
+
+    def choose(self, this_round: Round) -> Sequence[TopicPartition]:
+        root = this_round.open().own_root()
+        config = root.broker_config()
+        if not config.log_cleaner_enable or not config.log_cleaner_threads:
+            _LOG.warning("nothing is cleaned: log.cleaner.enable is false, or log.cleaner.threads 0")
+            return []
+        names = root.topics() if this_round.topics is None else this_round.topics
+        asked = this_round.topics or ()
+        return root.partitions([name for name in names if name in asked or root.log_config(name).compact])
+
+    def run(self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+        record = CleanerRecord(this_round)
+        limits = TaskLimits.of(this_round.open().own_root().broker_config(), tasks.slots)
+        dirty: list[DirtyPartition] = []
+        for found in _look_at_all(tasks, this_round, partitions, limits):
+            if isinstance(found, DirtyPartition):
+                dirty.append(found)
+            else:
+                yield record.took(found)
+        dirty.sort(key=lambda each: (-each.dirty_ratio, each.topic_partition))
+        for report in _clean_all(tasks, this_round, dirty, limits):
+            yield record.took(report)
+        record.close()
+
+
+def _look_at_all(
+    tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition], limits: TaskLimits
+) -> Iterator[PartitionReport | DirtyPartition]:
+    size = min(_PARTITIONS_A_LOOK, max(-(-len(partitions) // tasks.slots), 1))
+    chunks = [tuple(partitions[at : at + size]) for at in range(0, len(partitions), size)]
+    futures = {tasks.submit(partial(_look, this_round, chunk, limits)): chunk for chunk in chunks}
+    for future in tasks.as_completed(futures):
+        try:
+            yield from future.result()
+        except TaskFailedError as error:
+            for where in futures[future]:
+                yield failed(where, ACTION, error)
+
+
+def _look(
+    this_round: Round, partitions: Sequence[TopicPartition], limits: TaskLimits
+) -> list[PartitionReport | DirtyPartition]:
+    """Runs in a task."""
+    log_dir = this_round.open()
+    root = log_dir.own_root()
+    now_ms = root.clock() if this_round.now_ms is None else this_round.now_ms
+    checkpoint = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
+    results: list[PartitionReport | DirtyPartition] = []
+    for where in partitions:
+        try:
+            found = look_at(root, where, checkpoint.get(where), now_ms)
+        except (KafkalogError, OSError) as error:
+            results.append(failed(where, ACTION, error))
+            continue
+        report = judge(PartitionReport(topic=where.topic, partition=where.partition, action=ACTION), found)
+        if report.skipped is None and not this_round.dry_run:
+            plan = found.plan
+            read_bytes = sum(each.size_bytes for each in plan.segments)
+            offsets = plan.first_uncleanable_offset - plan.first_dirty_offset
+            results.append(DirtyPartition(where, plan.dirty_ratio, read_bytes, offsets))
+        elif this_round.dry_run:
+            results.append(report)
+        else:
+            results.append(_clean_whole(this_round, where, limits))  # it has nothing to do but to tidy up
+    return results
+
+
+def _clean_all(
+    tasks: Tasks, this_round: Round, dirty: Sequence[DirtyPartition], limits: TaskLimits
+) -> Iterator[PartitionReport]:
+    futures: dict[Future[PartitionReport], TopicPartition] = {
+        tasks.submit(partial(_clean_whole, this_round, each.topic_partition, limits)): each.topic_partition
+        for each in dirty
+    }
+    for future in tasks.as_completed(futures):
+        try:
+            yield future.result()
+        except TaskFailedError as error:
+            yield failed(futures[future], ACTION, error)
+
+
+def _clean_whole(this_round: Round, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
+    """Runs in a task."""
+    return clean_partition(
+        this_round.open(),
+        where.topic,
+        where.partition,
+        now_ms=this_round.now_ms,
+        dedupe_buffer_bytes=limits.buffer_bytes,
+        throttle=Throttle(limits.bytes_per_second),
+    )

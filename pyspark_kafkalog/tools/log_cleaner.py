@@ -1,0 +1,40 @@
+"""`kafkalog log-cleaner`: clean compacted topics: of each key the last record stays, by Kafka's rules.
+
+The filthiest partitions come first. log.cleaner.threads is how many tasks work at once (if it is not set: all cores);
+they share log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second. A partition whose cleaning fails is
+marked uncleanable (kafkalog metrics tells), the others go on, the next run tries again. One JSON line a partition of
+a compacted topic on standard output, as it is done; "skipped" says why it was not cleaned. Safe to run beside readers
+and writers, twice at once (a partition that another run has is left to it), and to kill at any time.
+
+Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
+options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is
+log.cleaner.backoff.ms by default.
+
+examples:
+  kafkalog log-cleaner --path /data/log
+  kafkalog log-cleaner --path /data/log --topic users --dry-run | jq .dirtyPercent
+  kafkalog log-cleaner --path /data/log --loop
+  spark-submit jobs/log_cleaner.py --path /data/log
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pyspark_kafkalog.tools import maintenance
+
+USAGE_EXIT_CODE = maintenance.USAGE_EXIT_CODE
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that all maintenance jobs have."""
+    maintenance.add_job_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the job; returns its exit status."""
+    from pyspark_kafkalog.maintenance.cleaner_job import CleanerJob, cleaner_slots
+
+    return maintenance.run_job(
+        options, CleanerJob(), interval_s=lambda config: config.log_cleaner_backoff_ms / 1000, slots=cleaner_slots
+    )
