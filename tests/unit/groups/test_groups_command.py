@@ -1,0 +1,229 @@
+"""`kafkalog consumer-groups`: what it prints and changes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from kafkalog_command import Command
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.tools.command import UsageError
+from pyspark_kafkalog.tools.group_resets import parse_datetime_ms, parse_duration_ms
+
+EMPTY = "\nConsumer group 'g' has no active members.\n"
+DRY = "WARN: No action will be performed as the --execute option is missing.\n"
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> LogDir:
+    """orders with 60 and 30 records; groups g and h."""
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "3"})
+    log_dir.create_topic("orders", partitions=2)
+    for partition, count in ((0, 60), (1, 30)):
+        values = pa.table(
+            {"value": ["v"] * count, "timestamp": pa.array(range(1000, 1000 + count), pa.timestamp("ms"))}
+        )
+        log_dir.append("orders", values, partition=partition)
+    log_dir.group("g").commit({("orders", 0): 12, ("orders", 1): 30}, "said")
+    log_dir.group("h").commit({("orders", 0): 1})
+    return log_dir
+
+
+@pytest.fixture
+def command(log_dir: LogDir, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command("consumer-groups", log_dir.path, capsys)
+
+
+def offsets(log_dir: LogDir, group: str) -> dict[str, int]:
+    log_dir.refresh()
+    return {str(each): committed.offset for each, committed in log_dir.group(group).fetch().items()}
+
+
+def test_the_list(command: Command) -> None:
+    assert command("--list") == "g\nh\n"
+    assert command("--list", "--state") == (
+        f"{'GROUP':<25} {'STATE':<20}\n{'g':<25} {'Empty':<20}\n{'h':<25} {'Empty':<20}\n"
+    )
+    assert command("--list", "--type", "--state", "empty,stable").splitlines()[1].split() == ["g", "Classic", "Empty"]
+    assert command("--list", "--state", "Stable").splitlines()[1:] == []
+    assert command.json("--list")[0] == {"group": "g", "type": "Classic", "state": "Empty"}
+    assert "Valid states are: " in command.fails("--list", "--state", "asleep")
+    assert "Valid types are: Classic, Consumer" in command.fails("--list", "--type", "share")
+
+
+def test_a_description(command: Command) -> None:
+    code, out, err = command.try_to("--describe", "--group", "g")
+    assert (code, err) == (0, EMPTY)
+    assert out == (
+        "\nGROUP           TOPIC           PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             CONSUMER-ID     "
+        "HOST            CLIENT-ID"
+        "\ng               orders          0          12              60              48              -               "
+        "-               -"
+        "\ng               orders          1          30              30              0               -               "
+        "-               -\n"
+    )
+    _, verbose, _ = command.try_to("--describe", "--group", "g", "--offsets", "--verbose")
+    assert verbose.splitlines()[1].split()[3] == "LEADER-EPOCH"
+    first = command.json("--describe", "--all-groups")[0]
+    assert (first["group"], first["lag"], first["metadata"], first["consumerId"]) == ("g", 48, "said", None)
+
+
+def test_members_and_state(command: Command) -> None:
+    code, out, err = command.try_to("--describe", "--group", "g", "--members")
+    assert (code, out.split(), err) == (0, ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"], EMPTY)
+    _, out, _ = command.try_to("--describe", "--group", "g", "--state", "--verbose")
+    header, line = out.splitlines()[1:]
+    assert header.split()[-3:] == ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH", "#MEMBERS"]
+    assert line.split()[-4:] == ["Empty", "-", "-", "0"]
+    (state,) = command.json("--describe", "--group", "g", "--state")
+    assert (state["state"], state["coordinator"], state["members"]) == ("Empty", 1, 0)
+    assert command.json("--describe", "--group", "g", "--members") == []
+
+
+def test_a_reset(command: Command, log_dir: LogDir) -> None:
+    row = f"\n{'g':<30} {'orders':<30} {'0':<10} {'20':<15}"
+    header = f"\n{'GROUP':<30} {'TOPIC':<30} {'PARTITION':<10} {'NEW-OFFSET':<15}"
+    to_20 = ("--reset-offsets", "--group", "g", "--topic", "orders:0", "--to-offset", "20")
+    assert command(*to_20, "--dry-run") == f"{header}{row}\n"
+    assert command.try_to(*to_20) == (0, f"{header}{row}\n", DRY)
+    assert offsets(log_dir, "g") == {"orders-0": 12, "orders-1": 30}
+    assert command(*to_20, "--execute") == f"{header}{row}\n"
+    assert offsets(log_dir, "g") == {"orders-0": 20, "orders-1": 30}
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (("--to-earliest",), [0, 0]),
+        (("--to-latest",), [60, 30]),
+        (("--to-current",), [12, 30]),
+        (("--shift-by", "-5"), [7, 25]),
+        (("--to-datetime", "1970-01-01T00:00:01.009"), [9, 9]),
+        (("--by-duration", "PT1H"), [60, 30]),
+    ],
+)
+def test_targets_of_resets(command: Command, target: tuple[str, ...], expected: list[int]) -> None:
+    _, out, _ = command.try_to(
+        "--reset-offsets", "--group", "g", "--all-topics", *target, "--dry-run", "--output", "json"
+    )
+    assert [line.split('"newOffset": ')[1].split(",")[0] for line in out.splitlines()] == [str(n) for n in expected]
+
+
+def test_what_was_exported_cannot_be_read_back(command: Command, log_dir: LogDir, tmp_path: Path) -> None:
+    scope = ("--reset-offsets", "--group", "g", "--all-topics")
+    exported = command(*scope, "--to-current", "--export", "--dry-run")
+    assert exported == "orders,0,12\norders,1,30\n\n"
+    both = command("--reset-offsets", "--all-groups", "--all-topics", "--to-current", "--export", "--dry-run")
+    assert both == "g,orders,0,12\ng,orders,1,30\nh,orders,0,1\n\n"
+    file = tmp_path / "offsets.csv"
+    file.write_text(exported)
+    command(*scope, "--to-earliest", "--execute")
+    assert offsets(log_dir, "g") == {"orders-0": 0, "orders-1": 0}
+    command("--reset-offsets", "--group", "g", "--from-file", str(file), "--execute")
+    assert offsets(log_dir, "g") == {"orders-0": 12, "orders-1": 30}
+    file.write_text('g,"orders",0,3\nh,orders,0,4\n')
+    command("--reset-offsets", "--group", "g", "--group", "h", "--from-file", str(file), "--execute")
+    assert (offsets(log_dir, "g")["orders-0"], offsets(log_dir, "h")["orders-0"]) == (3, 4)
+    code, out, _ = command.try_to("--reset-offsets", "--group", "i", "--from-file", str(file), "--execute")
+    assert (code, "No reset plan for group i found" in out) == (1, True)
+    for bad in ("orders,0\n", "orders,0,x\n", "orders,-1,3\n", "orders,,\n", "a,b,c,d,e\n"):
+        file.write_text(bad)
+        assert "line 1" in command.fails("--reset-offsets", "--group", "g", "--from-file", str(file), "--execute")
+
+
+def test_long_and_strange_names_in_csv_are_not_quoted(command: Command, log_dir: LogDir) -> None:
+    log_dir.group('a "name", long').commit({("orders", 0): 1})
+    log_dir.create_topic("t" * 25, partitions=1)
+    log_dir.group("h").commit({("t" * 25, 0): 0})
+    exported = command("--reset-offsets", "--all-groups", "--all-topics", "--to-current", "--export", "--dry-run")
+    assert '"a ""name"", long",orders,0,1\n' in exported
+    assert f'h,"{"t" * 25}",0,0\n' in exported
+
+
+def test_deleting(command: Command, log_dir: LogDir) -> None:
+    assert command("--delete-offsets", "--group", "g", "--topic", "orders:0") == (
+        "Request succeeded for deleting offsets from group g.\n"
+        f"\n{'TOPIC':<15} {'PARTITION':<10} {'STATUS':<15}\n{'orders':<15} {'0':<10} {'Successful':<15}\n"
+    )
+    assert offsets(log_dir, "g") == {"orders-1": 30}
+    code, out, _ = command.try_to("--delete-offsets", "--group", "g", "--topic", "clicks", "--topic", "orders")
+    assert code == 1
+    assert "\nclicks          -          Error: " in out
+    assert offsets(log_dir, "g") == {}
+    code, out, _ = command.try_to("--delete", "--group", "h", "--group", "nobody")
+    assert (code, "* Group 'nobody' could not be deleted" in out, "successfully: 'h'" in out) == (1, True, True)
+    log_dir.group("h").commit({("orders", 0): 1})
+    assert command("--delete", "--all-groups") == "Deletion of requested consumer groups ('h') was successful.\n"
+    assert command("--list") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--describe",), "needs --group or --all-groups"),
+        (("--describe", "--group", "nobody"), "no consumer group 'nobody'"),
+        (("--describe", "--group", "g", "--members", "--state"), "at most one"),
+        (("--describe", "--group", "g", "--state", "Empty"), "does not take a value"),
+        (("--list", "--group", "g"), "can't be used with --list"),
+        (("--list", "--execute"), "--execute can't be used with --list"),
+        (("--describe", "--group", "g", "--topic", "orders"), "--topic can't be used with --describe"),
+        (("--delete", "--group", "g", "--all-groups"), "can't be used with --all-groups"),
+        (("--delete-offsets", "--group", "g"), "needs one --group and --topic"),
+        (("--reset-offsets", "--group", "g", "--to-latest", "--dry-run"), "scopes"),
+        (("--reset-offsets", "--group", "g", "--all-topics", "--dry-run"), "--to-earliest, --to-latest"),
+        (("--reset-offsets", "--group", "g", "--all-topics", "--to-latest", "--to-earliest"), "not allowed with"),
+        (("--reset-offsets", "--group", "g", "--all-topics", "--to-latest", "--dry-run", "--execute"), "only accepts"),
+        (("--reset-offsets", "--group", "g", "--topic", "orders:x", "--to-latest", "--dry-run"), "Invalid partition"),
+        (("--reset-offsets", "--group", "g", "--topic", "orders:2", "--to-latest", "--dry-run"), "orders"),
+        (("--reset-offsets", "--group", "g", "--topic", "clicks", "--to-latest", "--dry-run"), "no topic 'clicks'"),
+        (("--reset-offsets", "--group", "g", "--from-file", "/nowhere/x.csv", "--dry-run"), "/nowhere/x.csv"),
+        (("--reset-offsets", "--group", "", "--all-topics", "--to-latest", "--dry-run"), "cannot be empty"),
+        ((), "one of the arguments"),
+    ],
+)
+def test_what_makes_no_sense(command: Command, arguments: tuple[str, ...], said: str) -> None:
+    assert said in command.fails(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "timestamp_ms"),
+    [
+        ("1970-01-01T00:00:01.500", 1500),
+        ("1970-01-01T00:00:01.500Z", 1500),
+        ("1970-01-01T02:00:00.000+02", 0),
+        ("1970-01-01T02:00:00.000+02:00", 0),
+        ("1969-12-31T18:30:00.001-05:30", 1),
+        ("2026-01-31T13:45:00.000", 1769867100000),
+    ],
+)
+def test_times(text: str, timestamp_ms: int) -> None:
+    assert parse_datetime_ms(text) == timestamp_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("P1D", 86_400_000),
+        ("PT2H30M", 9_000_000),
+        ("P1DT12H", 129_600_000),
+        ("PT1.5S", 1500),
+        ("-PT1S", -1000),
+        ("pt-5m", -300_000),
+        ("PT0S", 0),
+    ],
+)
+def test_durations(text: str, expected_ms: int) -> None:
+    assert parse_duration_ms(text) == expected_ms
+
+
+@pytest.mark.parametrize(
+    "text", ["", "P", "PT", "1H", "P1Y", "PT1", "P1DT", "PT.S", "PTS", "P" + "9" * 30 + "D", "2026-01-31", "PT1H1H"]
+)
+def test_no_times_and_durations(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_duration_ms(text)
+    with pytest.raises(UsageError):
+        parse_datetime_ms(text or "2026-01-31T25:00:00.000")

@@ -1,0 +1,277 @@
+"""A group's offsets: committed whole, seen as committed, reset, deleted, expired; beside writers and a cleaner."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from metadata_roots import Clock
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.groups.expiry import expire_offsets
+from pyspark_kafkalog.groups.group import Group
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata, group_partition
+from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToOffsets, ToTimestamp
+from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.delete_records import delete_records
+from pyspark_kafkalog.storage.log_reader import LogReader
+from pyspark_kafkalog.storage.names import TopicPartition
+
+NOW_MS = 1_700_000_000_000
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(NOW_MS)
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path, clock: Clock) -> LogDir:
+    """Topic orders with 60 and 30 records, one a second, the newest now; __consumer_offsets is to get 5 partitions."""
+    log_dir = LogDir.create(tmp_path / "log", clock=clock)
+    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "5"})
+    log_dir.create_topic("orders", partitions=2)
+    for partition, count in ((0, 60), (1, 30)):
+        times = pa.array([NOW_MS - 1000 * (count - 1 - n) for n in range(count)], pa.timestamp("ms"))
+        log_dir.append("orders", pa.table({"value": ["v"] * count, "timestamp": times}), partition=partition)
+    return log_dir
+
+
+@pytest.fixture
+def group(log_dir: LogDir) -> Group:
+    return log_dir.group("g")
+
+
+def offsets_of(group: Group) -> dict[TopicPartition, int]:
+    return {each: committed.offset for each, committed in group.fetch().items()}
+
+
+def test_a_commit_is_lost_or_changed(log_dir: LogDir, group: Group) -> None:
+    group.commit({("orders", 0): 12, P1: OffsetAndMetadata(offset=7, leader_epoch=2, metadata="own")}, "said")
+    topic_id = log_dir.topic("orders").topic_id
+    expected = {
+        P0: OffsetAndMetadata(offset=12, metadata="said", commit_timestamp_ms=NOW_MS, topic_id=topic_id),
+        P1: OffsetAndMetadata(offset=7, leader_epoch=2, metadata="own", commit_timestamp_ms=NOW_MS, topic_id=topic_id),
+    }
+    assert group.fetch() == LogDir.open(log_dir.path).group("g").fetch() == expected
+    assert list(group.fetch()) == [P0, P1]
+    assert group.fetch(["clicks"]) == {}
+    assert [(each.topic_partition, each.lag) for each in group.lag()] == [(P0, 48), (P1, 23)]
+    assert log_dir.groups() == ("g",)
+
+
+def test_the_topic_is_there_before_it_is_needed_or_not_as_kafka_makes_it(log_dir: LogDir, group: Group) -> None:
+    assert group.fetch() == {}
+    assert not group.exists()
+    assert OFFSETS_TOPIC not in log_dir.topics()
+    group.commit({})
+    assert OFFSETS_TOPIC not in log_dir.topics()
+    group.commit({P0: 1})
+    topic = log_dir.topic(OFFSETS_TOPIC)
+    assert dict(topic.configs) == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    }
+    assert len(topic.partitions) == 5
+    ends = [each.high_watermark for each in topic.partitions]
+    assert ends == [1 if number == group_partition("g", 5) else 0 for number in range(5)]
+
+
+def test_a_commit_of_many_partitions_is_more_than_one_commit(log_dir: LogDir, group: Group) -> None:
+    log_dir.create_topic("wide", partitions=3000)
+    group.commit({P0: 0})
+    before = log_dir.version
+    group.commit({("wide", number): 0 for number in range(3000)}, metadata="m" * 100)
+    entries = list(log_dir.history(topic=OFFSETS_TOPIC, limit=1))
+    assert [each.records for each in entries[0].partitions] == [3000]
+    assert log_dir.version is not None
+    assert before is not None
+    assert log_dir.version - before < 10
+    assert len(LogDir.open(log_dir.path).group("g").fetch(["wide"])) == 3000
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_codec_is_not_taken(log_dir: LogDir, group: Group, codec: int) -> None:
+    log_dir.alter_broker_configs(add={"offsets.topic.compression.codec": str(codec)})
+    group.commit({P0: 3, P1: 4}, "m" * 1000)
+    partition = log_dir.partition(OFFSETS_TOPIC, group_partition("g", 5))
+    log = (partition.directory / f"{0:020d}.log").read_bytes()
+    assert log[22] & 7 == codec
+    assert offsets_of(group) == {P0: 3, P1: 4}
+
+
+def test_the_topics_own_settings_do_not_count(log_dir: LogDir, group: Group) -> None:
+    group.commit({P0: 1})
+    log_dir.alter_topic(OFFSETS_TOPIC, add={"message.timestamp.type": "LogAppendTime", "compression.type": "zstd"})
+    group.commit({P0: 2})
+    records = log_dir.read(OFFSETS_TOPIC, partition=group_partition("g", 5))
+    assert records["timestampType"].to_pylist() == [0, 1]
+    assert offsets_of(group) == {P0: 2}
+
+
+def test_what_cannot_be_committed(log_dir: LogDir, group: Group) -> None:
+    for offsets, error in [
+        ({("clicks", 0): 1}, UnknownTopicError),
+        ({("orders", 2): 1}, UnknownTopicError),
+        ({("orders", -1): 1}, UnknownTopicError),
+        ({P0: 1, P1: -1}, InvalidGroupError),
+        ({P0: 2**63}, InvalidGroupError),
+        ({P0: OffsetAndMetadata(offset=1, metadata="m" * 4097)}, InvalidGroupError),
+    ]:
+        with pytest.raises(error):
+            group.commit(offsets)
+    with pytest.raises(InvalidGroupError):
+        log_dir.group("")
+    assert OFFSETS_TOPIC not in log_dir.topics()
+
+
+def test_offsets_of_a_topic_that_was_made_anew(log_dir: LogDir, group: Group) -> None:
+    log_dir.create_topic("clicks", partitions=1)
+    group.commit({P0: 12, ("clicks", 0): 0})
+    log_dir.delete_topic("orders")
+    log_dir.create_topic("orders", partitions=2)
+    assert offsets_of(group) == {TopicPartition("clicks", 0): 0}
+    group.commit({P0: 0})
+    assert offsets_of(group)[P0] == 0
+
+
+def test_a_second_look_reads_the_log_from_its_start(
+    log_dir: LogDir, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = []
+    read = LogReader.read
+
+    def noting(self: LogReader, start_offset: int, end_offset: int, **options: object) -> object:
+        starts.append((start_offset, end_offset))
+        return read(self, start_offset, end_offset, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LogReader, "read", noting)
+    group.commit({P0: 1, P1: 1})
+    group.fetch()
+    group.fetch()
+    log_dir.group("g").commit({P0: 2})
+    assert offsets_of(log_dir.group("g")) == {P0: 2, P1: 1}
+    assert starts == [(0, 2), (2, 3)]
+
+
+def test_another_writers_commit_is_not_seen(log_dir: LogDir, group: Group) -> None:
+    group.commit({P0: 1})
+    assert offsets_of(group) == {P0: 1}
+    LogDir.open(log_dir.path).group("g").commit({P0: 2})
+    assert offsets_of(group) == {P0: 1}  # as of the last refresh
+    log_dir.refresh()
+    assert offsets_of(group) == {P0: 2}
+
+
+def test_groups_are_mixed_up(log_dir: LogDir) -> None:
+    names = [f"group {number}" for number in range(20)] + ["ключ", "a\0b"]
+    for number, name in enumerate(names):
+        log_dir.group(name).commit({P0: number})
+    again = LogDir.open(log_dir.path)
+    assert again.groups() == tuple(sorted(names))
+    assert [offsets_of(again.group(name)) for name in names] == [{P0: number} for number in range(len(names))]
+
+
+def test_a_reset_goes_elsewhere(log_dir: LogDir, group: Group) -> None:
+    delete_records(log_dir, {P0: 5})
+    log_dir.refresh()
+    group.commit({P0: 12}, "kept for now")
+    told: list[str] = []
+    for target, partitions, expected in [
+        (ToEarliest(), [P0, P1], {P0: 5, P1: 0}),
+        (ToLatest(), [("orders", 0)], {P0: 60}),
+        (ToCurrent(), [P0, P1], {P0: 12, P1: 30}),
+        (ToOffset(20), None, {P0: 20}),
+        (ToOffset(3), None, {P0: 5}),
+        (ToOffset(61), None, {P0: 60}),
+        (ShiftBy(-4), None, {P0: 8}),
+        (ShiftBy(-40), None, {P0: 5}),
+        (ToOffsets({P1: 9}), None, {P1: 9}),
+        (ToTimestamp(NOW_MS - 10_500), [P0, P1], {P0: 49, P1: 19}),
+        (ToTimestamp(NOW_MS + 1), [P0], {P0: 60}),
+    ]:
+        assert group.reset(target, partitions, dry_run=True, tell=told.append) == expected
+    assert len(told) == 4
+    assert offsets_of(group) == {P0: 12}
+    assert group.reset(ToOffset(20), [P0, P1]) == offsets_of(group) == {P0: 20, P1: 20}
+    assert group.fetch()[P0].metadata == ""
+    with pytest.raises(InvalidGroupError, match="orders-0 cannot be shifted"):
+        log_dir.group("new").reset(ShiftBy(1), [P0])
+    with pytest.raises(UnknownTopicError):
+        group.reset(ToEarliest(), [("orders", 2)])
+
+
+def test_what_was_deleted_is_still_there(log_dir: LogDir, group: Group) -> None:
+    group.commit({P0: 1, P1: 2})
+    log_dir.group("other").commit({P0: 3})
+    assert group.delete_offsets([P0, ("clicks", 0)]) == [P0]
+    assert offsets_of(group) == {P1: 2}
+    group.delete()
+    assert log_dir.groups() == LogDir.open(log_dir.path).groups() == ("other",)
+    for change in (group.delete, lambda: group.delete_offsets([P1]), group.describe):
+        with pytest.raises(UnknownGroupError):
+            change()
+    group.commit({P0: 4})
+    assert offsets_of(group) == {P0: 4}
+
+
+def test_cleaning_changes_what_groups_have(log_dir: LogDir, clock: Clock) -> None:
+    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "1"})
+    names = ["a", "b", "c"]
+    groups = {name: log_dir.group(name) for name in names}
+    groups["a"].commit({P0: 0})
+    log_dir.alter_topic(OFFSETS_TOPIC, add={"internal.segment.bytes": "1000", "delete.retention.ms": "0"})
+    for number in range(60):
+        groups[names[number % 3]].commit({P0: number, P1: number // 10})
+    groups["c"].delete()
+    groups["a"].commit({P0: 60})
+    before = {name: groups[name].fetch() for name in names}
+    report = clean_partition(log_dir, OFFSETS_TOPIC, 0, force=True, now_ms=clock.now_ms)
+    assert report.bytes_dropped > report.bytes_kept
+    for view in (log_dir, LogDir.open(log_dir.path)):
+        view.refresh()
+        assert {name: view.group(name).fetch() for name in names} == before
+        assert view.groups() == ("a", "b")
+
+
+def test_offsets_expire_too_early_or_never(log_dir: LogDir, clock: Clock) -> None:
+    log_dir.alter_broker_configs(add={"offsets.retention.minutes": str(24 * 60)})
+    log_dir.group("old").commit({P0: 1, P1: 2})
+    log_dir.group("half").commit({P0: 1, P1: 2})
+    clock.now_ms += DAY_MS
+    assert expire_offsets(log_dir) == {}
+    log_dir.group("half").commit({P1: 3})
+    clock.now_ms += 1
+    assert expire_offsets(log_dir) == {"half": [P0], "old": [P0, P1]}
+    assert log_dir.groups() == ("half",)
+    assert offsets_of(log_dir.group("half")) == {P1: 3}
+
+
+def test_a_group_that_is_deleted_beside_commits_is_there_in_part(log_dir: LogDir) -> None:
+    log_dir.group("g").commit({P0: 0, P1: 0})
+    stop = threading.Event()
+
+    def delete_it() -> None:
+        own = LogDir.open(log_dir.path).group("g")
+        while not stop.is_set():
+            try:
+                own.delete()
+            except UnknownGroupError:
+                own.log_dir.refresh()
+
+    deleting = threading.Thread(target=delete_it)
+    deleting.start()
+    try:
+        for number in range(1, 40):
+            log_dir.group("g").commit({P0: number % 60, P1: number % 30})
+            seen = LogDir.open(log_dir.path).group("g").fetch()
+            assert len(seen) in (0, 2)
+    finally:
+        stop.set()
+        deleting.join()
