@@ -1,0 +1,219 @@
+"""What a report tells of a log directory, as plain values. Offsets absolute, times in ms (-1: none), sizes in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark_kafkalog.storage.names import TopicPartition
+
+NO_TIME_MS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRun:
+    """One segment, or `segments` neighbours of one partition told of together: from the first one's base offset on.
+
+    `first_ms` and `last_ms` are the first record's time and the largest timestamp.
+    """
+
+    base_offset: int
+    segments: int
+    size_bytes: int
+    first_ms: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerFacts:
+    """What the cleaner would find in a partition of a compacted topic: bytes clean, and dirty ones it could take on.
+
+    `is_due`: by the topic's configuration it is its turn.
+    """
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    cleanable_bytes: int
+    is_due: bool
+
+    @property
+    def dirty_percent(self) -> float:
+        total = self.clean_bytes + self.cleanable_bytes
+        return 100 * self.cleanable_bytes / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """One partition. The last of `runs` is the active segment alone. `error` says why the rest is not known.
+
+    `due_bytes` in `due_segments` segments are what retention would take now. `staged_bytes` are of writes that are not
+    committed. `size_bins` counts segments and bytes by the power of two that a segment's size is below.
+    """
+
+    where: TopicPartition
+    leader_epoch: int = -1
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    last_stable_offset: int = 0
+    runs: tuple[SegmentRun, ...] = ()
+    size_bins: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    cleaner: CleanerFacts | None = None
+    due_segments: int = 0
+    due_bytes: int = 0
+    future_segment: int | None = None
+    staged_files: int = 0
+    staged_bytes: int = 0
+    error: str | None = None
+
+    @property
+    def offsets_count(self) -> int:
+        """Offsets that can be read; of a compacted or transactional log not each has a record."""
+        return self.high_watermark - self.log_start_offset
+
+    @property
+    def segments(self) -> int:
+        return sum(each.segments for each in self.runs)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.runs)
+
+    @property
+    def first_ms(self) -> int:
+        return min((each.first_ms for each in self.runs if each.first_ms >= 0), default=NO_TIME_MS)
+
+    @property
+    def last_ms(self) -> int:
+        return max((each.last_ms for each in self.runs), default=NO_TIME_MS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """One topic: configuration overrides, cleanup.policy in force, partitions in order."""
+
+    name: str
+    topic_id: str | None
+    configs: Mapping[str, str]
+    cleanup_policy: tuple[str, ...]
+    segment_bytes: int
+    partitions: tuple[PartitionFacts, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class HeavyKey:
+    """A key's records in a sample, and the bytes of their keys and values. None: records without a key."""
+
+    key: bytes | None
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySample:
+    """The newest records of a topic that were looked at: how many, how large, and the largest keys among them.
+
+    `partitions` is how many partitions they are of. `error_records` bounds by how many records a key may be counted
+    too low.
+    """
+
+    topic: str
+    partitions: int
+    records: int
+    bytes: int
+    distinct_keys: int
+    error_records: int
+    by_records: tuple[HeavyKey, ...]
+    by_bytes: tuple[HeavyKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFacts:
+    """A commit: offset in the metadata log, time, operation, what was written; `topics` that it touched."""
+
+    offset: int
+    timestamp_ms: int
+    operation: str
+    topics: tuple[str, ...]
+    records: int
+    bytes: int
+    transactional_id: str | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Numbers over time in `buckets` of `bucket_ms` each from `start_ms` on, by topic: the largest and all others."""
+
+    start_ms: int
+    bucket_ms: int
+    buckets: int
+    commits: tuple[int, ...]
+    topics: tuple[str, ...]
+    records: tuple[tuple[int, ...], ...]
+    bytes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteHistory:
+    """The newest commits (`commits_read` of them), `is_whole` when that is all that are kept.
+
+    `newest` are some of them, newest first; `maintenance` those that retention or delete-records made.
+    """
+
+    commits_read: int
+    is_whole: bool
+    series: Series | None
+    newest: tuple[CommitFacts, ...]
+    maintenance: tuple[CommitFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """A consumer group's committed offset of a partition, and how far behind the end it is; None: not known."""
+
+    group: str
+    where: TopicPartition
+    committed_offset: int
+    log_start_offset: int | None
+    log_end_offset: int | None
+    lag: int | None
+    commit_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to look at. `severity` is one of FINDING_SEVERITIES; `topic` is what it is about, if one."""
+
+    severity: str
+    title: str
+    text: str
+    topic: str | None = None
+
+
+FINDING_SEVERITIES = ("problem", "warning", "note")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootFacts:
+    """All that a report tells. `notes` say what was left out or sampled, in sentences."""
+
+    path: Path
+    is_foreign: bool
+    cluster_id: str | None
+    node_id: int | None
+    now_ms: int
+    topics: tuple[TopicFacts, ...]
+    deleted_directories: int = 0
+    stray_directories: int = 0
+    history: WriteHistory | None = None
+    groups: tuple[GroupLag, ...] = ()
+    runs: tuple[Mapping[str, object], ...] = ()
+    keys: tuple[KeySample, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,154 @@
+"""What stands out in a log directory and may need somebody: the worst first, one finding a topic and kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from pyspark_kafkalog.report.facts import FINDING_SEVERITIES, Finding, GroupLag, PartitionFacts, RootFacts, TopicFacts
+
+_PROBLEM, _WARNING, _NOTE = FINDING_SEVERITIES
+#: A partition is skewed when it has this many times its fair share, and is not small.
+_SKEW_FACTOR: Final = 3.0
+_SKEW_BYTES_MIN: Final = 1 << 20
+#: Segments are many and small when there are at least so many, with less than this part of segment.bytes each.
+_SMALL_SEGMENTS_MIN: Final = 16
+_SMALL_PART: Final = 1 / 16
+_FUTURE_MS: Final = 3600 * 1000
+_NAMES_MAX: Final = 5
+
+
+def find(root: RootFacts) -> tuple[Finding, ...]:
+    """All findings, problems first."""
+    found = [each for topic in root.topics for each in _of_topic(topic, root)]
+    found += _of_groups(root.groups)
+    found += _of_root(root)
+    return tuple(sorted(found, key=lambda each: FINDING_SEVERITIES.index(each.severity)))
+
+
+def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Finding]:
+    name = topic.name
+    partitions = topic.partitions
+    broken = [each for each in partitions if each.error is not None]
+    if broken:
+        text = f"{_numbers(broken)}: {broken[0].error}"
+        yield Finding(_PROBLEM, "Cannot be read", f"{text}. kafkalog verify tells more.", name)
+    open_transactions = [each for each in partitions if each.last_stable_offset < each.high_watermark]
+    if open_transactions:
+        behind = sum(each.high_watermark - each.last_stable_offset for each in open_transactions)
+        text = f"{_numbers(open_transactions)}: {_count(behind, 'offset')} not visible to read_committed"
+        held = ", nor can the cleaner pass them" if "compact" in topic.cleanup_policy else ""
+        yield Finding(_PROBLEM, "Open transaction", f"{text}{held}.", name)
+    yield from _maintenance(topic)
+    yield from _shape(topic)
+    future = [each for each in partitions if each.last_ms > root.now_ms + _FUTURE_MS]
+    if future:
+        held = "; retention.ms does not take them before their time" if "delete" in topic.cleanup_policy else ""
+        yield Finding(_WARNING, "Timestamps in the future", f"{_numbers(future)}{held}.", name)
+
+
+def _maintenance(topic: TopicFacts) -> Iterator[Finding]:
+    due = [each for each in topic.partitions if each.due_segments]
+    if due:
+        segments, size = sum(each.due_segments for each in due), sum(each.due_bytes for each in due)
+        text = f"{_count(segments, 'segment')} with {_size(size)} in {_numbers(due)}: run kafkalog retention."
+        yield Finding(_NOTE, "Retention is due", text, topic.name)
+    dirty = [each for each in topic.partitions if each.cleaner is not None and each.cleaner.is_due]
+    if dirty:
+        size = sum(each.cleaner.cleanable_bytes for each in dirty if each.cleaner is not None)
+        yield Finding(
+            _NOTE, "Cleaning is due", f"{_size(size)} in {_numbers(dirty)}: run kafkalog log-cleaner.", topic.name
+        )
+    stuck = [each for each in topic.partitions if _is_uncleanable(each)]
+    if stuck:
+        text = (
+            f"{_numbers(stuck)}: an open transaction or min.compaction.lag.ms keeps closed segments from the cleaner."
+        )
+        yield Finding(_WARNING, "Uncleanable", text, topic.name)
+
+
+def _is_uncleanable(partition: PartitionFacts) -> bool:
+    """Whether an open transaction holds back the cleaner, where there are closed segments for it."""
+    cleaner = partition.cleaner
+    if cleaner is None or not partition.runs or partition.last_stable_offset >= partition.high_watermark:
+        return False
+    return cleaner.first_uncleanable_offset < partition.runs[-1].base_offset
+
+
+def _shape(topic: TopicFacts) -> Iterator[Finding]:
+    partitions = topic.partitions
+    largest = max(partitions, key=lambda each: each.size_bytes, default=None)
+    if largest is not None and len(partitions) > 1 and largest.size_bytes >= _SKEW_BYTES_MIN:
+        others = (topic.size_bytes - largest.size_bytes) / (len(partitions) - 1)
+        if largest.size_bytes > _SKEW_FACTOR * others:
+            times = (
+                f"{largest.size_bytes / others:.1f} times as much as the others on average"
+                if others
+                else "all there is"
+            )
+            text = f"partition {largest.where.partition} has {_size(largest.size_bytes)}, {times}."
+            yield Finding(_WARNING, "Skewed partitions", text, topic.name)
+    segments = sum(each.segments for each in partitions)
+    closed = segments - len(partitions)
+    if closed >= _SMALL_SEGMENTS_MIN and topic.size_bytes / segments < topic.segment_bytes * _SMALL_PART:
+        text = (
+            f"{_count(segments, 'segment')} of {_size(topic.size_bytes // segments)} on average, with segment.bytes "
+            f"of {_size(topic.segment_bytes)}: kafkalog merge-segments puts them together."
+        )
+        yield Finding(_NOTE, "Many small segments", text, topic.name)
+
+
+def _of_groups(groups: Sequence[GroupLag]) -> Iterator[Finding]:
+    below: dict[tuple[str, str], list[GroupLag]] = {}
+    above: dict[tuple[str, str], list[GroupLag]] = {}
+    for each in groups:
+        if each.log_start_offset is not None and each.committed_offset < each.log_start_offset:
+            below.setdefault((each.group, each.where.topic), []).append(each)
+        if each.lag is not None and each.lag < 0:
+            above.setdefault((each.group, each.where.topic), []).append(each)
+    for (group, topic), lags in below.items():
+        lost = sum((each.log_start_offset or 0) - each.committed_offset for each in lags)
+        text = (
+            f"group {group} has not read {_count(lost, 'offset')} that are gone, in {_count(len(lags), 'partition')}."
+        )
+        yield Finding(_WARNING, "Gone before they were read", text, topic)
+    for (group, topic), lags in above.items():
+        text = f"group {group} has committed offsets beyond the end of {_count(len(lags), 'partition')}."
+        yield Finding(_WARNING, "Offsets beyond the end", text, topic)
+
+
+def _of_root(root: RootFacts) -> Iterator[Finding]:
+    staged = [each for topic in root.topics for each in topic.partitions if each.staged_files]
+    if staged:
+        files, size = sum(each.staged_files for each in staged), sum(each.staged_bytes for each in staged)
+        text = (
+            f"{_count(files, 'file')} with {_size(size)}: of writes that go on, or that did not come to their end and "
+            "go after staging.retention.ms."
+        )
+        yield Finding(_NOTE, "Staged, not committed", text)
+    if root.deleted_directories:
+        text = f"{_count(root.deleted_directories, 'directory', 'directories')} go after file.delete.delay.ms."
+        yield Finding(_NOTE, "Deleted topics", text)
+    if root.stray_directories:
+        text = f"{_count(root.stray_directories, 'directory', 'directories')} of partitions that belong to no topic."
+        yield Finding(_NOTE, "Stray partitions", text)
+
+
+def _numbers(partitions: Iterable[PartitionFacts]) -> str:
+    numbers = [each.where.partition for each in partitions]
+    listed = ", ".join(map(str, numbers[:_NAMES_MAX]))
+    more = f" and {len(numbers) - _NAMES_MAX:,} more" if len(numbers) > _NAMES_MAX else ""
+    return f"partition{'s' if len(numbers) > 1 else ''} {listed}{more}"
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _size(size_bytes: float) -> str:
+    """Bytes for people, in binary units."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size_bytes < 1024 or unit == "TiB":
+            break
+        size_bytes /= 1024
+    return f"{size_bytes:.0f} {unit}" if unit == "B" or size_bytes >= 100 else f"{size_bytes:.1f} {unit}"

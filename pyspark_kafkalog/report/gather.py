@@ -1,0 +1,196 @@
+"""All facts of a root for its report, from one look at it: bounded time and memory, whatever its size.
+
+Nothing is locked and nothing written. Files may come and go meanwhile; what cannot be read is told of, and the rest
+goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.store import time_ms
+from pyspark_kafkalog.report.facts import (
+    GroupLag,
+    KeySample,
+    PartitionFacts,
+    RootFacts,
+    TopicFacts,
+    WriteHistory,
+)
+from pyspark_kafkalog.report.findings import find
+from pyspark_kafkalog.report.maintenance_runs import read_runs
+from pyspark_kafkalog.report.partition_facts import PartitionLook, look_at
+from pyspark_kafkalog.report.root_looks import TopicLook, topic_looks
+from pyspark_kafkalog.report.write_history import write_history
+from pyspark_kafkalog.storage.meta_properties import MetaProperties, read_meta_properties
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, META_PROPERTIES, TopicPartition
+
+_LOG: Final = logging.getLogger(__name__)
+
+#: Log bytes that are read for the largest keys, of the whole root and of one topic.
+SAMPLE_BYTES: Final = 256 << 20
+_TOPIC_SAMPLE_BYTES_MAX: Final = 32 << 20
+#: Segments that are looked into one by one in the whole root, and in one partition.
+_RUNS_MAX: Final = 40_000
+_PARTITION_RUNS_MAX: Final = 256
+_PARTITION_RUNS_MIN: Final = 2
+_GROUP_ROWS_MAX: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class GatherOptions:
+    """`sample_bytes` of log are read for the largest keys (0: none).
+
+    `runs_table` is the Delta table that maintenance jobs tell their runs to.
+    """
+
+    sample_bytes: int = SAMPLE_BYTES
+    runs_table: Path | None = None
+
+
+def gather(log_dir: LogDir, options: GatherOptions, *, clock: Callable[[], int] = time_ms) -> RootFacts:
+    """Look at the root as of its last refresh. Raises KafkalogError or OSError where the root itself is at fault."""
+    now_ms = clock()
+    notes: list[str] = []
+    looks = list(topic_looks(log_dir))
+    partitions = sum(len(each.partitions) for each in looks)
+    runs_max = min(max(_RUNS_MAX // max(partitions, 1), _PARTITION_RUNS_MIN), _PARTITION_RUNS_MAX)
+    topics = tuple(_topic_facts(each, now_ms, runs_max) for each in looks)
+    if any(run.segments > 1 for topic in topics for each in topic.partitions for run in each.runs):
+        notes.append(
+            f"Where a partition has more than {runs_max} segments, neighbours are drawn as one; "
+            "the table of partitions and the segment sizes count each."
+        )
+    properties = _properties(log_dir.path)
+    deleted, stray = _put_aside(log_dir.path)
+    root = RootFacts(
+        path=log_dir.path.absolute(),
+        is_foreign=log_dir.is_foreign,
+        cluster_id=properties.cluster_id,
+        node_id=properties.node_id,
+        now_ms=now_ms,
+        topics=topics,
+        deleted_directories=deleted,
+        stray_directories=stray,
+        history=None if log_dir.is_foreign else _history(log_dir, notes),
+        groups=_groups(log_dir, topics, notes),
+        runs=() if options.runs_table is None else read_runs(options.runs_table),
+        keys=_keys(log_dir, topics, options.sample_bytes, notes),
+    )
+    return replace(root, findings=find(root), notes=tuple(notes))
+
+
+def _topic_facts(look: TopicLook, now_ms: int, runs_max: int) -> TopicFacts:
+    return TopicFacts(
+        name=look.name,
+        topic_id=look.topic_id,
+        configs=dict(look.configs),
+        cleanup_policy=look.config.cleanup_policy,
+        segment_bytes=look.config.segment_bytes,
+        partitions=tuple(_partition_facts(each, now_ms, runs_max) for each in look.partitions),
+    )
+
+
+def _partition_facts(look: PartitionLook | tuple[TopicPartition, str], now_ms: int, runs_max: int) -> PartitionFacts:
+    if not isinstance(look, PartitionLook):
+        return PartitionFacts(where=look[0], error=look[1])
+    try:
+        return look_at(look, now_ms=now_ms, runs_max=runs_max)
+    except (KafkalogError, OSError) as error:
+        state = look.state
+        return PartitionFacts(
+            where=look.where,
+            leader_epoch=state.leader_epoch,
+            log_start_offset=state.log_start_offset,
+            high_watermark=state.log_end_offset,
+            last_stable_offset=state.last_stable_offset,
+            error=str(error),
+        )
+
+
+def _properties(root: Path) -> MetaProperties:
+    try:
+        return read_meta_properties(root / META_PROPERTIES)
+    except (DiskFormatError, OSError):
+        return MetaProperties()  # partition folders copied out of a broker's directory have none
+
+
+def _put_aside(root: Path) -> tuple[int, int]:
+    """How many directories of deleted and of stray partitions there are."""
+    with os.scandir(root) as entries:
+        names = [entry.name for entry in entries]
+    return sum(name.endswith("-delete") for name in names), sum(name.endswith("-stray") for name in names)
+
+
+def _history(log_dir: LogDir, notes: list[str]) -> WriteHistory | None:
+    try:
+        history = write_history(log_dir)
+    except DiskFormatError as error:
+        notes.append(f"The write history cannot be read: {error}")
+        return None
+    if not history.is_whole:
+        notes.append(f"The write history is that of the newest {history.commits_read:,} commits.")
+    return history
+
+
+def _groups(log_dir: LogDir, topics: Sequence[TopicFacts], notes: list[str]) -> tuple[GroupLag, ...]:
+    ends = {each.where: each for topic in topics for each in topic.partitions if each.error is None}
+    found: list[GroupLag] = []
+    try:
+        for name in log_dir.groups():
+            for each in log_dir.group(name).lag():
+                there = ends.get(each.topic_partition)
+                found.append(
+                    GroupLag(
+                        group=name,
+                        where=each.topic_partition,
+                        committed_offset=each.committed.offset,
+                        log_start_offset=None if there is None else there.log_start_offset,
+                        log_end_offset=each.log_end_offset,
+                        lag=each.lag,
+                        commit_ms=each.committed.commit_timestamp_ms,
+                    )
+                )
+            if len(found) > _GROUP_ROWS_MAX:
+                notes.append(
+                    f"Consumer groups after {name} are left out: there are more than {_GROUP_ROWS_MAX:,} rows."
+                )
+                break
+    except (KafkalogError, OSError) as error:
+        notes.append(f"The consumer groups cannot all be read: {error}")
+    return tuple(found)
+
+
+def _keys(log_dir: LogDir, topics: Iterable[TopicFacts], sample_bytes: int, notes: list[str]) -> tuple[KeySample, ...]:
+    filled = [
+        each
+        for each in topics
+        if each.name not in INTERNAL_TOPICS and any(partition.offsets_count for partition in each.partitions)
+    ]
+    if not sample_bytes or not filled:
+        return ()
+    from pyspark_kafkalog.report.heavy_keys import sample_keys  # compiled code behind it
+
+    # The largest topics come first, where there are so many that not each gets a share worth reading.
+    filled.sort(key=lambda each: -each.size_bytes)
+    share = min(max(sample_bytes // len(filled), 1 << 20), _TOPIC_SAMPLE_BYTES_MAX)
+    chosen = filled[: max(sample_bytes // share, 1)]
+    samples: list[KeySample] = []
+    for topic in chosen:
+        try:
+            sample = sample_keys(log_dir, topic, log_bytes_max=share)
+        except (KafkalogError, OSError) as error:
+            notes.append(f"The keys of {topic.name} cannot be read: {error}")
+            continue
+        if sample is not None:
+            samples.append(sample)
+    if len(chosen) < len(filled):
+        notes.append(f"Largest keys are those of the {len(chosen):,} largest of {len(filled):,} topics.")
+    return tuple(samples)

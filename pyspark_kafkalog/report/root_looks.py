@@ -1,0 +1,111 @@
+"""The topics of a root, ours or a broker's, each with the partitions that there are to look at.
+
+A partition that cannot be described does not keep the others from being told of.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
+from pyspark_kafkalog.report.partition_facts import PartitionLook
+from pyspark_kafkalog.storage.listing import list_partitions
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.partition_metadata import read_topic_id
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLook:
+    """A topic, with an error in place of each partition that cannot be described."""
+
+    name: str
+    topic_id: str | None
+    configs: Mapping[str, str]
+    config: LogConfig
+    partitions: list[PartitionLook | tuple[TopicPartition, str]]
+
+
+def topic_looks(log_dir: LogDir) -> Iterator[TopicLook]:
+    """The topics in order of their names."""
+    try:
+        cleaned = read_offset_checkpoint(log_dir.path / CLEANER_OFFSET_CHECKPOINT)
+    except DiskFormatError as error:
+        _LOG.warning("%s", error)
+        cleaned = {}
+    return _broker_topics(log_dir, cleaned) if log_dir.is_foreign else _own_topics(log_dir, cleaned)
+
+
+def _own_topics(log_dir: LogDir, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicLook]:
+    root = log_dir.own_root()
+    image = root.store.image
+    for name in sorted(image.topics):
+        topic = image.topics[name]
+        config = root.log_config(name)
+        partitions: list[PartitionLook | tuple[TopicPartition, str]] = []
+        for each in topic.partitions:
+            where = TopicPartition(name, each.partition)
+            partitions.append(
+                PartitionLook(where, root.path / str(where), each.state, config, False, cleaned.get(where))
+            )
+        yield TopicLook(name, topic.topic_id, topic.configs, config, partitions)
+
+
+def _broker_topics(log_dir: LogDir, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicLook]:
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for where in list_partitions(log_dir.path):
+        if where.topic != CLUSTER_METADATA_TOPIC:
+            by_topic.setdefault(where.topic, []).append(where)
+    try:
+        all_configs = read_topic_configs(log_dir.path)
+    except (DiskFormatError, OSError) as error:
+        _LOG.warning("the topics' configurations cannot be read: %s", error)
+        all_configs = {}
+    for name, there in by_topic.items():
+        configs = all_configs.get(name, {})
+        config = _config(name, configs)
+        partitions = [_broker_partition(log_dir, where, config, cleaned.get(where)) for where in there]
+        yield TopicLook(name, _topic_id(log_dir, there[0]), configs, config, partitions)
+
+
+def _config(topic: str, configs: Mapping[str, str]) -> LogConfig:
+    try:
+        return LogConfig.from_properties(configs)
+    except InvalidConfigError as error:  # of a later Kafka
+        _LOG.warning("the configuration of %s is not understood, defaults are taken: %s", topic, error)
+        return LogConfig()
+
+
+def _broker_partition(
+    log_dir: LogDir, where: TopicPartition, config: LogConfig, cleaner_offset: int | None
+) -> PartitionLook | tuple[TopicPartition, str]:
+    try:
+        found = log_dir.partition(where.topic, where.partition)
+        stable_offset = log_dir.last_stable_offset(where.topic, where.partition)
+    except (KafkalogError, OSError) as error:
+        return where, str(error)
+    state = LogState(
+        leader_epoch=found.leader_epoch,
+        log_start_offset=found.log_start_offset,
+        log_end_offset=found.high_watermark,
+        active_base_offset=found.active_base_offset,
+        active_size_bytes=max(found.active_size_bytes, 0),
+        first_unstable_offset=stable_offset if stable_offset < found.high_watermark else -1,
+    )
+    return PartitionLook(where, found.directory, state, config, True, cleaner_offset)
+
+
+def _topic_id(log_dir: LogDir, where: TopicPartition) -> str | None:
+    try:
+        return read_topic_id(log_dir.path / str(where) / PARTITION_METADATA)
+    except (DiskFormatError, OSError):
+        return None

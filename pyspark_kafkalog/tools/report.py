@@ -1,0 +1,73 @@
+"""`kafkalog report`: one HTML page that tells all of a log directory, to look at in any browser.
+
+Topics with configurations, partitions with watermarks and skew, segments over time and by size, who wrote when, lag of
+consumer groups, what cleaner and retention did and would do, the largest keys, and findings that need somebody. The
+page holds everything it needs: it can be mailed, and opens without a network. Nothing in the log directory is changed;
+a broker's own can be looked at too, also while the broker runs.
+
+examples:
+  kafkalog report /data/log -o report.html
+  kafkalog report /data/log -o report.html --history /data/maintenance-runs
+  kafkalog report --path /var/lib/kafka/data --sample-bytes 0 -o -
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from pyspark_kafkalog.tools.command import UsageError
+
+_SAMPLE_BYTES = 256 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The root, by place or `--path`; where the page goes; what is looked at beside the files."""
+    parser.add_argument("root", nargs="?", metavar="ROOT", type=Path, help="the log directory")
+    parser.add_argument("--path", metavar="ROOT", type=Path, help="the log directory, as with other commands")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=Path("report.html"),
+        help="where the page goes, - for stdout (default: report.html)",
+    )
+    parser.add_argument(
+        "--history",
+        metavar="DELTA_PATH",
+        type=Path,
+        help="the Delta table that maintenance jobs told their runs to (their --history)",
+    )
+    parser.add_argument(
+        "--sample-bytes",
+        metavar="BYTES",
+        type=int,
+        default=_SAMPLE_BYTES,
+        help=f"how much of the log's end to read for the largest keys, 0: nothing (default: {_SAMPLE_BYTES})",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the page; says on sys.stdout what it holds."""
+    if (options.root is None) == (options.path is None):
+        raise UsageError("name one log directory, by place or with --path")
+    if options.sample_bytes < 0:
+        raise UsageError(f"--sample-bytes must be 0 or more, not {options.sample_bytes}")
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.report.gather import GatherOptions, gather
+    from pyspark_kafkalog.report.page import render
+
+    log_dir = LogDir.open(options.root or options.path)
+    root = gather(log_dir, GatherOptions(sample_bytes=options.sample_bytes, runs_table=options.history))
+    page = render(root)
+    if str(options.output) == "-":
+        sys.stdout.write(page)
+        return 0
+    options.output.write_text(page, encoding="utf-8")
+    partitions = sum(len(each.partitions) for each in root.topics)
+    sys.stdout.write(
+        f"{options.output}: {len(root.topics):,} topics, {partitions:,} partitions, {len(root.findings):,} findings\n"
+    )
+    return 0
