@@ -15,7 +15,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 # Spark's Python workers run in the same environment.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: demo test lint pytest bench bench-stream java clean help
+.PHONY: demo test lint pytest bench bench-stream java chromium clean help
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -30,7 +30,7 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-pytest: $(VENV)/.installed-test java
+pytest: $(VENV)/.installed-test java chromium
 	$(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-test java
@@ -41,6 +41,9 @@ bench-stream: $(VENV)/.installed-test java
 
 java:
 	@sh scripts/bootstrap.sh java
+
+chromium:
+	@sh scripts/bootstrap.sh chromium
 
 $(VENV)/.made: scripts/bootstrap.sh
 	@sh scripts/bootstrap.sh venv $(VENV) "$(PYTHON)"

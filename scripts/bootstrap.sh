@@ -1,11 +1,12 @@
 #!/bin/sh
-# What make needs that pip cannot bring: a Python with venv, and a Java for Spark.
+# What make needs that pip cannot bring: a Python with venv, a Java for Spark, a browser for the tests of the report.
 #
 #   bootstrap.sh venv DIR [PYTHON]   makes the virtual environment DIR with PYTHON, or with the first suitable Python found
 #   bootstrap.sh java                checks that Spark will find Java 17 or newer
+#   bootstrap.sh chromium            looks for Chromium and its driver; without them tests are skipped
 #
 # What is missing is installed with apt when this runs as root on Debian or Ubuntu. Otherwise one line says what to
-# install, and make stops. Does nothing where nothing is missing.
+# install, and make stops, but for the browser. Does nothing where nothing is missing.
 set -eu
 
 JAVA_VERSION_MIN=17
@@ -94,8 +95,21 @@ ensure_java() {
     has_java || die "Spark needs Java $JAVA_VERSION_MIN or newer: install a JRE (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
 }
 
+has_chromium() {
+    command -v chromedriver >/dev/null 2>&1 &&
+        { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null 2>&1
+}
+
+ensure_chromium() {
+    has_chromium && return
+    # A browser, then the driver of just its version.
+    { apt_install_any chromium && apt_install_any chromium-driver; } || true
+    has_chromium || echo "no Chromium with chromedriver: tests/browser is skipped (Debian: apt-get install chromium chromium-driver)"
+}
+
 case "${1:-}" in
     venv) make_venv "$2" "${3:-}" ;;
     java) ensure_java ;;
-    *) die "usage: bootstrap.sh venv DIR [PYTHON] | java" ;;
+    chromium) ensure_chromium ;;
+    *) die "usage: bootstrap.sh venv DIR [PYTHON] | java | chromium" ;;
 esac
