@@ -1,9 +1,14 @@
 """Reindex: offset, time and transaction indexes and producer snapshots, made anew from the `.log` files.
 
-Every segment is read once, from the first on, with the state of its producers. Index files that are not what the `.log`
-gives are replaced, each in one step. A producer snapshot that can be read is kept, and believed: it may know producers
-whose records are gone. A missing or damaged one is written anew from the snapshot before it and the batches between.
-The `.log` files are never changed: a damaged one is told of, and its indexes end before the damage.
+Every segment is read once, from the first on, with the state of its producers. Index files that are missing, or wrong
+by the `.log`, are replaced, each in one step. One of a closed segment that is right stays, also where another would be
+made today: with other settings, by another version of Kafka, or across a restart, its entries lie in other places.
+(Segments whose index files differ are verified for that.) With `force` those are made anew too.
+
+A producer snapshot that can be read is kept, and believed: it may know producers whose records are gone. A missing or
+damaged one is written anew from the snapshot before it and the batches between. The `.log` files are never changed: a
+damaged one is told of. Its index files stay, as they may lead past the damage, and so do snapshots that are missing
+after it, as nothing says who wrote there.
 
 What is at the end of the active segment, past the last commit, is left to the next writer, who cuts it. A kill leaves
 some files old and some new, each of them whole.
@@ -23,6 +28,8 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
+from pyspark_kafkalog.maintenance.verify_scope import own_scopes
+from pyspark_kafkalog.maintenance.verify_segment import check_segment
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.storage.index_rebuild import RebuiltIndexes, read_indexes
@@ -52,21 +59,26 @@ def reindex(
     partitions: Collection[TopicPartition] | None = None,
     now_ms: int | None = None,
     dry_run: bool = False,
+    force: bool = False,
 ) -> list[PartitionReport]:
     """Rebuild what is missing, damaged or wrong in all topics, in `topics`, or in `partitions`; a report a partition.
 
     `files_written` of a report counts the files replaced or, with `dry_run`, those that would be. Damage in a `.log` is
-    the report's error; what could be rebuilt has been all the same. A partition that another run has is left to it.
+    the report's error; what could be rebuilt has been all the same. `force`: index files that are right are replaced as
+    well where they are not those that the settings of today make. A partition that another run has is left to it.
     Raises ReadOnlyLogDirError for a broker's directory, UnknownTopicError.
     """
     root = log_dir.own_root()
     root.refresh()
     now_ms = root.clock() if now_ms is None else now_ms
     chosen = root.partitions(topics) if partitions is None else partitions
-    return [_reindex_partition(root, where, now_ms, dry_run) for where in sorted(chosen)]
+    return [reindex_partition(root, where, now_ms=now_ms, dry_run=dry_run, force=force) for where in sorted(chosen)]
 
 
-def _reindex_partition(root: OwnRoot, where: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
+def reindex_partition(
+    root: OwnRoot, where: TopicPartition, *, now_ms: int, dry_run: bool = False, force: bool = False
+) -> PartitionReport:
+    """`reindex` of one partition."""
     began = time.perf_counter()
     root.refresh()
     image = root.store.image
@@ -78,6 +90,7 @@ def _reindex_partition(root: OwnRoot, where: TopicPartition, now_ms: int, dry_ru
         root.log_config(where.topic),
         now_ms,
         dry_run,
+        force,
     )
     try:
         if dry_run:
@@ -113,7 +126,9 @@ class _Reindexing:
     config: LogConfig
     now_ms: int
     dry_run: bool
+    force: bool
     bytes_read: int = 0
+    is_known: bool = True  # whether all producers so far are
     written: set[Path] = field(default_factory=set)
     errors: list[Exception] = field(default_factory=list)
 
@@ -142,7 +157,9 @@ class _Reindexing:
             self.bytes_read += rebuilt.size_bytes
             if rebuilt.valid_bytes < rebuilt.size_bytes:
                 self.errors.append(_damaged(self.directory, base_offset, rebuilt))
-            self._replace_indexes(base_offset, rebuilt)
+                self.is_known = False
+            else:
+                self._replace_indexes(base_offset, rebuilt)
         self._remove_damaged_snapshots()
 
     def _no_producers(self) -> ProducerStateManager:
@@ -156,10 +173,11 @@ class _Reindexing:
         if entries is not None:
             producers = self._no_producers()
             producers.begin_at(base_offset, entries, self.now_ms)
+            self.is_known = True
             return producers
         so_far.end_offset = base_offset
         # Nobody reads one at or below the log start, and of the first segment's beginning nothing is known.
-        if not is_first and base_offset > self.state.log_start_offset:
+        if not is_first and base_offset > self.state.log_start_offset and self.is_known:
             so_far.remove_expired(self.now_ms)
             snapshot = encode_snapshot(state.entry() for state in java_hash_order(so_far.producers))
             self._replace({path: snapshot})
@@ -173,7 +191,16 @@ class _Reindexing:
             wanted = content if content or suffix != TXN_INDEX_SUFFIX else None
             if _content(path, len(content)) != wanted:
                 changed[path] = wanted
+        if changed and not self.force and base_offset != self.state.active_base_offset:
+            wrong = self._wrong_files(base_offset)
+            changed = {path: wanted for path, wanted in changed.items() if str(path) in wrong}
         self._replace(changed)
+
+    def _wrong_files(self, base_offset: int) -> set[str]:
+        """The segment's files that a verification has something against, also that they are not there."""
+        [scope] = own_scopes(self.root, [self.topic_partition], are_records_checked=False)
+        following = scope.live(scope.bases()).get(base_offset)
+        return {finding.file for finding in check_segment(scope, base_offset, following, None).findings}
 
     def _remove_damaged_snapshots(self) -> None:
         """Snapshots that could not be made anew, as nothing says what they held."""
@@ -224,5 +251,5 @@ def _damaged(directory: Path, base_offset: int, rebuilt: RebuiltIndexes) -> Corr
         position=rebuilt.valid_bytes,
         expected=f"batches up to byte {rebuilt.size_bytes}",
         found="a damaged or torn batch",
-        advice="restore the file from a copy; its indexes end here",
+        advice="restore the file from a copy; its indexes are left as they are",
     )

@@ -67,7 +67,6 @@ def verify(
     topics: Collection[str] | None = None,
     partitions: Collection[TopicPartition] | None = None,
     are_records_checked: bool = False,
-    now_ms: int | None = None,
 ) -> Verification:
     """Verify all of a root, or of some topics or partitions, in this process, one unit after the other.
 
@@ -76,9 +75,7 @@ def verify(
     UnknownTopicError, LogDirError, and OSError for what cannot be read at all.
     """
     findings = verify_root(log_dir) if topics is None and partitions is None else []
-    plan = plan_verification(
-        log_dir, topics=topics, partitions=partitions, are_records_checked=are_records_checked, now_ms=now_ms
-    )
+    plan = plan_verification(log_dir, topics=topics, partitions=partitions, are_records_checked=are_records_checked)
     reports = []
     for scope, units in plan:
         found, report = conclude(scope, [run_unit(unit) for unit in units])
@@ -100,34 +97,28 @@ def plan_verification(
     topics: Collection[str] | None = None,
     partitions: Collection[TopicPartition] | None = None,
     are_records_checked: bool = False,
-    now_ms: int | None = None,
     unit_bytes: int = UNIT_BYTES,
 ) -> list[tuple[PartitionScope, list[SegmentUnit]]]:
     """Each partition with the units to be checked, as of now. Raises UnknownTopicError."""
     log_dir.refresh()
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    chosen = sorted(_choose(log_dir, topics) if partitions is None else partitions)
+    chosen = sorted(partitions_of(log_dir, topics) if partitions is None else partitions)
     if log_dir.is_foreign:
         scopes = foreign_scopes(
             log_dir.path,
             chosen,
             _topic_configs(log_dir),
             are_records_checked=are_records_checked,
-            now_ms=now_ms,
         )
     else:
-        scopes = own_scopes(log_dir, chosen, are_records_checked=are_records_checked, now_ms=now_ms)
-    return [(scope, _units(scope, unit_bytes)) for scope in scopes]
+        scopes = own_scopes(log_dir.own_root(), chosen, are_records_checked=are_records_checked)
+    return [(scope, segment_units(scope, unit_bytes=unit_bytes)) for scope in scopes]
 
 
-def _units(scope: PartitionScope, unit_bytes: int) -> list[SegmentUnit]:
-    try:
-        return segment_units(scope, unit_bytes=unit_bytes)
-    except (FileNotFoundError, NotADirectoryError):
-        return []  # told of by `conclude`, unless the topic is gone
+def partitions_of(log_dir: LogDir, topics: Collection[str] | None) -> list[TopicPartition]:
+    """What there is to verify: all partitions, or those of `topics`; of a broker's root the metadata log's too.
 
-
-def _choose(log_dir: LogDir, topics: Collection[str] | None) -> list[TopicPartition]:
+    Raises UnknownTopicError.
+    """
     if not log_dir.is_foreign:
         return log_dir.own_root().partitions(topics)
     there = list_partitions(log_dir.path)  # the metadata log is one of them here
@@ -154,6 +145,8 @@ def run_unit(unit: SegmentUnit) -> UnitOutcome:
     sink = FindingSink(scope.topic_partition)
     outcomes: list[SegmentOutcome] = []
     try:
+        if unit.is_first:
+            sink.findings += check_directory(scope)
         for outcome in check_unit(scope, unit.bases, unit.next_base):
             outcomes.append(replace(outcome, producers=None))
     except (OSError, KafkalogError) as error:
@@ -172,14 +165,12 @@ def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> tuple[list[
     """All findings of a partition, and its report, from what its units have shown."""
     began = time.perf_counter()
     outcomes = [outcome for unit in units for outcome in unit.outcomes]
-    renewed = scope.renewed()
-    findings: list[Finding] = []
-    if renewed is not None:
-        findings += check_directory(scope)
-        for unit in units:
-            findings += unit.findings
-        findings += _of_segments(outcomes)
-        findings += check_order(scope, outcomes)
+    findings = [finding for unit in units for finding in unit.findings]
+    findings += _of_segments(outcomes)
+    findings += check_order(scope, outcomes)
+    is_gone = bool(findings) and scope.renewed() is None
+    if is_gone:
+        findings = []
     counts = count_by_severity(findings)
     report = PartitionReport(
         topic=scope.topic_partition.topic,
@@ -192,10 +183,22 @@ def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> tuple[list[
         errors_found=counts[Severity.ERROR],
         warnings_found=counts[Severity.WARNING],
         log_start_offset=scope.log_start_offset,
-        skipped="the topic was deleted meanwhile" if renewed is None else None,
+        skipped="the topic was deleted meanwhile" if is_gone else None,
         seconds=sum(unit.seconds for unit in units) + time.perf_counter() - began,
     )
     return findings, report
+
+
+def root_report(findings: Sequence[Finding], report: PartitionReport | None = None) -> PartitionReport:
+    """The report of what was found of the root itself, together with the metadata log's where that is a partition."""
+    counts = count_by_severity(findings)
+    if report is None:
+        report = PartitionReport(topic=CLUSTER_METADATA_TOPIC, partition=0, action=ACTION)
+    return replace(
+        report,
+        errors_found=(report.errors_found or 0) + counts[Severity.ERROR],
+        warnings_found=(report.warnings_found or 0) + counts[Severity.WARNING],
+    )
 
 
 def _of_segments(outcomes: Iterable[SegmentOutcome]) -> Iterator[Finding]:

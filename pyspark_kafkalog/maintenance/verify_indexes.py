@@ -37,6 +37,7 @@ class IndexEntries:
         *,
         max_relative_offset: int,
         may_have_zeros: bool,
+        severity: Severity,
         are_positions: bool,
     ) -> None:
         self._fd = fd
@@ -45,6 +46,7 @@ class IndexEntries:
         self._sink = sink
         self._max_relative_offset = max_relative_offset
         self._may_have_zeros = may_have_zeros
+        self._severity = severity
         self._are_positions = are_positions
         self._size_bytes = os.fstat(fd).st_size
         self._read_bytes = 0
@@ -160,7 +162,7 @@ class IndexEntries:
 
     def _fault(self, what: str, position: int, expected: str, found: str) -> None:
         self._sink.add(
-            Severity.ERROR, what, self._file, position=position, expected=expected, found=found, advice=REINDEX
+            self._severity, what, self._file, position=position, expected=expected, found=found, advice=REINDEX
         )
 
 
@@ -172,6 +174,7 @@ class OffsetIndexCheck:
         self._file = file
         self._base_offset = base_offset
         self._sink = sink
+        self.last_position = 0  # of the last entry, 0 without any
 
     def add(self, batches: NDArray[np.void]) -> None:
         """Hold the entries that point at or before these batches, the next of the segment, against them."""
@@ -181,6 +184,7 @@ class OffsetIndexCheck:
         if not len(rows):
             return
         positions = rows["position"].astype(np.int64)
+        self.last_position = int(positions[-1])
         offsets = rows["relative_offset"].astype(np.int64) + self._base_offset
         at = np.minimum(np.searchsorted(batches["position"], positions), len(batches) - 1)
         is_right = (batches["position"][at] == positions) & (batches["base_offset"][at] <= offsets)
@@ -293,9 +297,19 @@ class TimeIndexCheck:
 
 
 def open_offset_index(
-    fd: int, file: Path, base_offset: int, sink: FindingSink, *, visible_end: int, may_have_zeros: bool
+    fd: int,
+    file: Path,
+    base_offset: int,
+    sink: FindingSink,
+    *,
+    visible_end: int,
+    may_have_zeros: bool,
+    severity: Severity,
 ) -> OffsetIndexCheck:
-    """A check of the offset index open as `fd`; entries at or above offset `visible_end` are left out."""
+    """A check of the offset index open as `fd`; entries at or above offset `visible_end` are left out.
+
+    `severity` is that of what is wrong by itself, without the batches.
+    """
     entries = IndexEntries(
         fd,
         file,
@@ -303,15 +317,23 @@ def open_offset_index(
         sink,
         max_relative_offset=visible_end - 1 - base_offset,
         may_have_zeros=may_have_zeros,
+        severity=severity,
         are_positions=True,
     )
     return OffsetIndexCheck(entries, file, base_offset, sink)
 
 
 def open_time_index(
-    fd: int, file: Path, base_offset: int, sink: FindingSink, *, visible_end: int, may_have_zeros: bool
+    fd: int,
+    file: Path,
+    base_offset: int,
+    sink: FindingSink,
+    *,
+    visible_end: int,
+    may_have_zeros: bool,
+    severity: Severity,
 ) -> TimeIndexCheck:
-    """A check of the time index open as `fd`; entries at or above offset `visible_end` are left out."""
+    """A check of the time index open as `fd`; see `open_offset_index`."""
     entries = IndexEntries(
         fd,
         file,
@@ -319,6 +341,7 @@ def open_time_index(
         sink,
         max_relative_offset=visible_end - 1 - base_offset,
         may_have_zeros=may_have_zeros,
+        severity=severity,
         are_positions=False,
     )
     return TimeIndexCheck(entries, file, base_offset, sink)

@@ -6,6 +6,7 @@ tells who had written before.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -51,19 +52,42 @@ _RESTORE_LOG: Final = "restore the segment from a copy: committed records are mi
 
 @dataclass(frozen=True, slots=True)
 class SegmentUnit:
-    """Segments to be checked one after the other, as one task; `next_base` follows the last, None at the log's end."""
+    """Segments to be checked one after the other, as one task; `next_base` follows the last, None at the log's end.
+
+    The first unit of a partition, which may have no segment, is for what else lies in its directory too.
+    """
 
     scope: PartitionScope
     bases: tuple[int, ...]
     next_base: int | None
     size_bytes: int
+    is_first: bool
 
 
 def segment_units(scope: PartitionScope, *, unit_bytes: int) -> list[SegmentUnit]:
-    """The partition's segments in units of at least `unit_bytes` (but the last), cut only where there is a snapshot."""
+    """The partition's segments in units of at least `unit_bytes` (but the last), cut only where there is a snapshot.
+
+    There is always one unit, also where there is no directory.
+    """
+    sizes, snapshots = _sizes_and_snapshots(scope.directory)
+    bases = [base for base in sorted(sizes) if scope.state is None or base <= scope.state.active_base_offset]
+    bases = list(scope.live(bases))
+    units: list[SegmentUnit] = []
+    first, total = 0, 0
+    for at, base in enumerate(bases):
+        if total >= unit_bytes and base in snapshots:
+            units.append(SegmentUnit(scope, tuple(bases[first:at]), base, total, is_first=not units))
+            first, total = at, 0
+        total += sizes[base]
+    units.append(SegmentUnit(scope, tuple(bases[first:]), None, total, is_first=not units))
+    return units
+
+
+def _sizes_and_snapshots(directory: Path) -> tuple[dict[int, int], set[int]]:
+    """Sizes of the `.log` files by base offset, and where there are producer snapshots."""
     sizes: dict[int, int] = {}
     snapshots: set[int] = set()
-    with os.scandir(scope.directory) as entries:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
         for entry in entries:
             parsed = parse_segment_file(entry.name)
             if parsed is None:
@@ -71,22 +95,9 @@ def segment_units(scope: PartitionScope, *, unit_bytes: int) -> list[SegmentUnit
             if parsed[1] == PRODUCER_SNAPSHOT_SUFFIX:
                 snapshots.add(parsed[0])
             elif parsed[1] == LOG_SUFFIX:
-                try:
+                with contextlib.suppress(FileNotFoundError):
                     sizes[parsed[0]] = entry.stat().st_size
-                except FileNotFoundError:
-                    continue
-    bases = [base for base in sorted(sizes) if scope.state is None or base <= scope.state.active_base_offset]
-    bases = list(scope.live(bases))
-    units: list[SegmentUnit] = []
-    first, total = 0, 0
-    for at, base in enumerate(bases):
-        if total >= unit_bytes and base in snapshots:
-            units.append(SegmentUnit(scope, tuple(bases[first:at]), base, total))
-            first, total = at, 0
-        total += sizes[base]
-    if bases:
-        units.append(SegmentUnit(scope, tuple(bases[first:]), None, total))
-    return units
+    return sizes, snapshots
 
 
 def check_directory(scope: PartitionScope) -> list[Finding]:
@@ -156,7 +167,7 @@ def _check_topic_id(scope: PartitionScope, sink: FindingSink) -> None:
     if scope.topic_id is not None and found != scope.topic_id:
         sink.add(
             Severity.ERROR,
-            "topic-id",
+            "topic-id-differs",
             path,
             position=0,
             expected=f"the topic's id {scope.topic_id}",

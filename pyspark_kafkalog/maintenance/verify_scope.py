@@ -15,6 +15,7 @@ from typing import Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.verify_findings import Severity
+from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.storage.clean_shutdown import was_clean_shutdown
 from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.log_config import LogConfig
@@ -28,7 +29,8 @@ from pyspark_kafkalog.storage.offset_checkpoints import (
     read_offset_checkpoint,
 )
 
-_NO_END: Final = (1 << 63) - 1
+#: Above every offset.
+NO_END: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,6 @@ class PartitionScope:
     is_clean: bool = True
     has_gaps: bool | None = None
     are_records_checked: bool = False
-    now_ms: int = 0
 
     @property
     def directory(self) -> Path:
@@ -76,7 +77,7 @@ class PartitionScope:
     @property
     def visible_end(self) -> int:
         """Index entries at or above this offset are of what is not committed yet."""
-        return _NO_END if self.state is None else self.state.log_end_offset
+        return NO_END if self.state is None else self.state.log_end_offset
 
     def severity_at(self, reached_offset: int, next_base: int | None) -> Severity:
         """How bad damage is that comes after `reached_offset`.
@@ -117,11 +118,8 @@ class PartitionScope:
         return replace(self, state=state, log_start_offset=state.log_start_offset, log_end_offset=state.log_end_offset)
 
 
-def own_scopes(
-    log_dir: LogDir, partitions: list[TopicPartition], *, are_records_checked: bool, now_ms: int
-) -> list[PartitionScope]:
-    """Scopes of partitions of a root of ours, from its image as it is now."""
-    root = log_dir.own_root()
+def own_scopes(root: OwnRoot, partitions: list[TopicPartition], *, are_records_checked: bool) -> list[PartitionScope]:
+    """Scopes of partitions of a root of ours, from its image as it was last refreshed."""
     cleaned = checkpoint_or_empty(root.path / CLEANER_OFFSET_CHECKPOINT)
     configs: dict[str, LogConfig] = {}
     scopes = []
@@ -139,7 +137,6 @@ def own_scopes(
                 log_end_offset=state.log_end_offset,
                 has_gaps=config.compact or where in cleaned or where.topic in INTERNAL_TOPICS,
                 are_records_checked=are_records_checked,
-                now_ms=now_ms,
             )
         )
     return scopes
@@ -151,7 +148,6 @@ def foreign_scopes(
     configs: Mapping[str, Mapping[str, str]],
     *,
     are_records_checked: bool,
-    now_ms: int,
 ) -> list[PartitionScope]:
     """Scopes of partitions of a broker's root, from its checkpoint files; `configs` is what is known of its topics."""
     starts = checkpoint_or_empty(root / LOG_START_OFFSET_CHECKPOINT)
@@ -171,7 +167,6 @@ def foreign_scopes(
             is_clean=is_clean,
             has_gaps=_has_gaps(where, configs, cleaned),
             are_records_checked=are_records_checked,
-            now_ms=now_ms,
         )
         for where in partitions
     ]

@@ -32,7 +32,7 @@ from pyspark_kafkalog.maintenance.verify_producers import (
     compare_producers,
     read_producers,
 )
-from pyspark_kafkalog.maintenance.verify_scope import PartitionScope
+from pyspark_kafkalog.maintenance.verify_scope import NO_END, PartitionScope
 from pyspark_kafkalog.record.header import LEADER_EPOCH_AT
 from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.log_state import LogState
@@ -188,6 +188,7 @@ class _Look:
                 self._check_next_snapshot(at_end, walk.reached_offset)
             if self.scope.state is not None and self.is_active and not walk.is_damaged:
                 self._check_state(self.scope.state, walk, extremes)
+                self._check_index_end(self.scope.state, offsets)
         return SegmentOutcome(
             base_offset=self.base_offset,
             findings=tuple(self.sink.result()),
@@ -213,20 +214,34 @@ class _Look:
     def _open_indexes(self, closing: contextlib.ExitStack) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
         if self.is_swapping:
             return None, None
-        may_have_zeros = self.is_active
-        visible_end = self.scope.visible_end
+        # A broker sets room aside in the active segment's; ours are looked after by the next writer.
+        may_have_zeros = self.is_active and self.scope.is_foreign
+        severity = Severity.WARNING if self.is_active and not self.scope.is_foreign else Severity.ERROR
+        visible_end = self.scope.visible_end if self.is_active else NO_END
         offset_fd = self._open(INDEX_SUFFIX, closing)
         time_fd = self._open(TIME_INDEX_SUFFIX, closing)
         path = self.path(INDEX_SUFFIX)
         offsets = times = None
         if offset_fd is not None:
             offsets = open_offset_index(
-                offset_fd, path, self.base_offset, self.sink, visible_end=visible_end, may_have_zeros=may_have_zeros
+                offset_fd,
+                path,
+                self.base_offset,
+                self.sink,
+                visible_end=visible_end,
+                may_have_zeros=may_have_zeros,
+                severity=severity,
             )
         path = self.path(TIME_INDEX_SUFFIX)
         if time_fd is not None:
             times = open_time_index(
-                time_fd, path, self.base_offset, self.sink, visible_end=visible_end, may_have_zeros=may_have_zeros
+                time_fd,
+                path,
+                self.base_offset,
+                self.sink,
+                visible_end=visible_end,
+                may_have_zeros=may_have_zeros,
+                severity=severity,
             )
         return offsets, times
 
@@ -314,6 +329,20 @@ class _Look:
                 advice="restore the file from a copy: committed records are missing or changed",
             )
 
+    def _check_index_end(self, state: LogState, offsets: OffsetIndexCheck | None) -> None:
+        """The last entry for what is committed lies where the image says."""
+        wanted = state.active_size_bytes - state.bytes_since_last_index_entry
+        if offsets is not None and offsets.last_position != wanted:
+            self.sink.add(
+                Severity.WARNING,
+                "offset-index-end",
+                self.path(INDEX_SUFFIX),
+                offset=state.log_end_offset,
+                expected=f"a last entry with position {wanted}, as was committed",
+                found=f"position {offsets.last_position}",
+                advice="nothing: the next writer makes the file anew; so does kafkalog reindex",
+            )
+
 
 @dataclass(slots=True)
 class _Extremes:
@@ -399,7 +428,7 @@ class _EpochCheck:
 def check_unit(scope: PartitionScope, bases: tuple[int, ...], next_base: int | None) -> Iterator[SegmentOutcome]:
     """Check segments that follow each other, `next_base` the last; producers' state goes on from one to the next."""
     producers: Producers | None = None
-    for base_offset, following in zip(bases, [*bases[1:], next_base], strict=True):
+    for base_offset, following in zip(bases, (*bases, next_base)[1:], strict=True):
         outcome = check_segment(scope, base_offset, following, producers)
         producers = outcome.producers if outcome.end_offset >= 0 else producers
         yield outcome
