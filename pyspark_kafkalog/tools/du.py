@@ -39,9 +39,7 @@ _UNIT_BYTES: Final = 1024
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`--path`, what to add up, in which order and form."""
     add_path(parser)
-    parser.add_argument(
-        "--by", choices=tuple(_GROUPINGS), default="topic", help="what a line is for (%(default)s)"
-    )
+    parser.add_argument("--by", choices=tuple(_GROUPINGS), default="topic", help="what a line is for (%(default)s)")
     parser.add_argument("--topic", metavar="TOPIC", help="only a topic, or a regular expression of topics")
     parser.add_argument("--sort", choices=("size", "name"), default="size", help="default %(default)s, largest first")
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N lines, and the total")

@@ -48,9 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--topic", metavar="TOPIC", help="a topic, or a regular expression of topics (default: all)")
     parser.add_argument("--partitions", metavar="P[,P]", help="numbers of partitions (default: all)")
-    parser.add_argument(
-        "--time", default="latest", metavar="TIME", help="which offset (%(default)s)"
-    )
+    parser.add_argument("--time", default="latest", metavar="TIME", help="which offset (%(default)s)")
     parser.add_argument("--exclude-internal-topics", action="store_true", help="leave out Kafka's internal topics")
     add_output(parser, "one object a line, by partition")
 

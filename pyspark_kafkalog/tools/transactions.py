@@ -115,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list(log_dir: LogDir, options: argparse.Namespace) -> None:
-    found = _transactions(log_dir).values()
+    found = list(_transactions(log_dir).values())
     if options.transactional_id_pattern:
         try:
             pattern = re.compile(options.transactional_id_pattern)

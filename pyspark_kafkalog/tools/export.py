@@ -1,0 +1,88 @@
+"""`kafkalog export`: make partitions ready for a real Kafka broker to mount.
+
+Without --to, only Kafka's checkpoint files are written into the log directory itself: recovery points, high watermarks
+and log starts as of the newest commit, as a broker that was stopped cleanly leaves them. That is what an adopted
+directory needs before its broker takes it back (see kafkalog adopt). With --to the partitions are copied as well:
+
+  into a new or empty directory        a backup, that this package and Kafka's tools read
+  into a stopped broker's directory    the broker serves the records when it is started next
+
+For the latter, create the topics on the broker first, with as many partitions and the configurations that they have
+here (kafkalog configs --describe), stop the broker, export, start it. Topic ids stay the broker's. Partitions that hold
+records there are left alone unless --overwrite is given. Hard links are made of closed segments where both directories
+are on one file system, unless --copy says otherwise; the active segment is always copied. Consumer groups travel with
+the topic __consumer_offsets, if the broker has it with as many partitions.
+
+examples:
+  kafkalog export --path /data/log
+  kafkalog export --path /data/log --to /backup/log
+  kafkalog export --path /data/log --to /var/lib/kafka/data --topic 'orders|returns'
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, open_log_dir, print_json
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.maintenance.export import ExportedPartition
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--path`, where to, and what."""
+    add_path(parser)
+    parser.add_argument("--to", metavar="DIR", type=Path, help="copy the partitions there; default: checkpoints only")
+    parser.add_argument("--topic", metavar="TOPIC", help="only a topic, or a regular expression of topics (--to)")
+    parser.add_argument("--copy", action="store_true", help="copy closed segments too, make no hard links (--to)")
+    parser.add_argument("--overwrite", action="store_true", help="replace what the broker's partitions hold (--to)")
+    add_output(parser, "one object a line, by partition")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Export; prints to sys.stdout what was."""
+    if options.to is None and (options.topic is not None or options.copy or options.overwrite):
+        raise UsageError("--topic, --copy and --overwrite go with --to")
+    root = open_log_dir(options).own_root()
+    from pyspark_kafkalog.maintenance.export import export_in_place, export_to
+    from pyspark_kafkalog.tools.topic_filter import topic_pattern
+
+    if options.to is None:
+        exported = export_in_place(root)
+    else:
+        pattern = topic_pattern(options.topic if options.topic is not None else ".*")
+        topics = [name for name in root.topics() if pattern.fullmatch(name)]
+        if options.topic is not None and not topics:
+            raise UnknownTopicError(f"there is no topic {options.topic} in {options.path}")
+        exported = export_to(root, options.to, topics, link=not options.copy, overwrite=options.overwrite)
+    if options.output == "json":
+        for each in exported:
+            print_json(_tree(each))
+    else:
+        _print(exported, options.to)
+    return 0
+
+
+def _print(exported: list[ExportedPartition], target: Path | None) -> None:
+    if target is None:
+        sys.stdout.write(f"Wrote the checkpoints of {len(exported)} partitions.\n")
+        return
+    linked, copied = sum(each.linked_bytes for each in exported), sum(each.copied_bytes for each in exported)
+    sys.stdout.write(
+        f"Exported {len(exported)} partitions to {target}: {linked} bytes linked, {copied} bytes copied.\n"
+    )
+
+
+def _tree(each: ExportedPartition) -> dict[str, object]:
+    return {
+        "topic": each.topic_partition.topic,
+        "partition": each.topic_partition.partition,
+        "logStartOffset": each.log_start_offset,
+        "highWatermark": each.high_watermark,
+        "linkedBytes": each.linked_bytes,
+        "copiedBytes": each.copied_bytes,
+    }

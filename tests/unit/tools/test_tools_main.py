@@ -1,0 +1,122 @@
+"""The command line as a whole: help, completion, and how little is loaded to answer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.tools.main import COMMANDS, command_parser, main
+
+NAMES = [name for group in COMMANDS.values() for name in group]
+#: Each takes longer to load than the start of everything else together.
+HEAVY = ("numba", "pandas", "pyarrow", "pyspark", "llvmlite")
+_SHOW_LOADED = (
+    "import sys\n"
+    "from pyspark_kafkalog.tools.main import main\n"
+    "try:\n"
+    "    code = main(sys.argv[1:])\n"
+    "except SystemExit as exited:\n"
+    "    code = exited.code\n"
+    "assert not code, code\n"
+    "print('\\n' + ' '.join(sys.modules))\n"
+)
+
+
+def loaded(*arguments: str) -> set[str]:
+    done = subprocess.run([sys.executable, "-c", _SHOW_LOADED, *arguments], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stdout.splitlines()[-1].split()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_lacks_examples_or_loads_much(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = command_parser(name)
+    assert f"  kafkalog {name} " in parser.format_help().replace('eval "$(', "  ") or name == "dump-log"
+    assert all(len(line) <= 120 for line in (parser.description or "").splitlines())
+
+
+def test_help_of_any_command_loads_heavy_modules() -> None:
+    script = (
+        "import sys\nfrom pyspark_kafkalog.tools.main import COMMANDS, command_parser\n"
+        "for group in COMMANDS.values():\n    for name in group:\n        command_parser(name).format_help()\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {name.partition(".")[0] for name in done.stdout.split()} & {*HEAVY, "argcomplete"}
+
+
+def test_quick_commands_load_heavy_modules(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.append("t", pa.table({"value": ["x"]}))
+    path = ("--path", str(tmp_path / "root"))
+    assert not loaded("--help") & {*HEAVY, "numpy"}
+    for arguments in (
+        ("topics", *path, "--list"),
+        ("topics", *path, "--describe"),
+        ("configs", *path, "--describe", "--topic", "t"),
+        ("get-offsets", *path),
+        ("log-dirs", *path, "--describe"),
+        ("du", *path),
+        ("metadata-quorum", *path, "describe", "--status"),
+        ("history", *path),
+        ("transactions", *path, "list"),
+    ):
+        assert not loaded(*arguments) & set(HEAVY), arguments
+
+
+def test_commands_are_not_grouped_or_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["--help"])
+    assert exited.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    for group, commands in COMMANDS.items():
+        at = lines.index(f"{group}:")
+        assert [line.split()[0] for line in lines[at + 1 : at + 1 + len(commands)]] == list(commands)
+
+
+def test_mistyped_command_goes_unsaid(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["topic"])
+    assert exited.value.code == 1
+    assert "invalid choice: 'topic'" in capsys.readouterr().err
+    assert main([]) == 1
+
+
+def complete(line: str, tmp_path: Path) -> list[str]:
+    """What a shell would be offered at the end of `line`."""
+    answer = tmp_path / "answer"
+    answer.write_text("")
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    environment = {**os.environ, **asked, "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
+    subprocess.run([sys.executable, "-m", "pyspark_kafkalog.tools.main"], env=environment, check=True)
+    return [each.strip() for each in answer.read_text().splitlines()]
+
+
+def test_completion_offers_something_else(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "root")
+    for name in ("orders", "orders.eu", "returns"):
+        log_dir.create_topic(name, partitions=1)
+    root = tmp_path / "root"
+    assert complete("kafkalog console-", tmp_path) == ["console-consumer", "console-producer"]
+    assert complete("kafkalog topics --part", tmp_path) == ["--partitions"]
+    assert complete(f"kafkalog topics --path {root} --topic ord", tmp_path) == ["orders", "orders.eu"]
+    assert complete(f"kafkalog transactions --path {root} abort --topic r", tmp_path) == ["returns"]
+    assert complete(f"kafkalog topics --path {root / 'nope'} --topic r", tmp_path) == []
+    assert complete("kafkalog nope --", tmp_path) == []
+    assert complete("kafkalog du --by s", tmp_path) == ["segment"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_does_not_take_the_code(shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["completion", shell]) == 0
+    code = capsys.readouterr().out
+    assert "kafkalog" in code
+    if shutil.which(shell) is not None:
+        (tmp_path / "code").write_text(code)
+        subprocess.run([shell, "-n", str(tmp_path / "code")], check=True)
