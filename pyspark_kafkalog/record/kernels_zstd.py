@@ -12,15 +12,17 @@ import numpy as np
 from numba import njit, types
 
 from pyspark_kafkalog.record.kernels_memory import kernel, load_byte
+from pyspark_kafkalog.record.zstd_blocks import (
+    BLOCK_HEADER_BYTES,
+    CHECKSUM_BYTES,
+    COMPRESSED,
+    MAGIC,
+    MAX_BLOCK_BYTES,
+    RUN,
+)
 
 #: What `bound_contents` says of bytes that it leaves to others.
 UNKNOWN = -1
-
-MAGIC = 0xFD2FB528
-MAX_BLOCK_BYTES = 128 * 1024
-RAW, RUN, COMPRESSED = 0, 1, 2
-BLOCK_HEADER_BYTES = 3
-CHECKSUM_BYTES = 4
 
 _HEADER_BYTES_MAX = 14  # without a dictionary
 _BOUND_MAX = 32 << 20  # what every batch may unfold to

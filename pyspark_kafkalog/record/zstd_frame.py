@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.record.bounded import BadCompressedDataError
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.record.kernels_zstd import (
+from pyspark_kafkalog.record.zstd_blocks import (
     BLOCK_HEADER_BYTES,
     CHECKSUM_BYTES,
     COMPRESSED,
     MAX_BLOCK_BYTES,
     RUN,
-    bound_contents,
 )
 
 DEFAULT_LEVEL: Final = 3
@@ -78,6 +77,8 @@ def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
 
 def bounds_of(addresses: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """The `bound_bytes` for `decompress_bounded` of each piece of memory, below 0 for what is no plain frame."""
+    from pyspark_kafkalog.record.kernels_zstd import bound_contents  # compiled: not for those who just look
+
     bounds = np.empty(len(addresses), np.int64)
     bound_contents(addresses, sizes, bounds)
     return bounds
