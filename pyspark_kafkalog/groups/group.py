@@ -103,19 +103,18 @@ class Group:
     def fetch(self, topics: Collection[str] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offsets that the group has committed, of `topics` or of all, in order.
 
-        Those of a topic that was deleted meanwhile, and made anew, are left out. Raises CorruptRecordError.
+        Those of a topic that was deleted are left out, also when it was made anew; a broker sees to that itself. Raises
+        CorruptRecordError.
         """
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for key, value in sorted(self.records().items()):  # an older broker's key of the same partition comes first
             topic_partition = parse_offset_key(key)
             if topic_partition is not None and (topics is None or topic_partition.topic in topics):
                 found[topic_partition] = parse_offset_value(value)
+        if self._log_dir.is_foreign:
+            return dict(sorted(found.items()))
         topic_ids = {topic: self._topic_id(topic) for topic in {each.topic for each in found}}
-        return {
-            each: found[each]
-            for each in sorted(found)
-            if found[each].topic_id is None or topic_ids[each.topic] in (None, found[each].topic_id)
-        }
+        return {each: found[each] for each in sorted(found) if found[each].topic_id in (None, topic_ids[each.topic])}
 
     def lag(self, topics: Collection[str] | None = None) -> list[PartitionLag]:
         """How far the group has come in each partition with a committed offset, in the order of the partitions.
