@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyspark_kafkalog.maintenance.last_run import CleanerRun
 from pyspark_kafkalog.storage.names import TopicPartition
 
 NO_TIME_MS = -1
@@ -201,7 +202,11 @@ FINDING_SEVERITIES = ("problem", "warning", "note")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootFacts:
-    """All that a report tells. `notes` say what was left out or sampled, in sentences."""
+    """All that a report tells.
+
+    `uncleanable` says why the last cleaning of a partition failed, `runs` are rows of the table of maintenance runs.
+    `notes` say what was left out or sampled, in sentences.
+    """
 
     path: Path
     is_foreign: bool
@@ -213,6 +218,8 @@ class RootFacts:
     stray_directories: int = 0
     history: WriteHistory | None = None
     groups: tuple[GroupLag, ...] = ()
+    last_cleaning: CleanerRun | None = None
+    uncleanable: Mapping[TopicPartition, str] = field(default_factory=dict)
     runs: tuple[Mapping[str, object], ...] = ()
     keys: tuple[KeySample, ...] = ()
     findings: tuple[Finding, ...] = ()

@@ -37,8 +37,11 @@ def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Finding]:
     if open_transactions:
         behind = sum(each.high_watermark - each.last_stable_offset for each in open_transactions)
         text = f"{_numbers(open_transactions)}: {_count(behind, 'offset')} not visible to read_committed"
-        held = ", nor can the cleaner pass them" if "compact" in topic.cleanup_policy else ""
-        yield Finding(_PROBLEM, "Open transaction", f"{text}{held}.", name)
+        yield Finding(_PROBLEM, "Open transaction", f"{text}.", name)
+    failed = [each for each in partitions if each.where in root.uncleanable]
+    if failed:
+        text = f"{_numbers(failed)}: the last cleaning failed: {root.uncleanable[failed[0].where]}"
+        yield Finding(_PROBLEM, "Uncleanable", text, name)
     yield from _maintenance(topic)
     yield from _shape(topic)
     future = [each for each in partitions if each.last_ms > root.now_ms + _FUTURE_MS]
@@ -59,7 +62,7 @@ def _maintenance(topic: TopicFacts) -> Iterator[Finding]:
         yield Finding(
             _NOTE, "Cleaning is due", f"{_size(size)} in {_numbers(dirty)}: run kafkalog log-cleaner.", topic.name
         )
-    stuck = [each for each in topic.partitions if _is_uncleanable(each)]
+    stuck = [each for each in topic.partitions if _is_held_back(each)]
     if stuck:
         text = (
             f"{_numbers(stuck)}: an open transaction or min.compaction.lag.ms keeps closed segments from the cleaner."
@@ -67,7 +70,7 @@ def _maintenance(topic: TopicFacts) -> Iterator[Finding]:
         yield Finding(_WARNING, "Uncleanable", text, topic.name)
 
 
-def _is_uncleanable(partition: PartitionFacts) -> bool:
+def _is_held_back(partition: PartitionFacts) -> bool:
     """Whether an open transaction holds back the cleaner, where there are closed segments for it."""
     cleaner = partition.cleaner
     if cleaner is None or not partition.runs or partition.last_stable_offset >= partition.high_watermark:

@@ -15,6 +15,8 @@ from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.last_run import read_last_run
+from pyspark_kafkalog.maintenance.uncleanable import read_uncleanable
 from pyspark_kafkalog.metadata.store import time_ms
 from pyspark_kafkalog.report.facts import (
     GroupLag,
@@ -81,6 +83,8 @@ def gather(log_dir: LogDir, options: GatherOptions, *, clock: Callable[[], int] 
         stray_directories=stray,
         history=None if log_dir.is_foreign else _history(log_dir, notes),
         groups=_groups(log_dir, topics, notes),
+        last_cleaning=read_last_run(log_dir.path),
+        uncleanable=read_uncleanable(log_dir.path),
         runs=() if options.runs_table is None else read_runs(options.runs_table),
         keys=_keys(log_dir, topics, options.sample_bytes, notes),
     )

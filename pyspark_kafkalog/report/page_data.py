@@ -7,7 +7,7 @@ and sound first, and `left_out` counts it. Topics are named by their number in t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date, datetime, timezone
 from typing import Any, Final
 
@@ -65,6 +65,7 @@ def page_data(root: RootFacts, limits: Limits) -> dict[str, Any]:
         "sizes": _sizes(everything),
         "history": None if root.history is None else _history(root.history, limits),
         "groups": _groups(root, limits.groups),
+        "last_cleaning": None if root.last_cleaning is None else asdict(root.last_cleaning),
         "maintenance": _maintenance(root.runs[: limits.maintenance_rows]),
         "keys": [_keys(each, numbers) for each in root.keys if each.topic in numbers][: limits.key_topics],
         "findings": [

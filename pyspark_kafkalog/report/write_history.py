@@ -18,6 +18,8 @@ COMMITS_MAX: Final = 5_000
 _NEWEST_MAX: Final = 300
 _TOPICS_APART: Final = 5
 _BUCKETS_MAX: Final = 96
+#: Of a short history the time before it is told too, with nothing in it.
+_BUCKETS_MIN: Final = 24
 _MAINTENANCE: Final = ("retention", "delete records")
 OTHER_TOPICS: Final = ""
 #: Widths of a bucket, so that their edges are times that people use.
@@ -65,8 +67,9 @@ def _series(entries: Sequence[HistoryEntry]) -> Series | None:
         return None
     times_ms = np.array([each.timestamp_ms for each in entries], dtype=np.int64)
     width_ms = _width_ms(int(times_ms.max() - times_ms.min()))
-    start_ms = int(times_ms.min()) // width_ms * width_ms
-    buckets = int((times_ms.max() - start_ms) // width_ms) + 1
+    end_ms = int(times_ms.max()) // width_ms * width_ms + width_ms
+    start_ms = min(int(times_ms.min()) // width_ms * width_ms, end_ms - _BUCKETS_MIN * width_ms)
+    buckets = (end_ms - start_ms) // width_ms
     slots = ((times_ms - start_ms) // width_ms).tolist()
     topics = _largest_topics(entries)
     rows = {name: row for row, name in enumerate(topics)}

@@ -46,7 +46,7 @@ function bytes(size) {
   if (size === null || size === undefined) return NONE;
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let at = 0;
-  while (Math.abs(size) >= 1024 && at < units.length - 1) {
+  while (Math.abs(size) >= 1023.95 && at < units.length - 1) {
     size /= 1024;
     at += 1;
   }
@@ -70,9 +70,9 @@ function time(ms) {
 }
 
 function duration(ms) {
-  const units = [[365.25 * 864e5, "year"], [864e5, "day"], [36e5, "hour"], [6e4, "minute"], [1e3, "second"]];
-  for (const [length, name] of units) {
-    if (ms >= 2 * length || name === "second") return counted(Math.round(ms / length), name);
+  const units = [[365.25 * 864e5, "year", "years"], [864e5, "day", "days"], [36e5, "hour", "hours"], [6e4, "min", "min"], [1e3, "s", "s"]];
+  for (const [length, one, many] of units) {
+    if (ms >= 2 * length || (ms >= length && ms % length === 0) || one === "s") return counted(Math.round(ms / length), one, many);
   }
 }
 

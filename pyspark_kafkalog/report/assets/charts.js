@@ -23,6 +23,11 @@ function text(x, y, words, anchor, kind) {
   return svg("text", { x, y, "text-anchor": anchor || "start", class: kind || null }, words);
 }
 
+// A round value on an axis.
+function tickText(format, value) {
+  return format(value).replace(".0 ", " ");
+}
+
 // Round values from 0 up to at least `most`, some five of them.
 function ticksTo(most, base) {
   const unit = base === 1024 ? 1024 ** Math.max(0, Math.floor(Math.log(Math.max(most, 1)) / Math.log(1024))) : 1;
@@ -34,7 +39,7 @@ function ticksTo(most, base) {
   return ticks;
 }
 
-const TIME_STEPS = [1e3, 5e3, 15e3, 6e4, 3e5, 9e5, 36e5, 108e5, 216e5, 432e5, 864e5, 1728e5, 6048e5, 12096e5, 24192e5, 72576e5, 314496e5];
+const TIME_STEPS = [1e3, 5e3, 15e3, 6e4, 3e5, 9e5, 36e5, 108e5, 216e5, 432e5, 864e5, 1728e5, 2592e5, 6048e5, 12096e5, 24192e5, 72576e5, 314496e5];
 
 function timeTicks(start, end, room) {
   const step = TIME_STEPS.find((each) => (end - start) / each <= room) || Math.ceil((end - start) / room / 314496e5) * 314496e5;
@@ -74,10 +79,10 @@ function barChart(label, bars, format, base, options = {}) {
     const y = (value) => height - bottom - (value / top) * (height - bottom - 12);
     for (const tick of ticks) {
       picture.append(svg("line", { x1: left, x2: width, y1: y(tick), y2: y(tick), class: "grid" }));
-      picture.append(text(left - 8, y(tick) + 4, format(tick), "end", "axis"));
+      picture.append(text(left - 8, y(tick) + 4, tickText(format, tick), "end", "axis"));
     }
     const step = (width - left - 8) / bars.length;
-    const gap = Math.min(step * 0.25, 6);
+    const gap = Math.max(Math.min(step * 0.25, 6), step - 72);
     const each = Math.max(1, Math.ceil(52 / step));
     bars.forEach((bar, at) => {
       const x = left + 4 + at * step;
@@ -89,7 +94,7 @@ function barChart(label, bars, format, base, options = {}) {
     });
     if (options.mean) {
       picture.append(svg("line", { x1: left, x2: width, y1: y(options.mean), y2: y(options.mean), class: "mean" }));
-      picture.append(text(width - 4, y(options.mean) - 5, "mean", "end", "axis"));
+      picture.append(text(width - 4, y(options.mean) - 5, "mean", "end", "axis over"));
     }
     return picture;
   }, label).node;
@@ -108,7 +113,7 @@ function stackedOverTime(label, series, layers, format, base) {
     const x = timeAxis(picture, series.start, end, left, right, 6, height - bottom);
     for (const tick of ticks) {
       picture.append(svg("line", { x1: left, x2: right, y1: y(tick), y2: y(tick), class: "grid" }));
-      picture.append(text(left - 8, y(tick) + 4, format(tick), "end", "axis"));
+      picture.append(text(left - 8, y(tick) + 4, tickText(format, tick), "end", "axis"));
     }
     for (let at = 0; at < series.buckets; at += 1) {
       const [from, to] = [x(series.start + at * series.width), x(series.start + (at + 1) * series.width)];

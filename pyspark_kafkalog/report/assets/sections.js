@@ -46,17 +46,24 @@ function masthead() {
 }
 
 function findings() {
-  const shown = data.findings;
   const names = { problem: "Problem", warning: "Warning", note: "Note" };
-  const item = ([severity, title, words, topic]) => el("li", { class: `finding ${severity}` },
-    el("span", { class: "severity" }, names[severity]),
-    el("div", {}, el("strong", {}, title), topic ? [" in ", el("span", { class: "topic-name" }, topic)] : null, el("p", {}, words)));
-  const list = el("ul", { class: "findings" }, shown.slice(0, 8).map(item));
-  const more = shown.length > 8 ? el("button", { type: "button", class: "more-button", click: () => {
-    list.append(...shown.slice(8).map(item));
-    more.remove();
-  } }, `Show ${count(shown.length - 8)} more`) : null;
-  section("findings", "Findings", null, shown.length ? [list, more] : el("p", { class: "all-well" }, "Nothing stands out."));
+  const kinds = new Map();
+  for (const each of data.findings) {
+    const kind = each[0] + " " + each[1];
+    kinds.set(kind, [...(kinds.get(kind) || []), each]);
+  }
+  const words = (those, withTopic) => those.map(([, , sentence, topic]) =>
+    el("p", {}, withTopic && topic ? [el("span", { class: "topic-name" }, topic), ": "] : null, sentence));
+  const item = (those) => {
+    const [severity, title, , topic] = those[0];
+    const about = those.length > 1 ? ` in ${counted(those.length, "case")}` : topic ? [" in ", el("span", { class: "topic-name" }, topic)] : null;
+    const head = [el("strong", {}, title), about];
+    return el("li", { class: `finding ${severity}` }, el("span", { class: "severity" }, names[severity]),
+      those.length > 3
+        ? el("details", {}, el("summary", {}, head), el("div", { class: "many" }, words(those, true)))
+        : el("div", {}, head, words(those, those.length > 1)));
+  };
+  section("findings", "Findings", null, kinds.size ? el("ul", { class: "findings" }, [...kinds.values()].map(item)) : el("p", { class: "all-well" }, "Nothing stands out."));
 }
 
 // Topics, and one of them
@@ -190,10 +197,13 @@ function partitionsSection() {
 
 function sizesSection() {
   if (!data.sizes.length) return;
-  const [low, high] = [data.sizes[0][0], data.sizes[data.sizes.length - 1][0]];
+  // Empty segments, then from the smallest others on.
+  const filled = data.sizes.map(([bits]) => bits).filter((bits) => bits > 0);
+  const [low, high] = filled.length ? [filled[0], filled[filled.length - 1]] : [1, 0];
   const found = new Map(data.sizes.map(([bits, segments, size]) => [bits, [segments, size]]));
   const bars = [];
-  for (let bits = low; bits <= high; bits += 1) {
+  const steps = Array.from({ length: high - low + 1 }, (_, at) => low + at);
+  for (const bits of found.has(0) ? [0, ...steps] : steps) {
     const [segments, size] = found.get(bits) || [0, 0];
     const range = bits === 0 ? "empty" : `${bytes(2 ** (bits - 1))} to ${bytes(2 ** bits)}`;
     bars.push({ label: bits === 0 ? "empty" : bytes(2 ** (bits - 1)).replace(".0", ""), value: segments, tip: `${range}\n${counted(segments, "segment")}, ${bytes(size)} in all` });
@@ -271,6 +281,12 @@ function maintenanceSection() {
   const compacted = rowsOf(topics).filter((row) => topics.dirty[row] !== null);
   const due = rowsOf(topics).filter((row) => topics.due[row] > 0);
   const parts = [];
+  const last = data.last_cleaning;
+  if (last) {
+    const recopied = last.bytes_read ? `, ${percent((100 * last.bytes_written) / last.bytes_read)} of ${bytes(last.bytes_read)} written again` : "";
+    const failed = last.partitions_failed ? `, ${count(last.partitions_failed)} failed` : "";
+    parts.push(el("p", { class: "hint" }, `The cleaner last ran ${ago(last.ended_ms)}, for ${duration(last.ended_ms - last.began_ms)}: ${counted(last.partitions_cleaned, "partition")} cleaned${failed}${recopied}.`));
+  }
   if (compacted.length) {
     parts.push(el("h3", {}, "Compacted topics"), dataTable({ label: "compacted topics", rows: compacted, sort: [2, -1], columns: [
       column("Topic", "text", topics.name),

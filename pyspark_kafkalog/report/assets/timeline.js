@@ -91,7 +91,7 @@ function linearAxis(format, base, most) {
     const each = Math.max(1, Math.ceil((ticks.length * 70) / (right - left)));
     ticks.forEach((tick, at) => {
       picture.append(svg("line", { x1: x(tick), x2: x(tick), y1: top, y2: bottom, class: "grid" }));
-      if (at % each === 0) picture.append(text(x(tick), bottom + 16, format(tick), at ? "middle" : "start", "axis"));
+      if (at % each === 0) picture.append(text(x(tick), bottom + 16, tickText(format, tick), at ? "middle" : "start", "axis"));
     });
     return x;
   };
