@@ -122,10 +122,11 @@ def restore_control(chunk: RecordChunk, verdicts: BatchVerdicts, keep: NDArray[n
 
 @dataclass(frozen=True, slots=True)
 class FilteredChunk:
-    """The bytes that stay of a chunk and their batches (BATCH_DTYPE, positions in `data`), with counts of records."""
+    """The bytes that stay of a chunk and their batches (BATCH_DTYPE, positions in `data`), with counts."""
 
     data: bytes
     batches: NDArray[np.void]
+    bytes_read: int
     records_read: int
     records_kept: int
 
@@ -163,7 +164,9 @@ def filter_chunk(
     table = table[is_copied | is_rewritten | is_emptied]
     sizes = table["size_bytes"]
     table["position"] = np.cumsum(sizes) - sizes
-    return FilteredChunk(b"".join(data for _, data in pieces), table, chunk.stored_records, int(kept.sum()))
+    return FilteredChunk(
+        b"".join(data for _, data in pieces), table, chunk.stored_bytes, chunk.stored_records, int(kept.sum())
+    )
 
 
 def _copy_runs(chunk: RecordChunk, is_copied: NDArray[np.bool_]) -> list[tuple[int, memoryview]]:

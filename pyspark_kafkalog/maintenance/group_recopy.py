@@ -7,6 +7,7 @@ leaves `.cleaned` files, which the next run or a starting broker removes. Source
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyspark_kafkalog.maintenance.batch_filter import (
+    BatchVerdicts,
     FilteredChunk,
     RetentionRules,
     filter_chunk,
@@ -30,6 +32,7 @@ from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_segment import LogSegment
 from pyspark_kafkalog.storage.names import CLEANED_SUFFIX
+from pyspark_kafkalog.storage.transaction_index import AbortedTxn
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,15 @@ class CopyCounts:
             self.records_read + other.records_read,
             self.records_kept + other.records_kept,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What is known of a chunk of a segment from those before it. `retained` goes into the transaction index."""
+
+    number: int
+    verdicts: BatchVerdicts
+    retained: list[AbortedTxn]
 
 
 def transactions_at(part: LogPart, groups: Iterable[Sequence[ClosedSegment]]) -> list[CleanedTransactions]:
@@ -108,22 +120,31 @@ class GroupCopier:
 
     def _copy_segment(self, source: ClosedSegment, segment: LogSegment) -> CopyCounts:
         counts = CopyCounts()
-        for number, chunk in enumerate(self.part.chunks(source, drops=self.survivors.drops_batches)):
-            filtered = self._filter(source, number, chunk)
+        numbers = itertools.count()
+
+        def judge(chunk: RecordChunk) -> _Judged:
+            verdicts = judge_batches(chunk, self.transactions, self.rules)
+            return _Judged(next(numbers), verdicts, self.transactions.take_retained())
+
+        def finish(chunk: RecordChunk, judged: _Judged) -> tuple[_Judged, FilteredChunk]:
+            return judged, self._filter(source, chunk, judged)
+
+        reader = self.part.reader(source, drops=self.survivors.drops_batches)
+        for judged, filtered in reader.results(judge, finish):
             if len(filtered.batches):
                 self.part.throttle.take(len(filtered.data))
                 self.fs.pwrite_all(segment.fd, filtered.data, segment.size_bytes)
                 segment.set_counters(segment.index_batches(filtered.batches, segment.counters()))
-            for transaction in self.transactions.take_retained():
+            for transaction in judged.retained:
                 segment.txn_index.append(transaction)
             counts = counts.plus(
-                CopyCounts(chunk.stored_bytes, len(filtered.data), filtered.records_read, filtered.records_kept)
+                CopyCounts(filtered.bytes_read, len(filtered.data), filtered.records_read, filtered.records_kept)
             )
         return counts
 
-    def _filter(self, source: ClosedSegment, number: int, chunk: RecordChunk) -> FilteredChunk:
-        verdicts = judge_batches(chunk, self.transactions, self.rules)
+    def _filter(self, source: ClosedSegment, chunk: RecordChunk, judged: _Judged) -> FilteredChunk:
+        verdicts = judged.verdicts
         keep = np.ascontiguousarray(start_keep(chunk, verdicts))
-        self.survivors.drop(source, number, chunk, keeps_tombstones(chunk, self.rules.now_ms), keep)
+        self.survivors.drop(source, judged.number, chunk, keeps_tombstones(chunk, self.rules.now_ms), keep)
         restore_control(chunk, verdicts, keep)
         return filter_chunk(chunk, verdicts, keep, self.rules)

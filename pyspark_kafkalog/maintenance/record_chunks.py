@@ -1,8 +1,8 @@
 """A segment's records as the cleaner sees them: where each lies, its offset, its time, the hash of its key.
 
 Segments are read in chunks of whole batches, checked and decompressed, so memory is bounded whatever a segment's size.
-A chunk's arrays are good until the next one. Where the process has more than one core, chunks that come next are made
-by threads meanwhile (work_ahead.py); they are the same ones.
+Where the process has more than one core, threads work on the chunks that come next (work_ahead.py); the chunks are the
+same ones.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.maintenance import kernels_offset_map as kernels
-from pyspark_kafkalog.maintenance.work_ahead import BufferPool, spare_threads, work_ahead
+from pyspark_kafkalog.maintenance.work_ahead import BufferPool, Turns, spare_threads, work_ahead
 from pyspark_kafkalog.record.decode import check_counts, record_fault
 from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
 from pyspark_kafkalog.record.kernels_frame import NO_FAULT, STATE_SIZE
@@ -37,6 +37,9 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 
 #: Tells of batches (BATCH_DTYPE) which of them need not be read, since nothing in them stays.
 DropsBatches: TypeAlias = Callable[[NDArray[np.void]], NDArray[np.bool_]]
+
+Verdict = TypeVar("Verdict")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,62 +97,105 @@ class RecordChunk:
 class _Piece:
     """Some batches of a run, for one thread at a time. `is_last`: the run has no piece after it."""
 
+    number: int
     run: BatchRun
     batches: NDArray[np.void]
     scratch: NDArray[np.uint8]
     is_last: bool
 
 
-def read_record_chunks(
-    directory: Path,
-    base_offset: int,
-    *,
-    start_offset: int,
-    limit_offset: int | None,
-    seed: NDArray[np.uint64],
-    before_read: Callable[[int], None],
-    drops: DropsBatches | None = None,
-) -> Iterator[RecordChunk]:
-    """All batches of the segment at `base_offset` that reach `start_offset` or above, control batches too.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkReader:
+    """Reads the batches of the segment at `base_offset` that reach `start_offset` or above, control batches too.
 
     `limit_offset` is the base offset of the segment after it. `before_read` is told how many bytes are to be handed
-    out, and may wait. `drops` is called by threads. Raises DiskFormatError for damage, FileNotFoundError when the
-    segment has gone.
+    out, and may wait. `drops`, which threads call, may spare batches from being read. Reading raises DiskFormatError
+    for damage, FileNotFoundError when the segment has gone.
     """
-    buffers = BufferPool(RUN_BYTES)
-    scratches = BufferPool(CHUNK_BYTES + _SCRATCH_SLACK_BYTES)
 
-    def open_piece(piece: _Piece) -> tuple[_Piece, RecordChunk]:
-        verify_crcs(piece.run.data, piece.batches, data_position=piece.run.position, file=piece.run.file)
-        return piece, _open(piece, seed, drops)
+    directory: Path
+    base_offset: int
+    start_offset: int
+    limit_offset: int | None
+    seed: NDArray[np.uint64]
+    before_read: Callable[[int], None]
+    drops: DropsBatches | None = None
 
-    with SegmentReader(directory, base_offset) as segment:
-        position = segment.position_for_offset(start_offset) if start_offset > base_offset else 0
-        runs = segment.runs(
-            position,
-            start_offset=start_offset,
-            end_offset=_OFFSET_MAX,
-            limit_offset=limit_offset,
-            take_buffer=buffers.take,
-            check_crcs=False,
-        )
-        with closing(work_ahead(_cut(runs, scratches), open_piece, threads=spare_threads())) as opened:
-            for piece, chunk in opened:
-                before_read(chunk.stored_bytes)
+    def chunks(self) -> Iterator[RecordChunk]:
+        """All chunks; each one's arrays are good until the next."""
+        for piece, first in self._pieces(self._open):
+            chunk, taken = first, 0
+            while True:
+                self.before_read(chunk.stored_bytes)
                 yield chunk
-                taken = len(chunk.batches)
+                taken += len(chunk.batches)
+                if taken == len(piece.batches):
+                    break
+                chunk = self._open(replace(piece, batches=piece.batches[taken:]))
+
+    def results(
+        self, judge: Callable[[RecordChunk], Verdict], finish: Callable[[RecordChunk, Verdict], Result]
+    ) -> Iterator[Result]:
+        """finish(chunk, judge(chunk)) of all chunks, in order, though threads call both.
+
+        `judge` meets the chunks one after the other, in order; `finish` meets several at a time.
+        """
+        turns = Turns()
+
+        def work_on(piece: _Piece) -> list[Result]:
+            found = []
+            taken = 0
+            try:
                 while taken < len(piece.batches):
-                    chunk = _open(replace(piece, batches=piece.batches[taken:]), seed, drops)
-                    before_read(chunk.stored_bytes)
-                    yield chunk
+                    chunk = self._open(replace(piece, batches=piece.batches[taken:]))
                     taken += len(chunk.batches)
-                scratches.give(piece.scratch)
-                if piece.is_last:
-                    buffers.give(piece.run.data)
+                    turns.wait(piece.number)
+                    verdict = judge(chunk)
+                    if taken == len(piece.batches):
+                        turns.done(piece.number)
+                    found.append(finish(chunk, verdict))
+            finally:
+                turns.done(piece.number)
+            return found
+
+        for piece, found in self._pieces(work_on):
+            self.before_read(int(piece.batches["size_bytes"].sum()))
+            yield from found
+
+    def _pieces(self, work: Callable[[_Piece], Result]) -> Iterator[tuple[_Piece, Result]]:
+        """Each piece of the segment with work(piece), which threads do for the next ones meanwhile."""
+        buffers = BufferPool(RUN_BYTES)
+        scratches = BufferPool(CHUNK_BYTES + _SCRATCH_SLACK_BYTES)
+
+        def check_and_work(piece: _Piece) -> tuple[_Piece, Result]:
+            verify_crcs(piece.run.data, piece.batches, data_position=piece.run.position, file=piece.run.file)
+            return piece, work(piece)
+
+        with SegmentReader(self.directory, self.base_offset) as segment:
+            is_inside = self.start_offset > self.base_offset
+            runs = segment.runs(
+                segment.position_for_offset(self.start_offset) if is_inside else 0,
+                start_offset=self.start_offset,
+                end_offset=_OFFSET_MAX,
+                limit_offset=self.limit_offset,
+                take_buffer=buffers.take,
+                check_crcs=False,
+            )
+            with closing(work_ahead(_cut(runs, scratches), check_and_work, threads=spare_threads())) as worked:
+                for piece, result in worked:
+                    yield piece, result
+                    scratches.give(piece.scratch)
+                    if piece.is_last:
+                        buffers.give(piece.run.data)
+
+    def _open(self, piece: _Piece) -> RecordChunk:
+        """The first batches of the piece, as many as fit a chunk."""
+        return _open(piece, self.seed, self.drops)
 
 
 def _cut(runs: Iterator[BatchRun], scratches: BufferPool) -> Iterator[_Piece]:
     """Pieces of each run; by stored bytes, so they are the same ones whatever else is asked for."""
+    number = 0
     for run in runs:
         batches = _without_codec_of_empty(run.batches)
         is_compressed = (batches["attributes"] & COMPRESSION_MASK) != 0
@@ -158,8 +204,9 @@ def _cut(runs: Iterator[BatchRun], scratches: BufferPool) -> Iterator[_Piece]:
         while first < len(batches):
             done = int(weights[first - 1]) if first else 0
             after = max(int(np.searchsorted(weights, done + _PIECE_WEIGHT, side="right")), first + 1)
-            yield _Piece(run, batches[first:after], scratches.take(0), after >= len(batches))
+            yield _Piece(number, run, batches[first:after], scratches.take(0), after >= len(batches))
             first = after
+            number += 1
 
 
 def _open(piece: _Piece, seed: NDArray[np.uint64], drops: DropsBatches | None) -> RecordChunk:

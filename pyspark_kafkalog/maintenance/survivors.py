@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
 from pyspark_kafkalog.maintenance.cleaned_transactions import CleanedTransactions
 from pyspark_kafkalog.maintenance.offset_map import ALL_KEYS, LatestMarks, OffsetMap, Shard
-from pyspark_kafkalog.maintenance.record_chunks import DropsBatches, RecordChunk, read_record_chunks
+from pyspark_kafkalog.maintenance.record_chunks import ChunkReader, DropsBatches, RecordChunk
 from pyspark_kafkalog.maintenance.throttle import Throttle
 from pyspark_kafkalog.record.header import CONTROL_MASK, DELETE_HORIZON_MASK
 from pyspark_kafkalog.storage.transaction_index import AbortedTxn
@@ -43,14 +43,18 @@ class LogPart:
     now_ms: int
     throttle: Throttle
 
-    def chunks(
+    def chunks(self, segment: ClosedSegment, start_offset: int = 0) -> Iterator[RecordChunk]:
+        """The segment's batches from the one that holds `start_offset` on."""
+        return self.reader(segment, start_offset).chunks()
+
+    def reader(
         self, segment: ClosedSegment, start_offset: int = 0, *, drops: DropsBatches | None = None
-    ) -> Iterator[RecordChunk]:
-        """The segment's batches from the one that holds `start_offset` on; for `drops` see `read_record_chunks`."""
+    ) -> ChunkReader:
+        """What reads the segment from the batch that holds `start_offset` on."""
         after = bisect.bisect_right(self.segments, segment.base_offset, key=lambda each: each.base_offset)
-        return read_record_chunks(
-            self.directory,
-            segment.base_offset,
+        return ChunkReader(
+            directory=self.directory,
+            base_offset=segment.base_offset,
             start_offset=start_offset,
             limit_offset=self.segments[after].base_offset if after < len(self.segments) else self.end_offset,
             seed=self.seed,

@@ -7,6 +7,7 @@ time it takes depends on how many threads there are.
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -47,6 +48,29 @@ def work_ahead(items: Iterator[Item], work: Callable[[Item], Result], *, threads
                 yield under_way.popleft().result()
         finally:
             executor.shutdown(wait=True, cancel_futures=True)
+
+
+class Turns:
+    """Has threads that work on items side by side do one part of the work item by item, in the items' order."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._done: set[int] = set()
+        self._changed = threading.Condition()
+
+    def wait(self, number: int) -> None:
+        """Wait until all items before number `number` are done with that part."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._next >= number)
+
+    def done(self, number: int) -> None:
+        """Item `number` is done with it, or will not come to it."""
+        with self._changed:
+            self._done.add(number)
+            while self._next in self._done:
+                self._done.remove(self._next)
+                self._next += 1
+            self._changed.notify_all()
 
 
 class BufferPool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.maintenance.kernels_offset_map import HAS_KEY, HAS_VALUE, hash_key
 from pyspark_kafkalog.maintenance.offset_map import ALL_KEYS, ENTRY_BYTES, OffsetMap, Shard
-from pyspark_kafkalog.maintenance.record_chunks import IndexedRecords, read_record_chunks
+from pyspark_kafkalog.maintenance.record_chunks import ChunkReader, IndexedRecords
 from pyspark_kafkalog.record.header import CompressionType
 from pyspark_kafkalog.record.plain import Record, encode_batch
 from pyspark_kafkalog.storage.log_config import LogConfig
@@ -72,7 +72,7 @@ def test_the_compiled_hash_is_not_the_plain_one(key: bytes, seed: bytes) -> None
 
 
 def _records(keys: list[bytes | None], first_offset: int = 0, *, value: bool = True) -> IndexedRecords:
-    """Rows as `read_record_chunks` makes them, for one batch."""
+    """Rows as a ChunkReader makes them, for one batch."""
     count = len(keys)
     seed = np.array([3, 4], np.uint64)
     hashes = [hash_key(np.frombuffer(key or b"", np.uint8), seed) for key in keys]
@@ -164,8 +164,10 @@ def test_a_chunk_tells_something_else_than_its_records(
     write_segment(tmp_path, 7, [encode_batch(records, compression=compression)], LogConfig())
     seed = np.array([5, 6], np.uint64)
     told: list[int] = []
-    chunks = read_record_chunks(tmp_path, 7, start_offset=0, limit_offset=None, seed=seed, before_read=told.append)
-    (found,) = [chunk.records for chunk in chunks]
+    reader = ChunkReader(
+        directory=tmp_path, base_offset=7, start_offset=0, limit_offset=None, seed=seed, before_read=told.append
+    )
+    (found,) = [chunk.records for chunk in reader.chunks()]
     assert found.offsets.tolist() == [each.offset for each in records]
     assert found.timestamps_ms.tolist() == [each.timestamp_ms for each in records]
     assert [bool(each & HAS_KEY) for each in found.flags.tolist()] == [key is not None for key in keys]
