@@ -33,8 +33,10 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "delete-records": ("delete_records", "delete the records of partitions below given offsets"),
         "log-cleaner": ("log_cleaner", "clean compacted topics: the last record of each key stays"),
         "merge-segments": ("merge_segments", "join small closed segments into full ones"),
+        "reindex": ("reindex", "make indexes and producer snapshots anew where they are missing or wrong"),
         "report": ("report", "make one HTML page that tells all of a log directory"),
         "retention": ("retention", "drop old segments by time and size, as topics' configurations say"),
+        "verify": ("verify", "check every batch, index entry and checkpoint; repair what can be"),
     },
     "inside files": {
         "du": ("du", "add up what takes room, by topic, partition, segment or kind of file"),

@@ -39,7 +39,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="change nothing, report what would be done")
     parser.add_argument(
-        "--now", type=_not_negative, metavar="MS", help="the time to go by, in ms since 1970 (default: the clock's)"
+        "--now", type=not_negative, metavar="MS", help="the time to go by, in ms since 1970 (default: the clock's)"
     )
     parser.add_argument("--tasks", type=positive, metavar="N", help="tasks at the same time (default: all cores)")
     parser.add_argument("--loop", action="store_true", help="go on, round after round, until SIGTERM or SIGINT")
@@ -171,7 +171,8 @@ def _log_to_stderr() -> None:
         package.setLevel(logging.INFO)
 
 
-def _not_negative(text: str) -> int:
+def not_negative(text: str) -> int:
+    """The type of options that are a number of 0 or more."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be 0 or more, not {text}")
     return int(text)
