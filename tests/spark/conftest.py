@@ -20,12 +20,15 @@ SCRIPT_SECONDS_MAX = 240
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with two cores, UTC, Arrow batches small enough that a test's rows fill several."""
+    """A local session with two cores, UTC, Delta, Arrow batches small enough that a test's rows fill several."""
     from pyspark.sql import SparkSession
+
+    from pyspark_kafkalog.delta.job import with_delta
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
-        SparkSession.builder.master("local[2]")
+        with_delta(SparkSession.builder)
+        .master("local[2]")
         .appName("kafkalog-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -34,6 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+        .config("spark.databricks.delta.snapshotPartitions", "1")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -1,0 +1,11 @@
+"""Topics to Delta tables and back, every record once: the queries behind `jobs/topic_to_delta.py` and its counterpart.
+
+topic_to_delta.py   options and the query from a topic to a table, appending or by key
+delta_to_topic.py   options and the query from a table's change feed to a topic
+record_shape.py     a topic's records as the columns of a table
+bad_records.py      what becomes of records that have not that shape
+change_records.py   a table's changes as keyed records
+delta_target.py     a table by path or name: make it, append, merge by key, each once
+batch_identity.py   by what a micro-batch is known when it comes again
+job.py              a job around a query: session, trigger, signals, errors
+"""

@@ -1,0 +1,136 @@
+"""A Delta table's changes as keyed records: the last state of each key in each version of the table.
+
+A change feed has a row for each row inserted or deleted, and two for each that was updated: as it was and as it is now.
+By key and version that comes down to
+
+    the rows that are there now    inserts and updates as they are now: a record with the row as its value
+    a tombstone                    where there is none of these, but rows deleted, or updated as they were
+
+An update that changes the key is thus a tombstone of the old key and a record of the new one; a row that is deleted and
+inserted again in one version, as when a table is overwritten, is one record. A key's records are in the order of the
+table's versions: they are sorted in one task, and the sink keeps a task's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+_CHANGE: Final = "_change_type"
+_VERSION: Final = "_commit_version"
+_COMMIT_TIME: Final = "_commit_timestamp"
+_FEED_COLUMNS: Final = (_CHANGE, _VERSION, _COMMIT_TIME)
+_GONE: Final = ("delete", "update_preimage")
+
+_IS_GONE: Final = "__kafkalog_gone"
+_RANK: Final = "__kafkalog_rank"
+
+#: Nothing is lost on the way through JSON: nulls are told, times go to the microsecond.
+_JSON: Final = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
+
+
+@dataclass(frozen=True)
+class ChangeRecords:
+    """Which columns make the record: `keys`; the value's, of a JSON object, or the one column that is the value.
+
+    One key column is written as text (BINARY as it is), several as a JSON object. `timestamp_column` None: records get
+    the time at which they are written.
+    """
+
+    keys: Sequence[str]
+    value_columns: Sequence[str]
+    value_column: str | None = None
+    timestamp_column: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        schema: StructType,
+        keys: Sequence[str],
+        *,
+        value_columns: Sequence[str] = (),
+        value_column: str | None = None,
+        timestamp_column: str | None = None,
+    ) -> ChangeRecords:
+        """For a feed with these columns. All of the table's are in the value by default. Raises InvalidOptionError."""
+        from pyspark.sql.types import BinaryType, StringType, TimestampType
+
+        if not keys:
+            raise InvalidOptionError("a key is needed: the columns that tell one row of the table from another")
+        if value_column is not None and value_columns:
+            raise InvalidOptionError("the value is either one column as it is or several as JSON: give one of the two")
+        named = {field.name.lower(): field for field in schema.fields}
+        wanted = (*keys, *value_columns, *(name for name in (value_column, timestamp_column) if name is not None))
+        for name in wanted:
+            if name.lower() not in named:
+                there = ", ".join(each for each in schema.names if each not in _FEED_COLUMNS)
+                raise InvalidOptionError(f"the table has no column {name}; it has: {there}")
+        types: dict[str | None, tuple[type, ...]] = {
+            value_column: (BinaryType, StringType),
+            timestamp_column: (TimestampType,),
+        }
+        for column, allowed in types.items():
+            if column is not None and not isinstance(named[column.lower()].dataType, allowed):
+                raise InvalidOptionError(
+                    f"column {column} is {named[column.lower()].dataType.simpleString()}; the value's has to be string "
+                    "or binary, the timestamp's timestamp"
+                )
+        return cls(
+            keys,
+            value_columns or [name for name in schema.names if name not in _FEED_COLUMNS],
+            value_column,
+            timestamp_column,
+        )
+
+    def apply(self, changes: DataFrame) -> DataFrame:
+        """`key`, `value` and, where asked for, `timestamp`, each key's in order, for the sink to write."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.window import Window
+
+        keys = [_column(name) for name in self.keys]
+        gone = changes.repartition(*keys).withColumn(_IS_GONE, F.col(_CHANGE).isin(*_GONE))
+        in_version = Window.partitionBy(*keys, _VERSION).orderBy(_IS_GONE)
+        ranked = gone.withColumn(_RANK, F.row_number().over(in_version))
+        last = ranked.where(~F.col(_IS_GONE) | (F.col(_RANK) == 1)).sortWithinPartitions(*keys, _VERSION)
+        columns = [
+            self._key(changes.schema).alias("key"),
+            F.when(~F.col(_IS_GONE), self._value()).alias("value"),
+        ]
+        if self.timestamp_column is not None:
+            columns.append(_column(self.timestamp_column).alias("timestamp"))
+        return last.select(*columns)
+
+    def _key(self, schema: StructType) -> Column:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import BinaryType
+
+        if len(self.keys) > 1:
+            return F.to_json(F.struct(*map(_column, self.keys)), _JSON).cast("binary")
+        only = next(field for field in schema.fields if field.name.lower() == self.keys[0].lower())
+        key = _column(self.keys[0])
+        return key if isinstance(only.dataType, BinaryType) else key.cast("string").cast("binary")
+
+    def _value(self) -> Column:
+        from pyspark.sql import functions as F
+
+        if self.value_column is not None:
+            return _column(self.value_column).cast("binary")
+        return F.to_json(F.struct(*map(_column, self.value_columns)), _JSON).cast("binary")
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,109 @@
+"""A Delta table that micro-batches are written to, each once, by path or by name.
+
+A write carries the query's id and the batch's number into Delta's log, in the commit with the data (a SetTransaction
+action). Delta looks there first: a number that is not above the id's last one changes nothing. Two drivers of one query
+that write at the same time conflict in that action, and one of them fails. So a table is never behind what its log says
+of the query, nor ahead, whenever a driver is killed.
+
+Appends take the two as options of the write. MERGE has none and takes them from the session's configuration, which is
+the query's own copy; it is put back after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.delta.batch_identity import BatchIdentity
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaTable
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_SESSION_APP_ID: Final = "spark.databricks.delta.write.txnAppId"
+_SESSION_VERSION: Final = "spark.databricks.delta.write.txnVersion"
+
+
+class DeltaTarget:
+    """The table that `table` names: a path when there is a slash in it, else a name in the catalog."""
+
+    def __init__(self, table: str, *, merge_schema: bool = False) -> None:
+        self.table = table
+        self._is_path = "/" in table
+        self._merge_schema = merge_schema
+
+    def exists(self, spark: SparkSession) -> bool:
+        from delta.tables import DeltaTable
+
+        if self._is_path:
+            return bool(DeltaTable.isDeltaTable(spark, self.table))
+        return spark.catalog.tableExists(self.table)
+
+    def create(
+        self,
+        spark: SparkSession,
+        schema: StructType,
+        *,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make the table, empty; one that is there already, or made by another meanwhile, stays as it is."""
+        from delta.tables import DeltaTable
+
+        builder = DeltaTable.createIfNotExists(spark).addColumns(schema)
+        builder = builder.location(self.table) if self._is_path else builder.tableName(self.table)
+        if partition_by:
+            builder = builder.partitionedBy(*partition_by)
+        for name, value in (properties or {}).items():
+            builder = builder.property(name, value)
+        builder.execute()
+
+    def append(self, rows: DataFrame, identity: BatchIdentity) -> None:
+        """Append the rows of a micro-batch, unless it was done."""
+        writer = rows.write.format("delta").mode("append")
+        writer = writer.option("txnAppId", identity.query_id).option("txnVersion", identity.batch_id)
+        writer = writer.option("mergeSchema", str(self._merge_schema).lower())
+        if self._is_path:
+            writer.save(self.table)
+        else:
+            writer.saveAsTable(self.table)
+
+    def merge_by_key(self, rows: DataFrame, keys: Sequence[str], deleted: str, identity: BatchIdentity) -> None:
+        """Replace, add or delete the rows of these keys, unless the micro-batch was done.
+
+        `rows` has one row a key; the column `deleted` says whether the key's row is to go.
+        """
+        spark = rows.sparkSession
+        values: dict[str, str | Column] = {
+            _quoted(name): f"source.{_quoted(name)}" for name in rows.columns if name != deleted
+        }
+        same_key = " AND ".join(f"target.{_quoted(key)} = source.{_quoted(key)}" for key in keys)
+        merge = self._open(spark).alias("target").merge(rows.alias("source"), same_key)
+        if self._merge_schema:
+            merge = merge.withSchemaEvolution()
+        merge = merge.whenMatchedDelete(f"source.{_quoted(deleted)}").whenMatchedUpdate(set=values)
+        with _identified(spark, identity):
+            merge.whenNotMatchedInsert(f"NOT source.{_quoted(deleted)}", values).execute()
+
+    def _open(self, spark: SparkSession) -> DeltaTable:
+        from delta.tables import DeltaTable
+
+        return DeltaTable.forPath(spark, self.table) if self._is_path else DeltaTable.forName(spark, self.table)
+
+
+@contextmanager
+def _identified(spark: SparkSession, identity: BatchIdentity) -> Iterator[None]:
+    """Have Delta's writes of this session carry the identity."""
+    spark.conf.set(_SESSION_APP_ID, identity.query_id)
+    spark.conf.set(_SESSION_VERSION, str(identity.batch_id))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_SESSION_APP_ID)
+        spark.conf.unset(_SESSION_VERSION)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,115 @@
+"""A job around one streaming query: session, trigger, signals, errors.
+
+A query without an interval takes what there is at its start, in batches, and ends; with one it goes on until SIGTERM or
+SIGINT, and then stops where it is. What it was at is done again by the next run, and written once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_SECONDS: Final = 0.2
+_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_NO_DELTA: Final = (
+    "Spark has no Delta: start the job with python, which fetches its jars, or with "
+    "spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0"
+)
+#: What Spark wraps around the message of a query that failed.
+_WRAPPINGS: Final = re.compile(r"^(\[[A-Z_.]+\] )+|( SQLSTATE: \w{5})$")
+_RAISED: Final = re.compile(r"(bad record in .*? at offset .*?)(?: SQLSTATE: \w{5}|$)", re.MULTILINE)
+
+
+def with_delta(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """`builder` with Delta's SQL extension and catalog, and its jars where this process is to start the JVM."""
+    from delta import configure_spark_with_delta_pip
+
+    builder = builder.config("spark.sql.extensions", _EXTENSION).config("spark.sql.catalog.spark_catalog", _CATALOG)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return builder  # spark-submit has started it, with the jars that it was told of
+    return configure_spark_with_delta_pip(builder)
+
+
+def add_query_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that both jobs have."""
+    parser.add_argument("--path", required=True, metavar="ROOT", help="the log directory (no default)")
+    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="the query's checkpoint: one for each query")
+    parser.add_argument(
+        "--continuous",
+        metavar="INTERVAL",
+        help="go on, with a batch each INTERVAL, such as '10 seconds' (default: end with what there is)",
+    )
+
+
+def named_values(option: str, settings: Sequence[str]) -> dict[str, str]:
+    """`NAME=VALUE` settings as a dictionary. Raises InvalidOptionError."""
+    values: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise InvalidOptionError(f"{option} {setting}: expected NAME=VALUE")
+        values[name.strip()] = value.strip()
+    return values
+
+
+def start(
+    rows: DataFrame, write: Callable[[DataFrame, int], None], *, checkpoint: str, continuous: str | None
+) -> StreamingQuery:
+    """Start the query that has `write` called with each micro-batch and its number."""
+    writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+    triggered = writer.trigger(availableNow=True) if continuous is None else writer.trigger(processingTime=continuous)
+    return triggered.start()
+
+
+def run_job(name: str, begin: Callable[[SparkSession], StreamingQuery]) -> int:
+    """Run the query that `begin` starts; what goes wrong is said in one line. Returns the exit code."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    told_to_end = threading.Event()
+    handlers = {each: signal.signal(each, lambda *_: told_to_end.set()) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        spark = with_delta(SparkSession.builder.appName(name)).getOrCreate()
+        query = begin(spark)
+        while query.isActive and not told_to_end.wait(_POLL_SECONDS):
+            pass
+        query.stop()
+        if (failure := query.exception()) is not None and not told_to_end.is_set():
+            raise failure
+    except (KafkalogError, OSError) as error:
+        return _fail(name, str(error))
+    except PySparkException as error:
+        return _fail(name, _said(error))
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+    return 0
+
+
+def _said(error: Any) -> str:
+    """What an error of Spark's comes down to."""
+    text = str(error)
+    if (raised := _RAISED.search(text)) is not None:
+        return raised.group(1)
+    if "DATA_SOURCE_NOT_FOUND" in text and "delta" in text:
+        return _NO_DELTA
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return _WRAPPINGS.sub("", lines[0].strip()) if lines else type(error).__name__
+
+
+def _fail(name: str, text: str) -> int:
+    sys.stderr.write(f"{name}: {' '.join(text.split())}\n")
+    return 1

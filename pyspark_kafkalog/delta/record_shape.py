@@ -1,0 +1,163 @@
+"""A topic's records as the columns of a table.
+
+Raw, a table has the columns of the source: key, value, topic, partition, offset, timestamp, timestampType.
+
+With a schema, the value is JSON with its fields, and the table has
+
+    the key's columns     of the key schema, `key STRING` by default
+    the value's columns   of the schema, but for those that are the key's
+    _partition, _offset, _timestamp     where they are asked for
+
+A key schema of one column takes the key's bytes (BINARY) or text, cast to its type; one of several takes a JSON object.
+A record with a null value is a tombstone: its value's columns are null. Of JSON fields that the schema does not name
+nothing is kept; fields that are missing are null. Other values, and keys that do not fit, make a bad record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+DEFAULT_KEY_SCHEMA: Final = "key STRING"
+RAW_KEY: Final = "key"
+
+#: Columns beside the table's own while a micro-batch is worked on.
+PARTITION: Final = "__kafkalog_partition"
+OFFSET: Final = "__kafkalog_offset"
+TIMESTAMP: Final = "__kafkalog_timestamp"
+DELETED: Final = "__kafkalog_deleted"
+BAD: Final = "__kafkalog_bad"
+RECORD: Final = "__kafkalog_record"
+
+_CORRUPT: Final = "__kafkalog_corrupt"
+_METADATA: Final = {"_partition": "partition", "_offset": "offset", "_timestamp": "timestamp"}
+
+
+@dataclass(frozen=True)
+class RecordShape:
+    """`schema` of the value, None for raw; `key_schema` of the key; `keys_needed`: a record without one is bad."""
+
+    schema: StructType | None
+    key_schema: StructType
+    metadata_columns: bool = False
+    keys_needed: bool = False
+
+    @classmethod
+    def parse(
+        cls,
+        schema: str | None,
+        key_schema: str | None = None,
+        *,
+        metadata_columns: bool = False,
+        keys_needed: bool = False,
+    ) -> RecordShape:
+        """From DDL such as `id LONG, name STRING`; needs a session. Raises InvalidOptionError."""
+        if schema is None and (key_schema is not None or metadata_columns):
+            raise InvalidOptionError("a key schema and metadata columns need a schema: raw tables have the source's")
+        taken = _METADATA if metadata_columns else {}
+        return cls(
+            None if schema is None else _parse_ddl("schema", schema, taken),
+            _parse_ddl("key schema", key_schema or DEFAULT_KEY_SCHEMA, taken),
+            metadata_columns,
+            keys_needed,
+        )
+
+    @property
+    def keys(self) -> list[str]:
+        """The key's columns in the table."""
+        return [RAW_KEY] if self.schema is None else list(self.key_schema.names)
+
+    def apply(self, records: DataFrame) -> DataFrame:
+        """The table's columns, and those beside; of BAD the reason, null for a good record, RECORD as it was."""
+        from pyspark.sql import functions as F
+
+        beside = {
+            PARTITION: F.col("partition"),
+            OFFSET: F.col("offset"),
+            TIMESTAMP: F.col("timestamp"),
+            DELETED: F.col("value").isNull(),
+            RECORD: F.struct(*(F.col(name) for name in records.columns)),
+        }
+        if self.schema is None:
+            no_key = F.when(F.col(RAW_KEY).isNull() & F.lit(self.keys_needed), F.lit("it has no key"))
+            return records.select("*", *(each.alias(name) for name, each in beside.items()), no_key.alias(BAD))
+        parsed = records.withColumns({"__kafkalog_key": self._key(), "__kafkalog_value": self._value(self.schema)})
+        key_names = {name.lower() for name in self.key_schema.names}
+        columns = [F.col(f"__kafkalog_key.`{name}`").alias(name) for name in self.key_schema.names]
+        columns += [
+            F.col(f"__kafkalog_value.`{name}`").alias(name)
+            for name in self.schema.names
+            if name.lower() not in key_names
+        ]
+        if self.metadata_columns:
+            columns += [F.col(source).alias(name) for name, source in _METADATA.items()]
+        return parsed.select(*columns, *(each.alias(name) for name, each in beside.items()), self._reason().alias(BAD))
+
+    def _key(self) -> Column:
+        """A struct of the key's columns."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import BinaryType
+
+        if len(self.key_schema.fields) > 1:
+            return F.from_json(F.col("key").cast("string"), self.key_schema)
+        only = self.key_schema.fields[0]
+        if isinstance(only.dataType, BinaryType):
+            return F.struct(F.col("key").alias(only.name))
+        return F.struct(F.col("key").cast("string").try_cast(only.dataType).alias(only.name))
+
+    def _value(self, schema: StructType) -> Column:
+        """A struct of the value's columns, with what could not be parsed beside them."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        return F.from_json(F.col("value").cast("string"), with_corrupt, options)
+
+    def _reason(self) -> Column:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import BinaryType
+
+        value, key = F.col("__kafkalog_value"), F.col("__kafkalog_key")
+        unparsed = F.col("value").isNotNull() & (value.isNull() | value[_CORRUPT].isNotNull())
+        fields = [key[field.name] for field in self.key_schema.fields]
+        any_null = fields[0].isNull()
+        for field in fields[1:]:
+            any_null = any_null | field.isNull()
+        if not isinstance(self.key_schema.fields[0].dataType, BinaryType):
+            any_null = any_null | ~F.is_valid_utf8(F.col("key").cast("string"))
+        missing = F.col("key").isNull() & F.lit(self.keys_needed)
+        return (
+            F.when(missing, F.lit("it has no key"))
+            .when(F.col("key").isNotNull() & any_null, F.lit(f"its key is no {self.key_schema.simpleString()}"))
+            .when(unparsed, F.lit("its value is no JSON object of the schema"))
+        )
+
+
+def _parse_ddl(what: str, text: str, taken: Collection[str]) -> StructType:
+    """The columns of a schema, each name once and none of those that are `taken`."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        parsed = StructType.fromDDL(text)
+    except PySparkException as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise InvalidOptionError(f"{what} {text!r} is no DDL, such as 'id LONG, at TIMESTAMP': {first_line}") from error
+    if not isinstance(parsed, StructType) or not parsed.fields:
+        raise InvalidOptionError(f"{what} {text!r} has no columns, such as 'id LONG, at TIMESTAMP'")
+    lower = [name.lower() for name in parsed.names]
+    twice = [name for name in lower if lower.count(name) > 1]
+    if twice:
+        raise InvalidOptionError(f"{what} {text!r}: column {twice[0]} is there twice")
+    clash = [name for name in lower if name in taken]
+    if clash:
+        raise InvalidOptionError(f"{what} {text!r}: {clash[0]} is one of the metadata columns; leave them or it out")
+    return parsed

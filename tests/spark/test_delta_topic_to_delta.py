@@ -1,0 +1,203 @@
+"""Topics into Delta tables: a record twice or lost, a bad one unnoticed, an old value of a key, a row that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.delta.record_shape import DELETED, RecordShape
+from pyspark_kafkalog.delta.topic_to_delta import TopicToDelta, latest_by_key
+from pyspark_kafkalog.errors import InvalidOptionError
+
+pytestmark = pytest.mark.spark
+
+QUERY_SECONDS_MAX = 60
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> LogDir:
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("t", partitions=3)
+    return log_dir
+
+
+def put(log_dir: LogDir, values: Mapping[str | None, str | None]) -> None:
+    keys = pa.array(list(values), pa.string())
+    log_dir.append("t", pa.table({"key": keys, "value": pa.array(list(values.values()), pa.string())}), flush="os")
+
+
+def run(spark: SparkSession, tmp_path: Path, **options: object) -> DataFrame:
+    """Runs the query over what there is; gives the table."""
+    settings = {
+        "path": str(tmp_path / "log"),
+        "topic": "t",
+        "table": str(tmp_path / "table"),
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
+    query = TopicToDelta(**{**settings, **options}).start(spark)  # type: ignore[arg-type]
+    assert query.awaitTermination(QUERY_SECONDS_MAX)
+    return spark.read.format("delta").load(settings["table"])
+
+
+def forget_last_batch(checkpoint: Path) -> None:
+    """As a driver leaves it that was killed between the table's commit and Spark's."""
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    (checkpoint / "commits" / str(last)).unlink()
+    (checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
+
+
+def versions(spark: SparkSession, table: Path) -> list[str]:
+    """The operations of the table's versions, oldest first."""
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{table}`").orderBy("version").collect()
+    return [row.operation for row in history]
+
+
+def test_raw_appends_have_the_sources_columns_and_a_replayed_batch_is_there_once(
+    spark: SparkSession, log_dir: LogDir, tmp_path: Path
+) -> None:
+    put(log_dir, {"a": "1", "b": "2", None: "3"})
+    run(spark, tmp_path)
+    forget_last_batch(tmp_path / "checkpoint")
+    put(log_dir, {"c": "4"})
+    table = run(spark, tmp_path)
+    expected = spark.read.format("kafkalog").option("subscribe", "t").load(str(tmp_path / "log"))
+    assert table.schema == expected.schema
+    assert sorted(map(str, table.collect())) == sorted(map(str, expected.collect()))
+    assert versions(spark, tmp_path / "table") == ["CREATE TABLE", "WRITE", "WRITE"]
+
+
+def test_values_of_a_schema_become_columns_and_bad_records_go_to_quarantine_once(
+    spark: SparkSession, log_dir: LogDir, tmp_path: Path
+) -> None:
+    good = {"1": '{"id": 1, "at": "2026-01-01T00:00:00.123456Z", "tags": ["x"]}', "2": None, "3": '{"other": 1}'}
+    bad = {"4": '{"id": "no"}', "5": "{", "6": "", "x": '{"id": 1}'}
+    put(log_dir, {**good, **bad})
+    options = {
+        "schema": "id LONG, at TIMESTAMP, tags ARRAY<STRING>",
+        "key_schema": "number INT",
+        "metadata_columns": True,
+        "bad_records": "quarantine",
+        "bad_records_table": str(tmp_path / "bad"),
+    }
+    run(spark, tmp_path, **options)
+    forget_last_batch(tmp_path / "checkpoint")
+    table = run(spark, tmp_path, **options)
+    assert table.columns == ["number", "id", "at", "tags", "_partition", "_offset", "_timestamp"]
+    rows = table.orderBy("number").selectExpr("number", "id", "cast(at as string) at", "tags").collect()
+    assert rows == [
+        Row(number=1, id=1, at="2026-01-01 00:00:00.123456", tags=["x"]),
+        Row(number=2, id=None, at=None, tags=None),
+        Row(number=3, id=None, at=None, tags=None),
+    ]
+    aside = spark.read.format("delta").load(str(tmp_path / "bad"))
+    found = {row.key: row.reason for row in aside.selectExpr("cast(key as string) key", "reason").collect()}
+    assert set(found) == set(bad)
+    assert aside.count() == len(bad)
+    assert found["x"] == "its key is no struct<number:int>"
+
+
+def test_a_bad_record_fails_the_query_with_its_place_and_leaves_the_table_as_it_was(
+    spark: SparkSession, log_dir: LogDir, tmp_path: Path
+) -> None:
+    put(log_dir, {"a": '{"id": 1}'})
+    run(spark, tmp_path, schema="id LONG")
+    log_dir.append("t", pa.table({"value": ["nonsense"]}), partition=1)
+    offset = log_dir.partition("t", 1).high_watermark - 1
+    with pytest.raises(StreamingQueryException, match=f"bad record in t-1 at offset {offset}: its value is no JSON"):
+        run(spark, tmp_path, schema="id LONG")
+    assert run(spark, tmp_path, schema="id LONG", bad_records="skip").collect() == [Row(key="a", id=1)]
+
+
+def test_upserts_keep_the_latest_of_each_key_and_delete_by_tombstones_also_when_replayed(
+    spark: SparkSession, log_dir: LogDir, tmp_path: Path
+) -> None:
+    options = {
+        "mode": "upsert",
+        "schema": "id LONG, name STRING",
+        "key_schema": "id LONG",
+        "table_properties": {"delta.enableChangeDataFeed": "true"},
+        "source_options": {"maxOffsetsPerTrigger": "7"},
+    }
+    expected: dict[int, str] = {}
+    for turn in range(3):
+        for key in range(turn, 8):
+            is_tombstone = (key + turn) % 3 == 0
+            put(log_dir, {str(key): None if is_tombstone else f'{{"id": {key}, "name": "{turn}-{key}"}}'})
+            expected[key] = f"{turn}-{key}"
+            if is_tombstone:
+                del expected[key]
+    run(spark, tmp_path, **options)
+    before = versions(spark, tmp_path / "table")
+    forget_last_batch(tmp_path / "checkpoint")
+    table = run(spark, tmp_path, **options)
+    assert {row.id: row.name for row in table.collect()} == expected
+    assert table.count() == len(expected)
+    assert versions(spark, tmp_path / "table") == before
+    assert before[1:] == ["MERGE"] * 3
+    changes = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
+    assert changes.load(str(tmp_path / "table")).where("_change_type = 'insert'").count() >= len(expected)
+
+
+def test_an_older_batch_of_the_same_query_does_not_undo_a_newer_one(
+    spark: SparkSession, log_dir: LogDir, tmp_path: Path
+) -> None:
+    """As a driver does it that was stopped for long in its batch, while another went on."""
+    from pyspark_kafkalog.delta.batch_identity import BatchIdentity
+    from pyspark_kafkalog.delta.delta_target import DeltaTarget
+
+    target = DeltaTarget(str(tmp_path / "table"))
+    rows = {
+        number: spark.createDataFrame([("a", number, False)], f"key STRING, n INT, {DELETED} BOOLEAN")
+        for number in range(3)
+    }
+    target.create(spark, rows[0].drop(DELETED).schema)
+    for number in (0, 2, 1):
+        target.merge_by_key(rows[number], ["key"], DELETED, BatchIdentity("query", number))
+    table = spark.read.format("delta").load(str(tmp_path / "table"))
+    assert table.collect() == [Row(key="a", n=2)]
+    assert spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None
+
+
+def test_the_latest_of_a_key_is_by_offset_in_a_partition_and_by_time_between_them(
+    spark: SparkSession, log_dir: LogDir, tmp_path: Path
+) -> None:
+    def put_in(partition: int, key: str, value: str, second: int) -> None:
+        at = pa.array([second * 1000], pa.timestamp("ms"))
+        log_dir.append("t", pa.table({"key": [key], "value": [value], "timestamp": at}), partition=partition)
+
+    put_in(0, "a", "1", 50)
+    put_in(0, "a", "2", 10)  # later by offset, earlier by time
+    put_in(1, "b", "3", 20)
+    put_in(2, "b", "4", 10)
+    records = spark.read.format("kafkalog").option("subscribe", "t").load(str(log_dir.path))
+    rows = latest_by_key(RecordShape.parse("v INT").apply(records.withColumn("value", records.value)), ["key"])
+    raw = latest_by_key(RecordShape.parse(None).apply(records), ["key"])
+    assert {row.key: row.value for row in raw.collect()} == {b"a": b"2", b"b": b"3"}
+    assert rows.columns == ["key", "v", DELETED]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"schema": "id LANG"}, "is no DDL"),
+        ({"schema": "a INT, A INT"}, "is there twice"),
+        ({"schema": "INT"}, "has no columns"),
+        ({"key_schema": "a INT"}, "need a schema"),
+        ({"schema": "_offset INT", "metadata_columns": True}, "metadata columns"),
+        ({"bad_records": "quarantine"}, "need a table"),
+        ({"bad_records_table": "x"}, "need a table"),
+        ({"partition_by": ["nothing"]}, "cannot be partitioned by nothing"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(
+    spark: SparkSession, log_dir: LogDir, tmp_path: Path, options: dict[str, object], said: str
+) -> None:
+    with pytest.raises(InvalidOptionError, match=said):
+        run(spark, tmp_path, **options)
+    assert not (tmp_path / "table").exists()
