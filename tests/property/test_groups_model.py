@@ -1,0 +1,201 @@
+"""Groups against dicts: whatever is committed, reset, deleted, expired and cleaned, each view has what it should.
+
+Two LogDirs of one root take turns to change; one that opens anew, and one that has been open all the time, must agree
+with the model.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from metadata_roots import Clock
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError
+from pyspark_kafkalog.groups.expiry import expire_offsets
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
+from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset
+from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.names import TopicPartition
+
+EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES", "30"))
+START_MS = 1_700_000_000_000
+MINUTE_MS = 60_000
+ENDS = {TopicPartition("a", 0): 9, TopicPartition("a", 1): 0, TopicPartition("b", 0): 4}
+GROUPS = ("one", "two", "three")
+
+groups = st.sampled_from(GROUPS)
+some_partitions = st.lists(st.sampled_from(sorted(ENDS)), min_size=1, unique=True)
+writers = st.integers(0, 1)
+
+
+class NoDisk(FileSystem):
+    """Waits for no disk."""
+
+    def fsync(self, fd: int) -> None: ...
+
+    def fsync_dir(self, path: Path) -> None: ...
+
+
+class Groups(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="groups-"))
+        self.model: dict[str, dict[TopicPartition, tuple[int, int]]] = {}  # offset and time of its commit
+        self.clock = Clock(START_MS)
+
+    @initialize(partitions=st.integers(1, 3), codec=st.sampled_from([0, 1, 4]))
+    def create(self, partitions: int, codec: int) -> None:
+        log_dir = LogDir.create(self.folder / "log", clock=self.clock, fs=NoDisk())
+        log_dir.alter_broker_configs(
+            add={
+                "offsets.topic.num.partitions": str(partitions),
+                "offsets.topic.compression.codec": str(codec),
+                "offsets.retention.minutes": "2",
+            }
+        )
+        for name in ("a", "b"):
+            self.create_topic(log_dir, name)
+        self.writers = [log_dir, LogDir.open(self.folder / "log", clock=self.clock, fs=NoDisk())]
+        self.reader = LogDir.open(self.folder / "log")
+
+    def create_topic(self, log_dir: LogDir, name: str) -> None:
+        ends = [end for each, end in sorted(ENDS.items()) if each.topic == name]
+        log_dir.create_topic(name, partitions=len(ends))
+        for partition, end in enumerate(ends):
+            if end:
+                log_dir.append(name, pa.table({"value": ["v"] * end}), partition=partition)
+
+    @rule(writer=writers, group=groups, partitions=some_partitions, offset=st.integers(0, 9))
+    def commit(self, writer: int, group: str, partitions: list[TopicPartition], offset: int) -> None:
+        self.writers[writer].refresh()
+        self.writers[writer].group(group).commit(dict.fromkeys(partitions, offset))
+        self.model.setdefault(group, {}).update(dict.fromkeys(partitions, (offset, self.clock.now_ms)))
+
+    @rule(
+        writer=writers,
+        group=groups,
+        to=st.sampled_from([ToEarliest(), ToLatest(), ToCurrent(), ToOffset(6), ShiftBy(-2), ShiftBy(3)]),
+        partitions=st.none() | some_partitions,
+        dry_run=st.booleans(),
+    )
+    def reset(
+        self,
+        writer: int,
+        group: str,
+        to: ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy,
+        partitions: list[TopicPartition] | None,
+        dry_run: bool,
+    ) -> None:
+        there = {each: offset for each, (offset, _) in self.model.get(group, {}).items()}
+        wanted = sorted(there) if partitions is None else sorted(partitions)
+        try:
+            found = self.writers[writer].group(group).reset(to, partitions, dry_run=dry_run, tell=lambda text: None)
+        except InvalidGroupError:
+            assert isinstance(to, ShiftBy)
+            assert not there.keys() >= set(wanted)
+            return
+        assert found == {each: self.expected(to, each, there) for each in wanted}
+        if not dry_run and found:
+            now = {each: (offset, self.clock.now_ms) for each, offset in found.items()}
+            self.model.setdefault(group, {}).update(now)
+
+    @staticmethod
+    def expected(to: object, each: TopicPartition, there: dict[TopicPartition, int]) -> int:
+        match to:
+            case ToEarliest():
+                return 0
+            case ToLatest():
+                return ENDS[each]
+            case ToCurrent():
+                return there.get(each, ENDS[each])
+            case ToOffset(offset):
+                return min(offset, ENDS[each])
+            case ShiftBy(count):
+                return min(max(there[each] + count, 0), ENDS[each])
+        raise AssertionError(to)
+
+    @rule(writer=writers, group=groups)
+    def delete(self, writer: int, group: str) -> None:
+        try:
+            self.writers[writer].group(group).delete()
+            assert self.model.pop(group, None) is not None
+        except UnknownGroupError:
+            assert group not in self.model
+
+    @rule(writer=writers, group=groups, partitions=some_partitions)
+    def delete_offsets(self, writer: int, group: str, partitions: list[TopicPartition]) -> None:
+        there = self.model.get(group, {})
+        try:
+            gone = self.writers[writer].group(group).delete_offsets(partitions)
+        except UnknownGroupError:
+            assert not there
+            return
+        assert gone == sorted(there.keys() & set(partitions))
+        self.drop(group, partitions)
+
+    def drop(self, group: str, partitions: list[TopicPartition]) -> None:
+        left = {each: kept for each, kept in self.model.get(group, {}).items() if each not in partitions}
+        self.model.pop(group, None)
+        if left:
+            self.model[group] = left
+
+    @rule(minutes=st.integers(1, 2), writer=writers)
+    def expire(self, minutes: int, writer: int) -> None:
+        self.clock.now_ms += minutes * MINUTE_MS + 1
+        expired = {
+            group: sorted(each for each, (_, at_ms) in there.items() if at_ms < self.clock.now_ms - 2 * MINUTE_MS)
+            for group, there in self.model.items()
+        }
+        assert expire_offsets(self.writers[writer]) == {group: gone for group, gone in expired.items() if gone}
+        for group, gone in expired.items():
+            self.drop(group, gone)
+
+    @rule(writer=writers)
+    def clean(self, writer: int) -> None:
+        log_dir = self.writers[writer]
+        log_dir.refresh()
+        if OFFSETS_TOPIC not in log_dir.topics():
+            return
+        log_dir.alter_topic(OFFSETS_TOPIC, add={"internal.segment.bytes": "300", "delete.retention.ms": "0"})
+        for each in log_dir.topic(OFFSETS_TOPIC).partitions:
+            clean_partition(log_dir, OFFSETS_TOPIC, each.partition, force=True, now_ms=self.clock.now_ms)
+
+    @rule()
+    def reopen(self) -> None:
+        self.reader = LogDir.open(self.folder / "log")
+
+    @invariant()
+    def all_views_agree(self) -> None:
+        if not hasattr(self, "reader"):
+            return
+        self.reader.refresh()
+        assert self.reader.groups() == tuple(sorted(self.model))
+        for group in GROUPS:
+            found = self.reader.group(group)
+            assert {
+                each: (committed.offset, committed.commit_timestamp_ms) for each, committed in found.fetch().items()
+            } == self.model.get(group, {})
+            assert {each.topic_partition: each.lag for each in found.lag()} == {
+                each: ENDS[each] - offset for each, (offset, _) in self.model.get(group, {}).items()
+            }
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+Groups.TestCase.settings = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestGroups = Groups.TestCase

@@ -1,0 +1,200 @@
+"""Consumer groups in the source: progress that is committed, starts from what a group has committed."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
+from pyspark_kafkalog.groups.group import Group
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
+from pyspark_kafkalog.maintenance.delete_records import delete_records
+from pyspark_kafkalog.spark.data_source import KafkalogDataSource
+from pyspark_kafkalog.spark.group_progress import GroupProgress
+from pyspark_kafkalog.spark.offsets import GroupOffsets
+from pyspark_kafkalog.spark.options import parse_read_options, parse_stream_read_options
+from pyspark_kafkalog.spark.stream_reader import KafkalogStreamReader
+from pyspark_kafkalog.storage.names import TopicPartition
+
+PATH = {"path": "/nowhere"}
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Topic t: 100 and 20 records."""
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "2"})
+    log_dir.create_topic("t", partitions=2)
+    append(log_dir.path, 100)
+    append(log_dir.path, 20, 1)
+    return log_dir.path
+
+
+def append(root: Path, count: int, partition: int = 0) -> None:
+    LogDir.open(root).append("t", pa.table({"value": ["x"] * count}), partition=partition)
+
+
+def stream(root: Path, **options: str) -> KafkalogStreamReader:
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    source = KafkalogDataSource({"path": str(root), "subscribe": "t", "kafka.group.id": "g", **named})
+    made = source.streamReader(source.schema())
+    assert isinstance(made, KafkalogStreamReader)
+    return made
+
+
+def committed(root: Path) -> dict[TopicPartition, int]:
+    return {each: found.offset for each, found in LogDir.open(root).group("g").fetch().items()}
+
+
+def test_progress_is_committed_before_a_batch_is_done_or_never(root: Path) -> None:
+    reader = stream(root, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {"t": {"0": 100, "1": 20}}
+    assert committed(root) == {P0: 0, P1: 0}  # the batch is planned, not done
+    reader.partitions(start, end)
+    assert committed(root) == {P0: 0, P1: 0}
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert committed(root) == {P0: 100, P1: 20}
+
+
+def test_looking_for_records_commits_again(root: Path) -> None:
+    reader = stream(root, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    reader.latestOffset(end, ReadAllAvailable())
+    version = LogDir.open(root).version
+    for _ in range(5):
+        reader.latestOffset(end, ReadAllAvailable())
+    assert LogDir.open(root).version == version
+    append(root, 1)
+    moved = reader.latestOffset(end, ReadAllAvailable())
+    reader.latestOffset(moved, ReadAllAvailable())
+    newest = next(LogDir.open(root).history(topic=OFFSETS_TOPIC))
+    assert [each.records for each in newest.partitions] == [1]  # of the partition that moved
+    assert committed(root) == {P0: 101, P1: 20}
+
+
+@pytest.mark.parametrize("options", [{"commitOffsets": "false"}, {"kafka_group_id": ""}])
+def test_offsets_are_committed_though_nobody_asked(root: Path, options: dict[str, str]) -> None:
+    named = {"kafka.group.id": "g", **{name.replace("_", "."): value for name, value in options.items()}}
+    source = KafkalogDataSource({"path": str(root), **{name: value for name, value in named.items() if value}})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, KafkalogStreamReader)
+    reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert OFFSETS_TOPIC not in LogDir.open(root).topics()
+
+
+def test_a_commit_that_fails_fails_the_query(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = []
+
+    def failing(group: Group, *_: object, **__: object) -> None:
+        calls.append(group.group_id)
+        raise LogDirError("the disk is full")
+
+    reader = stream(root, startingOffsets="earliest")
+    start = reader.initialOffset()
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+        patched.setattr(Group, "commit", failing)
+        end = reader.latestOffset(start, ReadAllAvailable())
+        for _ in range(3):
+            reader.latestOffset(end, ReadAllAvailable())
+    assert len(calls) == 2  # once for each place, not with every look
+    assert "could not be committed to group g: the disk is full" in caplog.text
+    append(root, 1)
+    moved = reader.latestOffset(end, ReadAllAvailable())
+    reader.latestOffset(moved, ReadAllAvailable())
+    assert committed(root) == {P0: 101, P1: 20}  # all of it, as nothing was there
+
+
+def test_a_brokers_directory_fails_the_query(root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    foreign = tmp_path / "broker"
+    for number in range(2):
+        shutil.copytree(root / f"t-{number}", foreign / f"t-{number}")
+    reader = stream(foreign, startingOffsets="earliest")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    reader.latestOffset(end, ReadAllAvailable())
+    assert caplog.text.count("no offsets are committed to group g") == 1
+
+
+def test_all_offsets_are_never_committed_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("pyspark_kafkalog.spark.group_progress.time.monotonic", lambda: now_s[0])
+    log_dir = LogDir.open(root)
+    progress = GroupProgress("g")
+    counts = []
+    for offset, seconds in ((1, 0.0), (2, 10.0), (3, 3600.0), (4, 3700.0)):
+        now_s[0] = seconds
+        progress.reach({P0: offset, P1: 5, TopicPartition("deleted", 0): 7}, log_dir)
+        log_dir.refresh()
+        counts.append(next(log_dir.history(topic=OFFSETS_TOPIC)).partitions[0].records)
+    assert counts == [2, 1, 2, 1]
+
+
+def test_a_group_starts_elsewhere(root: Path) -> None:
+    log_dir = LogDir.open(root)
+    log_dir.group("g").commit({P0: 42})
+    reader = stream(root, startingOffsets="group")
+    assert reader.initialOffset() == {"t": {"0": 42, "1": 20}}  # latest, as Kafka's consumers by default
+    assert stream(root, startingOffsets="group", auto_offset_reset="earliest").initialOffset()["t"]["1"] == 0
+    with pytest.raises(InvalidOptionError, match=r"t-1: group g has no committed offset.*auto\.offset\.reset is none"):
+        stream(root, startingOffsets="group", auto_offset_reset="none").initialOffset()
+
+
+def test_an_offset_that_is_gone_is_started_from(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log_dir = LogDir.open(root)
+    log_dir.group("g").commit({P0: 10, P1: 21})
+    delete_records(log_dir, {P0: 11})
+    start = stream(root, startingOffsets="group", auto_offset_reset="earliest").initialOffset()
+    assert start == {"t": {"0": 11, "1": 0}}
+    assert caplog.text.count("is out of range") == 2
+    with pytest.raises(InvalidOptionError, match=r"offset 10 that group g has committed is out of range: .* 11 to 100"):
+        stream(root, startingOffsets="group", auto_offset_reset="none").initialOffset()
+
+
+def test_a_batch_read_from_a_group(root: Path) -> None:
+    LogDir.open(root).group("g").commit({P0: 42, P1: 20})
+    source = KafkalogDataSource({"path": str(root), "kafka.group.id": "g", "startingOffsets": "group"})
+    planned = source.reader(source.schema()).partitions()
+    assert [(each.partition, each.start_offset, each.end_offset) for each in planned] == [(0, 42, 100)]
+    assert committed(root) == {P0: 42, P1: 20}
+
+
+def test_options_of_groups() -> None:
+    group = {**PATH, "kafka.group.id": " g "}
+    assert parse_stream_read_options(group).group_id == "g"
+    assert parse_stream_read_options(PATH).group_id is None
+    assert parse_stream_read_options({**group, "commitOffsets": "false"}).group_id is None
+    started = {**group, "startingOffsets": "group"}
+    assert parse_stream_read_options(started).starting == GroupOffsets("g", "latest")
+    assert parse_read_options(started).starting == GroupOffsets("g", "earliest")
+    assert parse_read_options({**started, "kafka.auto.offset.reset": "NONE"}).starting == GroupOffsets("g", "none")
+    assert parse_read_options({**started, "startingTimestamp": "5"}).starting != GroupOffsets("g", "earliest")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOffsets": "group"}, "needs the option kafka.group.id"),
+        ({"commitOffsets": "true"}, "needs the option kafka.group.id"),
+        ({"auto.offset.reset": "earliest"}, "goes with startingOffsets group"),
+        ({"kafka.group.id": " "}, "cannot be empty"),
+        (
+            {"kafka.group.id": "g", "startingOffsets": "group", "auto.offset.reset": "smallest"},
+            "earliest, latest, none",
+        ),
+        ({"kafka.group.id": "g", "endingOffsets": "group"}, "endingOffsets"),
+    ],
+)
+def test_options_of_groups_that_make_no_sense(options: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidOptionError, match=said):
+        parse_stream_read_options({**PATH, **options})
