@@ -116,12 +116,13 @@ def _java_command(main_class: str, *args: str, options: Sequence[str] = _QUICK_S
     return [java(), *options, log4j, "-cp", f"{lib}/*", main_class, *args]
 
 
-def run_tool(main_class: str, *args: str | Path) -> subprocess.CompletedProcess[str]:
+def run_tool(main_class: str, *args: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command line tools to its end; its output is text, U+FFFD for what is no UTF-8."""
     command = _java_command(main_class, *map(str, args))
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     return subprocess.run(
         command,
+        input=stdin,
         capture_output=True,
         encoding="utf-8",
         errors="replace",
