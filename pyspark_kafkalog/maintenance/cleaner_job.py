@@ -13,8 +13,8 @@ and the others go on. Source of the rules: LogCleaner and LogCleanerManager in o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -22,9 +22,11 @@ from typing import Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.cleaner import clean_partition
 from pyspark_kafkalog.maintenance.cleaner_record import CleanerRecord
-from pyspark_kafkalog.maintenance.cleaning import ACTION, judge, look_at
+from pyspark_kafkalog.maintenance.cleaning import ACTION, Cleaning, judge, look_at
 from pyspark_kafkalog.maintenance.job_runner import Round, failed
+from pyspark_kafkalog.maintenance.offset_map import ENTRY_BYTES
 from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.spread_cleaning import clean_spread
 from pyspark_kafkalog.maintenance.tasks import TaskFailedError, Tasks
 from pyspark_kafkalog.maintenance.throttle import Throttle
 from pyspark_kafkalog.storage.broker_config import BrokerConfig
@@ -74,10 +76,18 @@ class DirtyPartition:
     offsets: int
 
 
+@dataclass(frozen=True, slots=True)
 class CleanerJob:
-    """Cleans what is due of all compacted topics, or of the round's."""
+    """Cleans what is due of all compacted topics, or of the round's.
 
-    action = ACTION
+    A partition of `spread_bytes` and more may be spread over tasks.
+    """
+
+    spread_bytes: int = 256 << 20
+
+    @property
+    def action(self) -> str:
+        return ACTION
 
     def choose(self, this_round: Round) -> Sequence[TopicPartition]:
         root = this_round.open().own_root()
@@ -91,7 +101,8 @@ class CleanerJob:
 
     def run(self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         record = CleanerRecord(this_round)
-        limits = TaskLimits.of(this_round.open().own_root().broker_config(), tasks.slots)
+        config = this_round.open().own_root().broker_config()
+        limits = TaskLimits.of(config, tasks.slots)
         dirty: list[DirtyPartition] = []
         for found in _look_at_all(tasks, this_round, partitions, limits):
             if isinstance(found, DirtyPartition):
@@ -99,7 +110,14 @@ class CleanerJob:
             else:
                 yield record.took(found)
         dirty.sort(key=lambda each: (-each.dirty_ratio, each.topic_partition))
-        for report in _clean_all(tasks, this_round, dirty, limits):
+        map_entries = int(limits.buffer_bytes * config.log_cleaner_io_buffer_load_factor) // ENTRY_BYTES
+        share_bytes = sum(each.read_bytes for each in dirty) // tasks.slots
+        is_large = {
+            each: each.read_bytes >= self.spread_bytes
+            and (each.offsets > map_entries or (tasks.slots > 1 and each.read_bytes > share_bytes))
+            for each in dirty
+        }
+        for report in _clean_all(tasks, this_round, is_large, limits):
             yield record.took(report)
         record.close()
 
@@ -147,17 +165,37 @@ def _look(
 
 
 def _clean_all(
-    tasks: Tasks, this_round: Round, dirty: Sequence[DirtyPartition], limits: TaskLimits
+    tasks: Tasks, this_round: Round, is_large: Mapping[DirtyPartition, bool], limits: TaskLimits
 ) -> Iterator[PartitionReport]:
-    futures: dict[Future[PartitionReport], TopicPartition] = {
-        tasks.submit(partial(_clean_whole, this_round, each.topic_partition, limits)): each.topic_partition
-        for each in dirty
-    }
-    for future in tasks.as_completed(futures):
-        try:
-            yield future.result()
-        except TaskFailedError as error:
-            yield failed(futures[future], ACTION, error)
+    """Clean the partitions, in the order given; those that are large one after the other, beside the rest."""
+    with ThreadPoolExecutor(1, thread_name_prefix="kafkalog-spread") as coordinator:
+        futures: dict[Future[PartitionReport], TopicPartition] = {}
+        for each, large in is_large.items():
+            where = each.topic_partition
+            if large:
+                future = coordinator.submit(_clean_spread, tasks, this_round, where, limits)
+            else:
+                future = tasks.submit(partial(_clean_whole, this_round, where, limits))
+            futures[future] = where
+        for future in tasks.as_completed(futures):
+            try:
+                yield future.result()
+            except TaskFailedError as error:
+                yield failed(futures[future], ACTION, error)
+
+
+def _clean_spread(tasks: Tasks, this_round: Round, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
+    """Runs in the driver, over tasks of its own."""
+    root = this_round.open().own_root()
+    cleaning = Cleaning(
+        root=root,
+        where=where,
+        now_ms=root.clock() if this_round.now_ms is None else this_round.now_ms,
+        buffer_bytes=limits.buffer_bytes,
+        load_factor=root.broker_config().log_cleaner_io_buffer_load_factor,
+        throttle=Throttle(limits.bytes_per_second),
+    )
+    return clean_spread(tasks, cleaning, bytes_per_second=limits.bytes_per_second)
 
 
 def _clean_whole(this_round: Round, where: TopicPartition, limits: TaskLimits) -> PartitionReport:

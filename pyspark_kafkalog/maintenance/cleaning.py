@@ -29,6 +29,7 @@ from pyspark_kafkalog.maintenance.offset_map import ENTRY_BYTES, OffsetMap
 from pyspark_kafkalog.maintenance.report import PartitionReport
 from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
 from pyspark_kafkalog.maintenance.survivors import LogPart
+from pyspark_kafkalog.maintenance.task_files import remove_task_files
 from pyspark_kafkalog.maintenance.throttle import Throttle
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import root_lock
@@ -100,6 +101,7 @@ class Cleaning:
         found = self.look()
         if found.config.compact:
             self.target(found).finish()
+            remove_task_files(self.directory, fs=self.root.fs)
             found = self.look()  # finished swaps change what there is
             if found.plan.resets_checkpoint:
                 self._write_checkpoint(found.plan.first_dirty_offset)

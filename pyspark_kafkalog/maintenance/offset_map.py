@@ -64,6 +64,21 @@ class OffsetMap:
         self.latest_offset = -1
         self.shard = ALL_KEYS
 
+    @classmethod
+    def of_table(
+        cls, table: NDArray[np.uint64], load_factor: float, entries: int, latest_offset: int, shard: Shard
+    ) -> OffsetMap:
+        """The map whose `table` another process has filled."""
+        made = cls(ENTRY_BYTES * (len(table) // kernels.ENTRY_WORDS), load_factor)
+        made._table = np.ascontiguousarray(table, np.uint64)
+        made.entries, made.latest_offset, made.shard = entries, latest_offset, shard
+        return made
+
+    @property
+    def table(self) -> NDArray[np.uint64]:
+        """The entries, three words each; to be looked at only."""
+        return self._table
+
     @property
     def utilization(self) -> float:
         """How full the map is, 0 to 1."""

@@ -108,7 +108,9 @@ class SparkTasks:
             return False
 
     def close(self) -> None:
-        """Wait for what is under way; the session stays."""
+        """Wait for what is under way, or end it if this is to stop; the session stays."""
+        if self._stop.is_set():
+            self._cancel(())
         for _ in self._threads:
             self._waiting.put((_LAST, next(self._numbers), _end_thread))
         for thread in self._threads:

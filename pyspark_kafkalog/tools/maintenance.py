@@ -92,6 +92,9 @@ def run_job(
         except StoppedError:
             sys.stderr.write(f"kafkalog {job.action}: ended early, the next run goes on\n")
             return SOME_FAILED
+        except BaseException:
+            stop.set()
+            raise
         finally:
             tasks.close()
 

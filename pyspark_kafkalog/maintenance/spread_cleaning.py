@@ -1,0 +1,234 @@
+"""The cleaning of one large partition, spread over tasks; what it leaves is what `clean_partition` leaves.
+
+    driver   takes the partition's lock, to share it with its tasks; looks, plans
+    task     reads the dirty part into a map, as many keys as it holds; another follows the transactions through the log
+    tasks    only with more keys than that: one for each shard of keys notes which records stay
+    tasks    one for each group of segments copies what stays into a new segment
+    driver   swaps the groups in, one after the other, the first one first; moves the checkpoint
+
+Tasks are handed the plan by the driver, and large things by files (task_files.py). A kill of anything leaves what a
+kill of `clean_partition` leaves, and such files. Spark may run a task twice: only one attempt at a time gets the claim
+to a group, and none once the group is swapped in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.maintenance.batch_filter import RetentionRules
+from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
+from pyspark_kafkalog.maintenance.cleaned_transactions import CleanedTransactions
+from pyspark_kafkalog.maintenance.cleaning import ACTION, CleanablePartition, Cleaning
+from pyspark_kafkalog.maintenance.group_recopy import CopyCounts, GroupCopier, transactions_at
+from pyspark_kafkalog.maintenance.offset_map import ALL_KEYS, OffsetMap, Shard
+from pyspark_kafkalog.maintenance.partition_lock import file_claim, join_partition_lock, shared_partition_lock
+from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.survivors import LogPart, MapSurvivors, Survivors, build_map, note_survivors
+from pyspark_kafkalog.maintenance.task_files import load_map, load_notes, remove_task_files, save_map, save_notes
+from pyspark_kafkalog.maintenance.tasks import StoppedError, Tasks
+from pyspark_kafkalog.maintenance.throttle import Throttle
+from pyspark_kafkalog.storage.filesystem import LOCAL
+from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+
+_LOG: Final = logging.getLogger(__name__)
+
+_Group = Sequence[ClosedSegment]
+
+
+def clean_spread(tasks: Tasks, cleaning: Cleaning, *, bytes_per_second: float) -> PartitionReport:
+    """Clean the partition if it is due. What is wrong with it is told in the report; raises StoppedError.
+
+    `bytes_per_second` is what each task may read and write.
+    """
+    began = time.perf_counter()
+    report = PartitionReport(topic=cleaning.where.topic, partition=cleaning.where.partition, action=ACTION)
+    try:
+        with shared_partition_lock(cleaning.directory, fs=cleaning.root.fs) as ticket:
+            if ticket is None:
+                return left_to_another_run(cleaning.where, ACTION)
+            report, found = cleaning.begin(report, force=False)
+            if report.skipped is None:
+                plan = _SpreadPlan.of(cleaning, found, ticket, bytes_per_second)
+                try:
+                    counts, shards = _Coordinator(tasks, cleaning, found, plan).clean()
+                finally:
+                    remove_task_files(cleaning.directory, fs=cleaning.root.fs)
+                report = cleaning.finish(report, found, counts, groups=len(plan.groups), shards=shards)
+            cleaning.remove_deleted()
+    except StoppedError:
+        raise
+    except (KafkalogError, OSError) as error:
+        _LOG.warning("%s: cleaning failed: %s", cleaning.where, error)
+        report = replace(report, error=str(error))
+    return replace(report, seconds=time.perf_counter() - began)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SpreadPlan:
+    """What every task is told. `inodes`: of the first segment of each group."""
+
+    directory: Path
+    ticket: str
+    part: LogPart
+    groups: Sequence[_Group]
+    inodes: Sequence[int]
+    rules: RetentionRules
+    config: LogConfig
+    map_bytes: int
+    load_factor: float
+    bytes_per_second: float
+
+    @classmethod
+    def of(cls, cleaning: Cleaning, found: CleanablePartition, ticket: str, bytes_per_second: float) -> _SpreadPlan:
+        groups = cleaning.groups(found)
+        return cls(
+            directory=found.directory,
+            ticket=ticket,
+            part=cleaning.part(found),
+            groups=groups,
+            inodes=[os.stat(_first_file(found.directory, group)).st_ino for group in groups],
+            rules=cleaning.rules(found),
+            config=found.config,
+            map_bytes=cleaning.map_bytes(found.plan),
+            load_factor=cleaning.load_factor,
+            bytes_per_second=bytes_per_second,
+        )
+
+    @contextlib.contextmanager
+    def joined(self) -> Iterator[LogPart]:
+        """In a task: share the lock; gives what is to be read, at the task's own rate."""
+        with join_partition_lock(self.directory, self.ticket):
+            yield replace(self.part, throttle=Throttle(self.bytes_per_second))
+
+    @contextlib.contextmanager
+    def claimed(self, number: int) -> Iterator[_Group]:
+        """The group, for one attempt alone."""
+        group = self.groups[number]
+        with file_claim(_first_file(self.directory, group), self.inodes[number]):
+            yield group
+
+    def new_map(self) -> OffsetMap:
+        return OffsetMap(self.map_bytes, self.load_factor)
+
+
+def _first_file(directory: Path, group: _Group) -> Path:
+    return segment_file(directory, group[0].base_offset, LOG_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class _Coordinator:
+    """The driver's part."""
+
+    tasks: Tasks
+    cleaning: Cleaning
+    found: CleanablePartition
+    plan: _SpreadPlan
+
+    def clean(self) -> tuple[CopyCounts, int]:
+        """Returns what was copied, and how many shards the keys had to be divided into."""
+        transactions = self.tasks.submit(partial(_transactions, self.plan), first=True)
+        mapped = self.tasks.submit(partial(_map, self.plan), first=True)
+        try:
+            [left] = self._all([mapped])
+            noters, shards = self._note(left) if left else (0, 1)
+            [starts] = self._all([transactions])
+            return self._copy(starts, noters), shards
+        finally:
+            mapped.cancel()
+            transactions.cancel()
+
+    def _note(self, left: Sequence[Shard]) -> tuple[int, int]:
+        """Have the survivors noted; the first task's shard is in the map that there is."""
+        works = [partial(_note, self.plan, number, shard) for number, shard in enumerate([None, *left])]
+        futures = [self.tasks.submit(work, first=True) for work in works]
+        return len(works), sum(self._all(futures))
+
+    def _copy(self, starts: Sequence[CleanedTransactions], noters: int) -> CopyCounts:
+        futures: list[Future[CopyCounts]] = [
+            self.tasks.submit(partial(_copy, self.plan, number, start, noters), first=True)
+            for number, start in enumerate(starts)
+        ]
+        counts = CopyCounts()
+        try:
+            for number, future in enumerate(futures):
+                [copied] = self._all([future])
+                counts = counts.plus(copied)
+                with self.plan.claimed(number) as group:
+                    self._swap(group)
+        finally:
+            for future in futures:
+                future.cancel()
+        return counts
+
+    def _swap(self, group: _Group) -> None:
+        target = self.cleaning.target(self.found)
+        target.swap(group[0].base_offset, [each.base_offset for each in group])
+
+    def _all(self, futures: Sequence[Future[Any]]) -> list[Any]:
+        """Their results, in order; the first failure is raised at once, and what has not begun does not."""
+        try:
+            for future in self.tasks.as_completed(futures):
+                future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        return [future.result() for future in futures]
+
+
+# What follows runs in tasks.
+
+
+def _transactions(plan: _SpreadPlan) -> list[CleanedTransactions]:
+    with plan.joined() as part:
+        return transactions_at(part, plan.groups)
+
+
+def _map(plan: _SpreadPlan) -> list[Shard]:
+    """Make a map of all keys, or as many as it holds; returns the shards it had to leave."""
+    with plan.joined() as part:
+        offset_map = plan.new_map()
+        left = build_map(part, offset_map, ALL_KEYS)
+        save_map(plan.directory, offset_map)
+        return left
+
+
+def _note(plan: _SpreadPlan, number: int, shard: Shard | None) -> int:
+    """Note what stays as far as the keys of the shard go, or of the one that `_map` made; returns how many it made."""
+    with plan.joined() as part:
+        if shard is None:
+            offset_map, left = load_map(plan.directory, plan.load_factor), []
+        else:
+            offset_map = plan.new_map()
+            left = build_map(part, offset_map, shard)
+        noted = note_survivors(part, offset_map)
+        shards = 1
+        while left:
+            left += build_map(part, offset_map, left.pop())
+            noted.merge(note_survivors(part, offset_map))
+            shards += 1
+        save_notes(plan.directory, number, noted)
+        return shards
+
+
+def _copy(plan: _SpreadPlan, number: int, start: CleanedTransactions, noters: int) -> CopyCounts:
+    """Copy one group; `start` are the transactions at its beginning, `noters` how many have noted, 0 with one map."""
+    with plan.joined() as part, plan.claimed(number) as group:
+        survivors: Survivors
+        if noters:
+            survivors = load_notes(plan.directory, noters, group)
+        else:
+            offset_map = load_map(plan.directory, plan.load_factor)
+            survivors = MapSurvivors(offset_map, offset_map.marks(part.first_dirty_offset))
+        return GroupCopier(part, survivors, plan.rules, start, plan.config, LOCAL).copy(group)

@@ -1,0 +1,81 @@
+"""What tasks of one cleaning hand on to each other, too large to travel: files in the partition's directory.
+
+    .maintenance-map            the offset map, where one holds all keys, or the first shard's
+    .maintenance-notes-<n>      which records stay as far as the keys of task n's shards go
+
+Both are numpy's .npz. They go at the end of the cleaning; those of one that was killed go with the next run over the
+partition. Kafka passes over them. Nothing is read from them but by tasks of the cleaning that wrote them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
+from pyspark_kafkalog.maintenance.offset_map import OffsetMap, Shard
+from pyspark_kafkalog.maintenance.survivors import NotedSurvivors
+from pyspark_kafkalog.storage.filesystem import FileSystem
+
+_PREFIX: Final = ".maintenance-"
+_MAP: Final = _PREFIX + "map"
+_NOTES: Final = _PREFIX + "notes-"
+
+
+def save_map(directory: Path, offset_map: OffsetMap) -> None:
+    """Hand on a map."""
+    shard = offset_map.shard
+    state = np.array([offset_map.entries, offset_map.latest_offset, shard.bits, shard.value], np.int64)
+    with (directory / _MAP).open("wb") as stream:
+        np.savez(stream, table=offset_map.table, state=state)
+
+
+def load_map(directory: Path, load_factor: float) -> OffsetMap:
+    """The map that was handed on. Raises DiskFormatError, OSError."""
+    path = directory / _MAP
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            entries, latest_offset, bits, value = found["state"].tolist()
+            return OffsetMap.of_table(found["table"], load_factor, entries, latest_offset, Shard(bits, value))
+    except (ValueError, KeyError, EOFError) as error:
+        raise _damaged(path, error) from error
+
+
+def save_notes(directory: Path, number: int, noted: NotedSurvivors) -> None:
+    """Hand on what one task has noted."""
+    with (directory / f"{_NOTES}{number}").open("wb") as stream:
+        np.savez(stream, **{f"{base}_{chunk}": bits for (base, chunk), bits in noted.bits.items()})
+
+
+def load_notes(directory: Path, count: int, segments: Sequence[ClosedSegment]) -> NotedSurvivors:
+    """What all `count` tasks have noted of these segments, put together. Raises DiskFormatError, OSError."""
+    bases = {each.base_offset for each in segments}
+    noted = NotedSurvivors()
+    for number in range(count):
+        path = directory / f"{_NOTES}{number}"
+        try:
+            with np.load(path, allow_pickle=False) as found:
+                keys = [(tuple(map(int, name.split("_"))), name) for name in found.files]
+                noted.merge(NotedSurvivors({(key[0], key[1]): found[name] for key, name in keys if key[0] in bases}))
+        except (ValueError, KeyError, EOFError) as error:
+            raise _damaged(path, error) from error
+    return noted
+
+
+def remove_task_files(directory: Path, *, fs: FileSystem) -> None:
+    """Remove what cleanings have left; the partition's maintenance lock is held."""
+    with os.scandir(directory) as entries:
+        names = [each.name for each in entries if each.name == _MAP or each.name.startswith(_NOTES)]
+    for name in names:
+        fs.unlink_if_there(directory / name)
+
+
+def _damaged(path: Path, error: Exception) -> DiskFormatError:
+    return DiskFormatError(
+        file=str(path), position=0, expected="what another task has written", found=str(error), advice="run this again"
+    )
