@@ -1,0 +1,103 @@
+"""Verification finds fault with logs that are as they should be."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from verify_roots import FIXTURES, T0, findings_in, look_again_at_once, make_root
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.maintenance.merge import merge_segments
+from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.maintenance.verify import plan_verification, run_unit, verify
+from pyspark_kafkalog.maintenance.verify_findings import Severity
+
+NAMES = sorted(path.parent.parent.name for path in FIXTURES.glob("*/expected/manifest.json"))
+
+
+@pytest.fixture(autouse=True)
+def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_again_at_once(monkeypatch)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "unclean"])
+def test_a_brokers_directory_is_faulted(name: str) -> None:
+    result = verify(LogDir.open(FIXTURES / name), are_records_checked=True)
+    assert [each for each in result.findings if each.severity is not Severity.INFO] == []
+    assert result.is_sound
+
+
+@pytest.mark.parametrize("name", ["transactions", "compacted-2-cleaned", "compacted-4-cleaned", "unclean", "retention"])
+def test_an_adopted_directory_is_faulted(name: str, tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / name, tmp_path / "log")
+    LogDir.adopt(tmp_path / "log", create_missing=True)
+    assert findings_in(tmp_path / "log") == []
+
+
+def test_a_killed_brokers_directory_is_not_told_from_a_damaged_one() -> None:
+    result = verify(LogDir.open(FIXTURES / "unclean"))
+    found = [
+        (finding.severity.value, finding.what, Path(finding.file).parent.name, finding.position, finding.offset)
+        for finding in result.findings
+    ]
+    assert found == [
+        ("warning", "batch-crc", "unclean-badcrc-0", 1959, 340),
+        ("warning", "batch-header", "unclean-garbage-0", 1976, 350),
+        ("error", "index-missing", "unclean-noindex-0", None, None),
+        ("error", "index-length", "unclean-noindex-0", 0, None),
+        ("warning", "time-index-end", "unclean-noindex-0", 0, None),
+        ("warning", "torn-batch", "unclean-torn-0", 2330, 349),
+    ]
+
+
+def test_what_a_root_of_ours_goes_through_is_faulted(tmp_path: Path) -> None:
+    log_dir = make_root(tmp_path / "log")
+    assert findings_in(log_dir.path) == []
+    log_dir.alter_topic("orders", add={"retention.bytes": "3500"})
+    apply_retention(log_dir, topics=["orders"])
+    assert findings_in(log_dir.path) == []
+    log_dir.alter_topic("orders", add={"internal.segment.bytes": "100000", "retention.bytes": "-1"})
+    merge_segments(log_dir, topics=["orders"])
+    assert findings_in(log_dir.path) == []
+    log_dir.delete_topic("orders")
+    assert findings_in(log_dir.path) == []
+
+
+def test_units_of_a_partition_find_other_things_than_one(tmp_path: Path) -> None:
+    log_dir = make_root(tmp_path / "log")
+    plan = plan_verification(log_dir, unit_bytes=1)
+    assert max(len(units) for _, units in plan) >= 4
+    for scope, units in plan:
+        assert [unit.is_first for unit in units] == [at == 0 for at in range(len(units))]
+        outcomes = [outcome for unit in units for outcome in run_unit(unit).outcomes]
+        assert [each.findings for each in outcomes] == [()] * len(outcomes)
+        assert sorted(each.base_offset for each in outcomes) == scope.bases()
+
+
+def test_what_was_read_is_miscounted(tmp_path: Path) -> None:
+    log_dir = make_root(tmp_path / "log")
+    reports = {(each.topic, each.partition): each for each in verify(log_dir).reports}
+    for number in (0, 1):
+        size_bytes = sum(path.stat().st_size for path in (log_dir.path / f"orders-{number}").glob("*.log"))
+        report = reports["orders", number]
+        assert (report.bytes_read, report.records_read, report.is_fine) == (size_bytes, 80, True)
+    assert reports["empty", 1].bytes_read == 0
+
+
+def test_timestamp_zero_in_a_time_index_is_taken_for_zeros(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "log", clock=lambda: T0)
+    log_dir.create_topic("old", partitions=1, configs={"internal.segment.bytes": "300", "index.interval.bytes": "1"})
+    for first_ms in (0, 0, 5):
+        timestamps = pa.array([first_ms] * 5, pa.timestamp("ms"))
+        log_dir.append("old", pa.table({"value": [b"x" * 20] * 5, "timestamp": timestamps}), partition=0)
+    assert findings_in(log_dir.path) == []
+
+
+def test_one_batch_larger_than_what_is_read_at_once_is_torn(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "log", clock=lambda: T0)
+    log_dir.create_topic("large", partitions=1, configs={"max.message.bytes": str(32 << 20)})
+    log_dir.append("large", pa.table({"value": [b"a", b"b" * (9 << 20), b"c"]}), partition=0)
+    assert findings_in(log_dir.path) == []
