@@ -1,0 +1,138 @@
+"""Drivers killed (SIGKILL) between a table's or a topic's commit and Spark's note of it: nothing twice, none lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.delta.delta_to_topic import DeltaToTopic
+from pyspark_kafkalog.delta.topic_to_delta import TopicToDelta
+
+pytestmark = pytest.mark.spark
+
+SECONDS_MAX = 120
+RECORDS = 90
+ROWS = 60
+
+#: Three queries in one driver, which kills it when each has made its second commit and Spark knows of none of these.
+DRIVER = """
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from test_delta_kill import queries
+
+from pyspark.sql import SparkSession
+
+from pyspark_kafkalog.delta import delta_to_topic, job, topic_to_delta
+
+home = Path(sys.argv[2])
+spark = job.with_delta(SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")).config(
+    "spark.databricks.delta.snapshotPartitions", "1").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+jvm = spark.sparkContext._gateway.jvm.java.lang.ProcessHandle.current().pid()
+all_there = threading.Barrier(3)
+
+
+def start_deadly(rows, write, **options):
+    def write_and_wait(batch, batch_id):
+        write(batch, batch_id)
+        if batch_id == 1:
+            all_there.wait()
+            os.kill(jvm, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return job.start(rows, write_and_wait, **options)
+
+
+topic_to_delta.start = delta_to_topic.start = start_deadly
+running = [query.start(spark) for query in queries(home)]
+for query in running:
+    query.awaitTermination()
+"""
+
+
+def queries(home: Path) -> list[TopicToDelta | DeltaToTopic]:
+    """A topic appended to a table, the same by key, a table's rows into another topic: three batches each."""
+    into = {
+        mode: TopicToDelta(
+            path=str(home / "log"),
+            topic="in",
+            table=str(home / mode),
+            checkpoint=str(home / f"checkpoint-{mode}"),
+            mode=mode,
+            table_properties={"delta.enableChangeDataFeed": "true"},
+            source_options={"maxOffsetsPerTrigger": str(RECORDS // 3)},
+        )
+        for mode in ("append", "upsert")
+    }
+    out = DeltaToTopic(
+        table=str(home / "source"),
+        path=str(home / "log"),
+        topic="out",
+        checkpoint=str(home / "checkpoint-out"),
+        keys=["id"],
+        source_options={"maxFilesPerTrigger": "1"},
+    )
+    return [*into.values(), out]
+
+
+def run_until_killed(home: Path) -> None:
+    script = home / "driver.py"
+    script.write_text(DRIVER)
+    done = subprocess.run(
+        [sys.executable, str(script), str(Path(__file__).parent), str(home)],
+        cwd=home,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr[-8000:]
+
+
+def batches_noted_as_done(checkpoint: Path) -> list[int]:
+    return sorted(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+
+
+def values(root: Path, topic: str) -> list[bytes]:
+    return sorted(LogDir.open(root).read(topic, columns=["key"]).column("key").to_pylist())
+
+
+def test_drivers_killed_between_the_two_commits_write_every_record_once(spark: SparkSession, tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("in", partitions=2)
+    log_dir.create_topic("out", partitions=2)
+    keys = [f"{number % 40}" for number in range(RECORDS)]
+    numbers = [f"{number}" for number in range(RECORDS)]
+    log_dir.append("in", pa.table({"key": keys, "value": numbers}))
+    rows = spark.range(0, ROWS, 1, 3).write.format("delta").option("delta.enableChangeDataFeed", "true")
+    rows.save(str(tmp_path / "source"))
+
+    run_until_killed(tmp_path)
+    for name in ("append", "upsert", "out"):
+        assert batches_noted_as_done(tmp_path / f"checkpoint-{name}") == [0]
+    assert len(values(tmp_path / "log", "out")) == ROWS // 3 * 2
+    assert spark.read.format("delta").load(str(tmp_path / "append")).count() == RECORDS // 3 * 2
+
+    for query in [each.start(spark) for each in queries(tmp_path)]:
+        assert query.awaitTermination(SECONDS_MAX)
+    appended = spark.read.format("delta").load(str(tmp_path / "append")).selectExpr("int(string(value)) value")
+    assert sorted(row.value for row in appended.collect()) == list(range(RECORDS))
+    latest = spark.read.format("delta").load(str(tmp_path / "upsert"))
+    found = latest.selectExpr("string(key) key", "string(value) value").collect()
+    assert {row.key: row.value for row in found} == dict(zip(keys, numbers, strict=True))
+    merges = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path / 'upsert'}`").where("operation = 'MERGE'").count()
+    assert merges == 3
+    assert values(tmp_path / "log", "out") == sorted(str(number).encode() for number in range(ROWS))
