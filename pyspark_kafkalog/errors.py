@@ -124,6 +124,14 @@ class CommitStateUnknownError(KafkalogError, RuntimeError):
     """The publish call failed in a way that leaves open whether the commit is there."""
 
 
+class InvalidAclError(KafkalogError, ValueError):
+    """An access control entry, or a principal, that Kafka does not allow."""
+
+
+class AuthorizationError(KafkalogError, PermissionError):
+    """The principal may not do that (Kafka: TopicAuthorizationException, GroupAuthorizationException, ...)."""
+
+
 class ReadOnlyLogDirError(KafkalogError, PermissionError):
     """A log directory of a Kafka broker (a foreign root) is read-only here."""
 

@@ -43,6 +43,7 @@ from pyspark_kafkalog.storage.staging import StagedFile, discard_staged
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafkalog.access_control import AccessControl
     from pyspark_kafkalog.groups.group import Group
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.storage.log_reader import LogReader
@@ -74,15 +75,30 @@ class LogDir(LogDirItems):
         self._incarnation = uuid.uuid4().hex
 
     @classmethod
-    def open(cls, path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> LogDir:
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        principal: str | None = None,
+        clock: Callable[[], int] = time_ms,
+        fs: FileSystem = LOCAL,
+    ) -> LogDir:
         """Open the log directory at `path`, ours or a broker's.
 
-        Raises LogDirError when there is none or it cannot be read.
+        With a `principal`, such as "User:ann", methods raise AuthorizationError for what the access control entries do
+        not permit it. Raises LogDirError when there is none or it cannot be read.
         """
-        root = Path(path)
-        if is_ours(root):
-            return cls(OwnRoot(MetadataStore.open(root, clock=clock, fs=fs), clock=clock, fs=fs), clock=clock, fs=fs)
-        return cls(ForeignRoot(root, topic_configs=read_topic_configs, clock=clock), clock=clock, fs=fs)
+        path = Path(path)
+        root: OwnRoot | ForeignRoot
+        if is_ours(path):
+            root = OwnRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs)
+        else:
+            root = ForeignRoot(path, topic_configs=read_topic_configs, clock=clock)
+        if principal is None:
+            return cls(root, clock=clock, fs=fs)
+        from pyspark_kafkalog.authorized_log_dir import AuthorizedLogDir
+
+        return AuthorizedLogDir(root, principal=principal, clock=clock, fs=fs)
 
     @classmethod
     def create(
@@ -170,6 +186,18 @@ class LogDir(LogDirItems):
         Raises ReadOnlyLogDirError for a broker's directory, which has none.
         """
         return self._own().history(topic=topic, limit=limit, newest_first=newest_first)
+
+    def access_control(self) -> AccessControl:
+        """The access control entries, and changing them; they hold for who opens with a principal."""
+        from pyspark_kafkalog.access_control import AccessControl
+
+        return AccessControl(self)
+
+    def check_read(self, topics: Collection[str]) -> None:
+        """Raises AuthorizationError where this was opened for a principal that may not read all of the topics."""
+
+    def check_write(self, topic: str) -> None:
+        """Raises AuthorizationError where this was opened for a principal that may not write to the topic."""
 
     # Topics
 

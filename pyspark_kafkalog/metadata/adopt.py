@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitStateUnknownError, DiskFormatError, LogDirError
+from pyspark_kafkalog.metadata.acl_records import acl_record
 from pyspark_kafkalog.metadata.adopt_lock import adoption_lock, refuse_signs_of_life
 from pyspark_kafkalog.metadata.adopt_logs import AdoptedLog, LogFacts, adopt_log
 from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR, WORK_DIR, AdoptionPlan, TopicPlan, make_plan
@@ -255,6 +256,7 @@ def _commits(
     records = [broker_config_record(name, value) for name, value in sorted(plan.broker_config.properties.items())]
     if next_producer_id:
         records.append(record("ProducerIdsRecord", brokerId=node.broker_id, nextProducerId=next_producer_id))
+    records.extend(acl_record(acl_id, acl) for acl_id, acl in plan.acls.items())
     partitions = 0
     for topic in plan.topics:
         records.append(record("TopicRecord", name=topic.name, topicId=topic.topic_id))

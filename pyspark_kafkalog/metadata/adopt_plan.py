@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, LogDirError
+from pyspark_kafkalog.metadata.acl import Acl
 from pyspark_kafkalog.metadata.bootstrap import DEFAULT_NODE_ID, METADATA_DIR, random_uuid
 from pyspark_kafkalog.metadata.broker_configs import ALL_BROKERS
 from pyspark_kafkalog.metadata.broker_metadata import BrokerMetadata, BrokerTopic, read_broker_metadata
@@ -94,6 +95,7 @@ class AdoptionPlan:
     strays: tuple[TopicPartition, ...]
     broker_config: BrokerConfig
     next_producer_id: int
+    acls: Mapping[str, Acl]
     clean_shutdown: bool
     recovery_points: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
@@ -139,6 +141,7 @@ def make_plan(root: Path, *, server_properties: Path | None, create_missing: boo
         strays=tuple(strays),
         broker_config=broker_config,
         next_producer_id=0 if metadata is None else metadata.next_producer_id,
+        acls={} if metadata is None else metadata.acls,
         clean_shutdown=was_clean_shutdown(root),
         recovery_points=_checkpoint(root / RECOVERY_POINT_CHECKPOINT, notes),
         log_starts=_checkpoint(root / LOG_START_OFFSET_CHECKPOINT, notes),

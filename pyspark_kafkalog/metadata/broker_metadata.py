@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError
+from pyspark_kafkalog.metadata.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record
@@ -53,14 +54,15 @@ class BrokerTopic:
 class BrokerMetadata:
     """What the metadata log adds up to.
 
-    `topic_configs` by topic name, `broker_configs` by node id as text ("" for all nodes). `damage` says why something
-    may be missing: None when all that is there was read.
+    `topic_configs` by topic name, `broker_configs` by node id as text ("" for all nodes), `acls` by id. `damage` says
+    why something may be missing: None when all that is there was read.
     """
 
     topics: dict[str, BrokerTopic] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
+    acls: dict[str, Acl] = field(default_factory=dict)
     damage: str | None = None
     _names: dict[str, str] = field(default_factory=dict)
 
@@ -81,6 +83,10 @@ class BrokerMetadata:
             self._config(fields)
         elif metadata_record.type == "ProducerIdsRecord":
             self.next_producer_id = fields["nextProducerId"]
+        elif metadata_record.type == "AccessControlEntryRecord":
+            self._access_control_entry(fields)
+        elif metadata_record.type == "RemoveAccessControlEntryRecord":
+            self.acls.pop(fields["id"], None)
 
     def _topic(self, fields: Mapping[str, Any]) -> BrokerTopic | None:
         """The topic with the id that a record names, if it is there."""
@@ -101,6 +107,12 @@ class BrokerMetadata:
                 partition.replicas = tuple(fields["replicas"])
             if fields["leader"] != _NO_LEADER_CHANGE:
                 partition.leader_epoch += 1
+
+    def _access_control_entry(self, fields: Mapping[str, Any]) -> None:
+        try:
+            self.acls[fields["id"]] = parse_acl(fields)
+        except InvalidRecordError as error:  # a later version's: leaving it out must not pass unseen, it may deny
+            self.damage = self.damage or str(error)
 
     def _config(self, fields: Mapping[str, Any]) -> None:
         by_resource = {TOPIC_RESOURCE: self.topic_configs, BROKER_RESOURCE: self.broker_configs}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.metadata.acl import Acl
 from pyspark_kafkalog.storage.log_state import LogState
 
 BROKER_RESOURCE: Final = 4
@@ -82,7 +83,7 @@ class MetadataImage:
     """All metadata as of `next_offset`, the offset of the next commit. Images share mappings: never change one.
 
     `topics` by name, `topic_names` from topic id; `broker_configs` by broker id as text ("" for all brokers) then name;
-    `features` levels by name; `next_producer_id` is the first one not handed out.
+    `features` levels by name; `next_producer_id` is the first one not handed out; `acls` by their ids.
     """
 
     next_offset: int = 0
@@ -95,6 +96,7 @@ class MetadataImage:
     features: Mapping[str, int] = field(default_factory=dict)
     transactional_ids: Mapping[str, TransactionalIdImage] = field(default_factory=dict)
     next_producer_id: int = 0
+    acls: Mapping[str, Acl] = field(default_factory=dict)
 
     @property
     def node(self) -> BrokerImage:

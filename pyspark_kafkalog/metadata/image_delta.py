@@ -1,8 +1,8 @@
 """How each record type changes the image: a delta collects the changes of one commit over a base image.
 
-Kafka's types that say nothing about logs are taken in and left aside: controllers, fencing, access control, quotas,
-credentials, tokens, ELR. Source of the rules: org.apache.kafka.image.MetadataDelta and its parts (TopicsDelta,
-ConfigurationsDelta, ProducerIdsDelta).
+Kafka's types that say nothing about logs are taken in and left aside: controllers, fencing, quotas, credentials,
+tokens, ELR. Source of the rules: org.apache.kafka.image.MetadataDelta and its parts (TopicsDelta, ConfigurationsDelta,
+ProducerIdsDelta, AclsDelta).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.metadata.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.commit_log import Commit
 from pyspark_kafkalog.metadata.image import (
     BROKER_RESOURCE,
@@ -83,6 +84,7 @@ class ImageDelta:
         self._transactional_ids: dict[str, TransactionalIdImage] | None = None
         self._format_version = base.format_version
         self._next_producer_id = base.next_producer_id
+        self._acls: dict[str, Acl] | None = None
         self.touched = Touched()
 
     def replay(self, records: Iterable[MetadataRecord]) -> None:
@@ -108,6 +110,7 @@ class ImageDelta:
             features=base.features if self._features is None else self._features,
             transactional_ids=base.transactional_ids if self._transactional_ids is None else self._transactional_ids,
             next_producer_id=self._next_producer_id,
+            acls=base.acls if self._acls is None else self._acls,
         )
 
     def _build_broker_configs(self) -> Mapping[str, Mapping[str, str]]:
@@ -281,6 +284,20 @@ class ImageDelta:
         self._transactional_ids[image.transactional_id] = image
         self.touched.transactional_ids.add(image.transactional_id)
 
+    def _access_control_entry(self, fields: Mapping[str, Any]) -> None:
+        self._own_acls()[fields["id"]] = parse_acl(fields)
+
+    def _remove_access_control_entry(self, fields: Mapping[str, Any]) -> None:
+        if self._own_acls().pop(fields["id"], None) is None:
+            raise InvalidRecordError(
+                f"a metadata record removes access control entry {fields['id']}, which is not there"
+            )
+
+    def _own_acls(self) -> dict[str, Acl]:
+        if self._acls is None:
+            self._acls = dict(self.base.acls)
+        return self._acls
+
     def _abort_transaction(self, fields: Mapping[str, Any]) -> None:
         raise InvalidRecordError("the metadata log aborts a metadata transaction; commits here are whole or not there")
 
@@ -300,6 +317,8 @@ _HANDLERS: Final[Mapping[str, _Handler | None]] = {
     "WriteCommitRecord": ImageDelta._write_commit,
     "PartitionStateRecord": ImageDelta._partition_state,
     "TransactionalIdRecord": ImageDelta._transactional_id,
+    "AccessControlEntryRecord": ImageDelta._access_control_entry,
+    "RemoveAccessControlEntryRecord": ImageDelta._remove_access_control_entry,
     "AbortTransactionRecord": ImageDelta._abort_transaction,
     "CommitRecord": None,  # for history and for knowing one's own commit
     "BeginTransactionRecord": None,  # a commit is one batch: nothing of it is seen before the end
@@ -308,8 +327,6 @@ _HANDLERS: Final[Mapping[str, _Handler | None]] = {
     "FenceBrokerRecord": None,
     "UnfenceBrokerRecord": None,
     "RegisterControllerRecord": None,
-    "AccessControlEntryRecord": None,
-    "RemoveAccessControlEntryRecord": None,
     "ClientQuotaRecord": None,
     "DelegationTokenRecord": None,
     "RemoveDelegationTokenRecord": None,

@@ -1,14 +1,15 @@
 """An image as the metadata records that make it anew, in the order in which a snapshot holds them.
 
-Kafka's tools meet what they know (features, the node, topics with their partitions and configurations, producer ids) as
-KRaft's own snapshots have it; in between stand this project's records: the format, the state of each partition that was
-written to, the transactional ids.
+Kafka's tools meet what they know (features, the node, topics with their partitions and configurations, producer ids,
+access control entries) as KRaft's own snapshots have it; in between stand this project's records: the format, the state
+of each partition that was written to, the transactional ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pyspark_kafkalog.metadata.acl_records import acl_record
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, BrokerImage, MetadataImage, TopicImage
 from pyspark_kafkalog.metadata.records import (
     MetadataRecord,
@@ -35,6 +36,8 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
             yield _config_record(BROKER_RESOURCE, name, config, value)
     if image.next_producer_id:
         yield record("ProducerIdsRecord", brokerId=-1, nextProducerId=image.next_producer_id)
+    for acl_id, acl in image.acls.items():
+        yield acl_record(acl_id, acl)
     for held in image.transactional_ids.values():
         yield transactional_id_record(
             held.transactional_id,

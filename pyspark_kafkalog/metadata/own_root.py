@@ -143,13 +143,13 @@ class OwnRoot:
                 if there.get(name) != value
             ]
 
-        self._commit(build, operation="alter broker configs")
+        self.commit(build, operation="alter broker configs")
 
     def broker_configs(self) -> Mapping[str, str]:
         return broker_config_records.broker_configs(self._store.image)
 
     def alter_broker_configs(self, *, add: Mapping[str, str], delete: Collection[str]) -> None:
-        self._commit(
+        self.commit(
             lambda image: broker_config_records.alter_broker_configs(image, add=add, delete=delete),
             operation="alter broker configs",
         )
@@ -228,7 +228,7 @@ class OwnRoot:
 
     def init_transaction(self, transactional_id: str, incarnation: str) -> None:
         """Commit that `incarnation` holds the transactional id from now on; those before it are fenced."""
-        self._commit(
+        self.commit(
             lambda image: take_over(image, transactional_id, incarnation, now_ms=self._clock()),
             operation="init transaction",
         )
@@ -248,7 +248,8 @@ class OwnRoot:
             with _after_commit(f"topic {name} has directories that are still to be made, by who writes to it first"):
                 ensure_partition_directories(self.path, _topic(image, name), self._fs)
 
-    def _commit(self, build: _Build, *, operation: str) -> None:
+    def commit(self, build: _Build, *, operation: str) -> None:
+        """Commit the records that `build` makes of the newest image, under the root's lock; nothing without any."""
         with root_lock(self.path, fs=self._fs):
             self._commit_locked(build, operation=operation)
 

@@ -67,7 +67,7 @@ class KafkalogBatchReader(DataSourceReader):
         from pyspark_kafkalog.log_dir import LogDir
 
         location = locate(self._options.path)
-        log_dir = LogDir.open(location.root)
+        log_dir = LogDir.open(location.root, principal=self._options.principal)
         ranges = self._plan(log_dir, location)
         directories = _directories(log_dir, ranges)
         return [self._input_partition(each, directories[each.topic_partition]) for each in ranges]

@@ -38,7 +38,7 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
         if options.txn_app_id is None or options.txn_version is None:
             return cls(plan)
         transaction = WriteTransaction(options.txn_app_id, options.txn_version, plan.write_id)
-        log_dir = LogDir.open(plan.root)
+        log_dir = LogDir.open(plan.root, principal=options.principal)
         is_done = log_dir.has_committed(transaction)
         if not is_done:
             log_dir.init_transaction(transaction.transactional_id, transaction.incarnation)
@@ -54,7 +54,7 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
 
         staged = staged_in_order(messages)
         if staged or (self._transaction is not None and not self._is_done):
-            log_dir = LogDir.open(self.plan.root)
+            log_dir = LogDir.open(self.plan.root, principal=self.plan.options.principal)
             log_dir.commit_staged(staged, transaction=self._transaction, flush=self.plan.options.flush)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, get_args
 
 from pyspark_kafkalog.groups.group_id import check_group_id
+from pyspark_kafkalog.metadata.acl import check_principal
 from pyspark_kafkalog.spark.offsets import OffsetReset, OnNoMatch
 from pyspark_kafkalog.storage.names import validate_topic_name
 
@@ -41,6 +42,11 @@ def parse_topic(text: str) -> str:
 def parse_group_id(text: str) -> str:
     """The name of a consumer group that Kafka allows."""
     return check_group_id(text.strip())
+
+
+def parse_principal(text: str) -> str:
+    """A principal, type:name."""
+    return check_principal(text.strip())
 
 
 def parse_on_no_match(text: str) -> OnNoMatch:

@@ -30,6 +30,7 @@ from pyspark_kafkalog.spark.option_parsers import (
     parse_committed,
     parse_group_id,
     parse_on_no_match,
+    parse_principal,
     parse_text,
     parse_topic,
 )
@@ -353,6 +354,14 @@ OPTIONS: Final = (
         doc="fsync: a write that has returned survives a power failure. os: it survives the end of any process, and "
         "the kernel writes it to the disk in its own time, as with Kafka's defaults.",
         parse=one_of(*get_args(FlushMode)),
+    ),
+    Option(
+        name="principal",
+        applies_to=_EVERYWHERE,
+        default="",
+        doc="Who reads or writes, as User:ann: what the access control entries (kafkalog acls) do not permit is an "
+        "error. Without it nothing is checked.",
+        parse=parse_principal,
     ),
 )
 

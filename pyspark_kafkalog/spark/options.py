@@ -53,6 +53,7 @@ class SourceOptions:
     """
 
     path: str
+    principal: str | None
     subscription: Subscription
     starting: OffsetSpec
     on_no_match: OnNoMatch
@@ -91,6 +92,7 @@ class WriteOptions:
     """
 
     path: str
+    principal: str | None
     topic: str | None
     compression_type: str | None
     batch_size_bytes: int
@@ -152,6 +154,7 @@ def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: 
         raise InvalidOptionError("option topic is for writing; to read, name topics with the option subscribe")
     return {
         "path": _path(given, raw),
+        "principal": given.get("principal"),
         "subscription": subscription,
         "starting": starting,
         "on_no_match": given.get("startingOffsetsByTimestampStrategy", "error"),
@@ -171,6 +174,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
         raise InvalidOptionError("options txnAppId and txnVersion go together: give both or none")
     return WriteOptions(
         path=_path(given, raw),
+        principal=given.get("principal"),
         topic=given.get("topic"),
         compression_type=_either(given, "compression.type", "kafka.compression.type", None),
         batch_size_bytes=_either(given, "batch.size", "kafka.batch.size", DEFAULT_BATCH_SIZE_BYTES),

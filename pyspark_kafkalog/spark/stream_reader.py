@@ -269,6 +269,7 @@ class _Source:
         location = locate(options.path)
         self._root = location.root
         self._committed = options.committed
+        self._principal = options.principal
         self._view: StreamView | None = None
         self._view_version: int | None = None
         self.subscription = at_location(options.subscription, location)
@@ -292,7 +293,7 @@ class _Source:
     def _open(self) -> LogDir:
         from pyspark_kafkalog.log_dir import LogDir
 
-        return LogDir.open(self._root)
+        return LogDir.open(self._root, principal=self._principal)
 
 
 def _monotonic_ms() -> int:

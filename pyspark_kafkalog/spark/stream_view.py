@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark_kafkalog.errors import UnknownTopicError
-from pyspark_kafkalog.spark.subscription import Assign, Subscription, subscribed_topics
+from pyspark_kafkalog.spark.subscription import Assign, Subscription, readable_topics
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _look(log_dir: LogDir, subscription: Subscription, committed: bool) -> Strea
     assigned = frozenset(subscription.partitions) if isinstance(subscription, Assign) else None
     return {
         TopicPartition(found.topic, found.partition): _view(log_dir, topic.topic_id, found, committed)
-        for topic in map(log_dir.topic, subscribed_topics(log_dir.topics(), subscription))
+        for topic in map(log_dir.topic, readable_topics(log_dir, subscription))
         for found in topic.partitions
         if assigned is None or TopicPartition(found.topic, found.partition) in assigned
     }

@@ -102,7 +102,9 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
             return
         of = ours[0].micro_batch
         transaction = WriteTransaction(of.query_id, batchId, of.run_id)
-        LogDir.open(self.plan.root).commit_staged(staged, transaction=transaction, flush=self.plan.options.flush)
+        options = self.plan.options
+        log_dir = LogDir.open(self.plan.root, principal=options.principal)
+        log_dir.commit_staged(staged, transaction=transaction, flush=options.flush)
         freeze_imports()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -73,15 +73,16 @@ def parse_subscribe_pattern(text: str) -> SubscribePattern:
 def subscribed_partitions(log_dir: LogDir, subscription: Subscription) -> list[PartitionDescription]:
     """The partitions to read, ordered by topic and number.
 
-    Raises UnknownTopicError for a topic or a partition that is asked for by name and not there.
+    Raises UnknownTopicError for a topic or a partition that is asked for by name and not there, AuthorizationError.
     """
     if isinstance(subscription, Assign):
+        readable_topics(log_dir, subscription)
         return _assigned_partitions(log_dir, subscription.partitions)
     partitions: list[PartitionDescription] = []
-    there = log_dir.topics()
+    topics = readable_topics(log_dir, subscription)
     if isinstance(subscription, Subscribe):
-        _check_topics_there(subscription.topics, there)
-    for topic in subscribed_topics(there, subscription):
+        _check_topics_there(subscription.topics, log_dir.topics())
+    for topic in topics:
         partitions.extend(sorted(log_dir.topic(topic).partitions, key=lambda found: found.partition))
     return partitions
 
@@ -96,6 +97,18 @@ def at_location(subscription: Subscription, location: Location) -> Subscription:
             "that is read: leave out subscribe, subscribePattern and assign, or give the root as path"
         )
     return Assign((location.partition,))
+
+
+def readable_topics(log_dir: LogDir, subscription: Subscription) -> list[str]:
+    """The topics that the subscription covers, in order. Raises AuthorizationError for one that may not be read."""
+    topics = subscribed_topics(log_dir.topics(), subscription)
+    named: Iterable[str] = ()
+    if isinstance(subscription, Subscribe):
+        named = subscription.topics
+    elif isinstance(subscription, Assign):
+        named = (each.topic for each in subscription.partitions)
+    log_dir.check_read(sorted({*topics, *named}))
+    return topics
 
 
 def subscribed_topics(there: Sequence[str], subscription: Subscription) -> list[str]:

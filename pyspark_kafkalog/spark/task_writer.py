@@ -77,7 +77,7 @@ class WritePlan:
                 f"{location.root} as path and the topic as option or column"
             )
         LogDir.open_or_create(location.root)
-        target = open_target(location.root, options.topic) if options.topic is not None else None
+        target = open_target(location.root, options.topic, options.principal) if options.topic is not None else None
         freeze_imports()
         return cls(options, location.root, target, uuid.uuid4().hex)
 
@@ -146,7 +146,7 @@ class TaskWriter:
 
         stager = self._stagers.get(topic)
         if stager is None:
-            target = self._target or open_target(self._task.root, topic)
+            target = self._target or open_target(self._task.root, topic, self._options.principal)
             partitioner = Partitioner(
                 target.partitions_count,
                 turn_bytes=self._options.batch_size_bytes,
@@ -180,14 +180,16 @@ class TaskWriter:
             LOCAL.unlink_if_there(staged.path(self._task.root))
 
 
-def open_target(root: Path, topic: str) -> TopicTarget:
+def open_target(root: Path, topic: str, principal: str | None) -> TopicTarget:
     """The topic as it is, made with the default number of partitions where it is not there and may be.
 
-    Raises UnknownTopicError where auto.create.topics.enable is false, ReadOnlyLogDirError for a broker's directory.
+    Raises UnknownTopicError where auto.create.topics.enable is false, ReadOnlyLogDirError for a broker's directory,
+    AuthorizationError where the principal may not write to it.
     """
     from pyspark_kafkalog.log_dir import LogDir
 
-    log_dir = LogDir.open(root)
+    log_dir = LogDir.open(root, principal=principal)
+    log_dir.check_write(topic)
     log_dir.ensure_topic(topic)
     return TopicTarget(topic, len(log_dir.topic(topic).partitions), log_dir.log_config(topic))
 

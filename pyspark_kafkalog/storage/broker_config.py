@@ -137,6 +137,18 @@ _DEFINITIONS: Final = (
         at_least(1),
     ),
     ConfigDefinition(
+        "super.users",
+        ConfigType.STRING,
+        "",
+        "Principals that may do everything, parted by semicolons: User:ann;User:bob. For who names a principal only.",
+    ),
+    ConfigDefinition(
+        "allow.everyone.if.no.acl.found",
+        ConfigType.BOOLEAN,
+        False,
+        "Whether a principal may do what it likes with resources that no access control entry is about.",
+    ),
+    ConfigDefinition(
         "remote.log.storage.system.enable",
         ConfigType.BOOLEAN,
         False,
@@ -208,6 +220,8 @@ class BrokerConfig:
     offsets_topic_compression_codec: int = _default("offsets.topic.compression.codec")
     offset_metadata_max_bytes: int = _default("offset.metadata.max.bytes")
     offsets_retention_minutes: int = _default("offsets.retention.minutes")
+    super_users: str = _default("super.users")
+    allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
     remote_log_storage_system_enable: bool = _default("remote.log.storage.system.enable")
     metadata_log_max_record_bytes_between_snapshots: int = _default("metadata.log.max.record.bytes.between.snapshots")
     metadata_log_max_snapshot_interval_ms: int = _default("metadata.log.max.snapshot.interval.ms")

@@ -16,6 +16,7 @@ _TOOLS: Final = "pyspark_kafkalog.tools."
 #: Commands by group, each with its module and what it is for.
 COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "topics and records": {
+        "acls": ("acls", "list, add and remove access control entries"),
         "topics": ("topics", "create, list, describe, alter and delete topics"),
         "configs": ("configs", "describe and change configurations of topics and brokers"),
         "console-consumer": ("console_consumer", "print the records of topics as they come"),

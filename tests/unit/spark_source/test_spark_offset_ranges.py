@@ -82,6 +82,9 @@ class FakeLogDir:
     def topics(self) -> tuple[str, ...]:
         return tuple(sorted({each.topic for each in self._partitions}))
 
+    def check_read(self, topics: list[str]) -> None:
+        pass
+
     def topic(self, name: str) -> FakeTopic:
         return FakeTopic(tuple(each for each in self._partitions if each.topic == name))
 

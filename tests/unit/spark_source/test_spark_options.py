@@ -169,7 +169,13 @@ def test_a_missing_path() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["kafka.bootstrap.servers", "kafka.group.instance.id", "kafka.SASL.mechanism", "fetchOffset.numRetries", "kafka.acks"],
+    [
+        "kafka.bootstrap.servers",
+        "kafka.group.instance.id",
+        "kafka.SASL.mechanism",
+        "fetchOffset.numRetries",
+        "kafka.acks",
+    ],
 )
 def test_settings_of_clients_pass_without_effect(name: str) -> None:
     assert parse_read_options({**PATH, name: "x"}) == parse_read_options(PATH)

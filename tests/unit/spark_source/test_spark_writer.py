@@ -40,7 +40,7 @@ def stage(
     write_id: str = "write",
     **given: str,
 ) -> list[StagedFile]:
-    target = open_target(root, topic) if topic is not None else None
+    target = open_target(root, topic, None) if topic is not None else None
     staging = StagingTask(root=root, write_id=write_id, task=task)
     return TaskWriter(staging, options(root, **given), target, first_partition=task).write(iter(batches))
 
@@ -117,7 +117,7 @@ def test_a_failure_in_a_later_buffer_removes_what_earlier_ones_staged(root: Path
     log_dir.alter_topic("orders", add={"max.message.bytes": "100000000"})
     task = StagingTask(root=root, write_id="write", task=0)
     with pytest.raises(OSError, match="killed"):
-        TaskWriter(task, options(root), open_target(root, "orders"), first_partition=0).write(iter(Failing()))
+        TaskWriter(task, options(root), open_target(root, "orders", None), first_partition=0).write(iter(Failing()))
     assert staged_files(root) == []
 
 

@@ -1,0 +1,75 @@
+"""The access control entries of a log directory, and changing them.
+
+    acls = log_dir.access_control()
+    acls.add([Acl(ResourceType.TOPIC, "orders", PatternType.LITERAL, "User:ann", "*", AclOperation.READ,
+                  PermissionType.ALLOW)])
+    acls.entries(AclFilter(principal="User:ann"))
+    LogDir.open(path, principal="User:ann").read("orders")
+
+They hold for who opens the log directory with a principal: a guard rail, as whoever can read the files can pass by it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark_kafkalog.metadata.acl import Acl, AclFilter
+from pyspark_kafkalog.metadata.authorizer import Authorizer, parse_super_users
+from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
+from pyspark_kafkalog.metadata.broker_metadata import read_broker_metadata
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.metadata.image import MetadataImage
+    from pyspark_kafkalog.metadata.records import MetadataRecord
+
+ALL: AclFilter = AclFilter()
+
+
+class AccessControl:
+    """The entries of one log directory, as of its last `refresh`; a broker's can be read."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        self._log_dir = log_dir
+
+    def entries(self, acl_filter: AclFilter = ALL) -> list[Acl]:
+        """The entries that the filter matches, in order."""
+        return sorted(acl for acl in self._all() if acl_filter.matches(acl))
+
+    def add(self, acls: Collection[Acl]) -> None:
+        """Add the entries, in one commit; those that are there stay. Raises InvalidAclError, ReadOnlyLogDirError."""
+        from pyspark_kafkalog.metadata.acl_records import add_acls
+
+        self._log_dir.own_root().commit(
+            lambda image: add_acls(image, acls, random.SystemRandom()), operation="add access control entries"
+        )
+
+    def remove(self, acl_filter: AclFilter) -> list[Acl]:
+        """Remove the entries that the filter matches, in one commit; returns them. Raises ReadOnlyLogDirError."""
+        from pyspark_kafkalog.metadata.acl_records import remove_acls
+
+        removed: list[Acl] = []
+
+        def build(image: MetadataImage) -> Sequence[MetadataRecord]:
+            removed[:] = (acl for acl in image.acls.values() if acl_filter.matches(acl))
+            return remove_acls(image, acl_filter)
+
+        self._log_dir.own_root().commit(build, operation="remove access control entries")
+        return sorted(removed)
+
+    def authorizer(self) -> Authorizer:
+        """What the entries, with super.users and allow.everyone.if.no.acl.found, permit."""
+        if self._log_dir.is_foreign:
+            return Authorizer(tuple(self._all()))
+        broker = self._log_dir.own_root().broker_config()
+        return Authorizer(
+            tuple(self._all()), parse_super_users(broker.super_users), broker.allow_everyone_if_no_acl_found
+        )
+
+    def _all(self) -> Collection[Acl]:
+        if not self._log_dir.is_foreign:
+            return self._log_dir.own_root().store.image.acls.values()
+        directory = self._log_dir.path / METADATA_DIR
+        return read_broker_metadata(directory).acls.values() if directory.is_dir() else ()

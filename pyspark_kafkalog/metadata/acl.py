@@ -1,0 +1,207 @@
+"""Access control entries: who may, or may not, do what with which topics, groups and transactional ids.
+
+The metadata log keeps them as Kafka's does (acl_records.py); the numbers of the enums are those of its records. Source
+of the rules: AclBinding, AclBindingFilter and ResourcePatternFilter of org.apache.kafka.common.acl and .resource,
+org.apache.kafka.controller.AclControlManager, org.apache.kafka.security.authorizer.AclEntry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from pyspark_kafkalog.errors import InvalidAclError, InvalidRecordError
+
+#: As a resource's name, a principal's name or a host: any.
+WILDCARD: Final = "*"
+WILDCARD_PRINCIPAL: Final = "User:*"
+#: The one resource of type CLUSTER: the log directory as a whole.
+CLUSTER_NAME: Final = "kafka-cluster"
+
+
+class ResourceType(IntEnum):
+    """What an entry is about. ANY only in filters."""
+
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """How an entry's resource name is read. ANY and MATCH only in filters."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(IntEnum):
+    """What is done to the resource."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class PermissionType(IntEnum):
+    """Whether the entry forbids or permits."""
+
+    DENY = 2
+    ALLOW = 3
+
+
+#: Operations that there are for each type of resource, besides ALL.
+OPERATIONS: Final[Mapping[ResourceType, frozenset[AclOperation]]] = {
+    ResourceType.TOPIC: frozenset(
+        {
+            AclOperation.READ,
+            AclOperation.WRITE,
+            AclOperation.CREATE,
+            AclOperation.DESCRIBE,
+            AclOperation.DELETE,
+            AclOperation.ALTER,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+        }
+    ),
+    ResourceType.GROUP: frozenset(
+        {
+            AclOperation.READ,
+            AclOperation.DESCRIBE,
+            AclOperation.DELETE,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+        }
+    ),
+    ResourceType.CLUSTER: frozenset(
+        {
+            AclOperation.CREATE,
+            AclOperation.CLUSTER_ACTION,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+            AclOperation.IDEMPOTENT_WRITE,
+            AclOperation.ALTER,
+            AclOperation.DESCRIBE,
+        }
+    ),
+    ResourceType.TRANSACTIONAL_ID: frozenset(
+        {AclOperation.DESCRIBE, AclOperation.WRITE, AclOperation.TWO_PHASE_COMMIT}
+    ),
+    ResourceType.DELEGATION_TOKEN: frozenset({AclOperation.DESCRIBE}),
+    ResourceType.USER: frozenset({AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS}),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Acl:
+    """One entry: `permission` for `principal` (type:name), coming from `host`, to do `operation` on the resources."""
+
+    resource_type: ResourceType
+    resource_name: str
+    pattern_type: PatternType
+    principal: str
+    host: str
+    operation: AclOperation
+    permission: PermissionType
+
+    @property
+    def pattern(self) -> AclFilter:
+        """The resources that it is about."""
+        return AclFilter(self.resource_type, self.resource_name, self.pattern_type)
+
+    def covers(self, resource_type: ResourceType, name: str) -> bool:
+        """Whether it is about the resource of that type and name."""
+        if self.resource_type != resource_type:
+            return False
+        if self.pattern_type == PatternType.PREFIXED:
+            return name.startswith(self.resource_name)
+        return self.resource_name in (name, WILDCARD)
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """Which entries are meant: None, or ANY, for all. With MATCH: those that cover a resource of that name."""
+
+    resource_type: ResourceType = ResourceType.ANY
+    resource_name: str | None = None
+    pattern_type: PatternType = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: AclOperation | None = None
+    permission: PermissionType | None = None
+
+    def matches(self, acl: Acl) -> bool:
+        return (
+            self.resource_type in (ResourceType.ANY, acl.resource_type)
+            and self._matches_name(acl)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (None, acl.operation)
+            and self.permission in (None, acl.permission)
+        )
+
+    def _matches_name(self, acl: Acl) -> bool:
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
+            return False
+        if self.resource_name is None:
+            return True
+        if self.pattern_type == PatternType.MATCH:
+            return acl.covers(acl.resource_type, self.resource_name)
+        return self.resource_name == acl.resource_name
+
+
+def check_acl(acl: Acl) -> None:
+    """Raises InvalidAclError for an entry that Kafka does not take."""
+    if acl.resource_type == ResourceType.ANY or acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise InvalidAclError(f"an entry is about literal or prefixed names of one type of resource, not {acl}")
+    if not acl.resource_name:
+        raise InvalidAclError("a resource name is empty; * is for all")
+    if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        raise InvalidAclError(f"the cluster's name is {CLUSTER_NAME}, not {acl.resource_name}")
+    check_principal(acl.principal)
+    allowed = OPERATIONS[acl.resource_type] | {AclOperation.ALL}
+    if acl.operation not in allowed:
+        names = ", ".join(each.name for each in sorted(allowed))
+        raise InvalidAclError(f"{acl.resource_type.name} has no operation {acl.operation.name}, there are: {names}")
+
+
+def check_principal(principal: str) -> str:
+    """`principal`, if it has the form type:name. Raises InvalidAclError."""
+    kind, colon, name = principal.partition(":")
+    if not (kind and colon and name):
+        raise InvalidAclError(f"principal {principal!r}: expected type:name, such as User:alice")
+    return principal
+
+
+def parse_acl(fields: Mapping[str, Any]) -> Acl:
+    """The entry of an AccessControlEntryRecord. Raises InvalidRecordError for numbers that Kafka 4.1 does not know."""
+    try:
+        return Acl(
+            ResourceType(fields["resourceType"]),
+            fields["resourceName"],
+            PatternType(fields["patternType"]),
+            fields["principal"],
+            fields["host"],
+            AclOperation(fields["operation"]),
+            PermissionType(fields["permissionType"]),
+        )
+    except ValueError as error:
+        raise InvalidRecordError(f"an AccessControlEntryRecord cannot be read: {error}") from None
