@@ -133,7 +133,7 @@ function timelineSection() {
     previous.disabled = state.page === 0;
     next.disabled = state.page >= pages - 1;
     const first = state.page * LANES;
-    status.textContent = `${state.topic < 0 ? "topics" : "partitions"} ${count(first + 1)}–${count(Math.min(first + LANES, lanes))} of ${count(lanes)}`;
+    status.textContent = `${state.topic < 0 ? "topics" : "partitions"} ${count(first + 1)} to ${count(Math.min(first + LANES, lanes))} of ${count(lanes)}`;
     words.textContent = state.topic < 0
       ? "Bytes by record time, a lane for each topic, the largest first; height to each lane's own scale. Choose one to see its segments."
       : { time: "Each segment from its first record's time to its largest timestamp; the higher, the larger.",

@@ -88,7 +88,7 @@ function dataTable(options) {
     }
     const all = options.rows.length;
     const of = state.rows.length === all ? count(all) : `${count(state.rows.length)} (of ${count(all)})`;
-    status.textContent = shown.length ? `${count(first + 1)}–${count(first + shown.length)} of ${of}` : `0 of ${of}`;
+    status.textContent = shown.length ? `${count(first + 1)} to ${count(first + shown.length)} of ${of}` : `0 of ${of}`;
     previous.disabled = state.page === 0;
     next.disabled = state.page >= pages - 1;
   }

@@ -1,0 +1,305 @@
+"""What the report says of a root, held against what was done to it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kafkalog_command import Command
+from report_roots import HOUR_MS, NOW_MS, Clock, lively_root, records
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.maintenance.uncleanable import mark_uncleanable
+from pyspark_kafkalog.report import heavy_keys
+from pyspark_kafkalog.report.facts import RootFacts, TopicFacts
+from pyspark_kafkalog.report.gather import GatherOptions, gather
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
+
+
+def look(log_dir: LogDir, *, now_ms: int = NOW_MS, sample_bytes: int = 64 << 20) -> RootFacts:
+    log_dir.refresh()
+    return gather(log_dir, GatherOptions(sample_bytes=sample_bytes), clock=lambda: now_ms)
+
+
+def topic_of(root: RootFacts, name: str) -> TopicFacts:
+    return next(each for each in root.topics if each.name == name)
+
+
+def titles(root: RootFacts, topic: str | None = None) -> list[str]:
+    return [each.title for each in root.findings if topic is None or each.topic == topic]
+
+
+@pytest.fixture(scope="module")
+def lively(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
+    return lively_root(tmp_path_factory.mktemp("lively") / "root")
+
+
+def test_offsets_sizes_and_times_are_those_of_the_log(lively: LogDir) -> None:
+    orders = topic_of(look(lively), "orders")
+
+    for facts in orders.partitions:
+        found = lively.partition("orders", facts.where.partition)
+        assert (facts.log_start_offset, facts.high_watermark) == (found.log_start_offset, found.high_watermark)
+        files = [each.stat().st_size for each in found.directory.glob("*.log")]
+        assert (facts.segments, facts.size_bytes) == (len(files), sum(files))
+        times = [each.as_py().timestamp() * 1000 for each in lively.read("orders", partition=0)["timestamp"]]
+        if facts.where.partition == 0:
+            assert (facts.first_ms, facts.last_ms) == (min(times), max(times))
+    assert sum(count for each in orders.partitions for count, _ in each.size_bins.values()) == sum(
+        each.segments for each in orders.partitions
+    )
+
+
+def test_a_segment_run_covers_its_records_times(lively: LogDir) -> None:
+    facts = topic_of(look(lively), "orders").partitions[0]
+    ends = [*(each.base_offset for each in facts.runs[1:]), facts.high_watermark]
+
+    for run, end in zip(facts.runs, ends, strict=True):
+        table = lively.read("orders", partition=0, start_offset=run.base_offset, end_offset=end)
+        times = [each.as_py().timestamp() * 1000 for each in table["timestamp"]]
+        assert (run.first_ms, run.last_ms) == (times[0], max(times))
+
+
+def test_write_history_adds_up_to_what_was_written(lively: LogDir) -> None:
+    history = look(lively).history
+
+    assert history is not None
+    assert history.series is not None
+    written = dict(zip(history.series.topics, map(sum, history.series.records), strict=True))
+    assert (written["orders"], written["customers"]) == (12 * 410, 12 * 400)
+    assert sum(history.series.commits) == history.commits_read
+    assert history.is_whole
+    nightly = [each for each in history.newest if each.transactional_id == "nightly"]
+    assert [each.version for each in nightly] == list(range(44, -1, -4))
+
+
+def test_lag_is_that_of_the_groups(lively: LogDir) -> None:
+    lags = {each.where.partition: (each.committed_offset, each.lag) for each in look(lively).groups}
+
+    assert lags == {
+        0: (5, lively.partition("orders", 0).high_watermark - 5),
+        1: (50, lively.partition("orders", 1).high_watermark - 50),
+    }
+
+
+def test_the_largest_keys_are_found(lively: LogDir) -> None:
+    (sample,) = [each for each in look(lively).keys if each.topic == "customers"]
+
+    assert sample.records == 12 * 400
+    assert sample.partitions == 2
+    assert (sample.by_records[0].key, sample.by_records[0].records) == (b"key-0", 12 * 200)
+    assert sample.by_bytes[0].bytes == 12 * 200 * (len("key-0") + 100)
+    assert sample.distinct_keys == 11
+    assert sample.error_records == 0
+
+
+def test_a_sample_is_of_the_newest_records_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = LogDir.create(tmp_path)
+    log_dir.create_topic("big", partitions=1)
+    for key in (b"old", b"new"):
+        table = records(2000, start_ms=NOW_MS - HOUR_MS, end_ms=NOW_MS, value_bytes=1000)
+        log_dir.append("big", table.set_column(0, "key", [[key] * 2000]), flush="os")
+    monkeypatch.setattr(heavy_keys, "_SLICE_BYTES", 1 << 18)
+
+    (sample,) = look(log_dir, sample_bytes=1 << 20).keys
+
+    assert sample.by_records[0].key == b"new"
+    assert 800 < sample.records < 1600
+
+
+def test_a_full_sketch_says_how_wrong_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = LogDir.create(tmp_path)
+    log_dir.append("keys", records(4000, start_ms=NOW_MS - HOUR_MS, end_ms=NOW_MS, keys=3000), partition=0)
+    monkeypatch.setattr(heavy_keys, "_GROUPS_MAX", 256)
+
+    (sample,) = look(log_dir).keys
+
+    assert sample.by_records[0].key == b"key-0"
+    assert 2000 - sample.error_records <= sample.by_records[0].records <= 2000
+    assert sample.error_records > 0
+
+
+def test_records_without_keys_are_one_row(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path)
+    log_dir.append("plain", records(10, start_ms=0, end_ms=9).select(["value"]))
+
+    (sample,) = look(log_dir).keys
+
+    assert [(each.key, each.records) for each in sample.by_records] == [(None, 10)]
+
+
+def test_retention_and_cleaning_that_are_due_are_found(lively: LogDir) -> None:
+    root = look(lively)
+
+    assert "Retention is due" in titles(root, "orders")
+    assert "Cleaning is due" in titles(root, "customers")
+    due = sum(each.due_segments for each in topic_of(root, "orders").partitions)
+    planned = apply_retention(lively, topics=["orders"], now_ms=NOW_MS, dry_run=True)
+    assert due == sum(each.segments_dropped for each in planned)
+
+
+def test_maintenance_commits_are_told(tmp_path: Path) -> None:
+    log_dir = lively_root(tmp_path / "root")
+    apply_retention(log_dir, topics=["orders"], now_ms=NOW_MS)
+
+    root = look(log_dir)
+
+    assert root.history is not None
+    assert [each.operation for each in root.history.maintenance] == ["retention"]
+    assert root.history.maintenance[0].topics == ("orders",)
+    assert "Retention is due" not in titles(root, "orders")
+
+
+def test_a_skewed_topic_is_found(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path)
+    log_dir.create_topic("skewed", partitions=4)
+    log_dir.append("skewed", records(3000, start_ms=0, end_ms=9, value_bytes=1000), partition=2)
+
+    finding = next(each for each in look(log_dir, now_ms=10).findings if each.topic == "skewed")
+
+    assert finding.title == "Skewed partitions"
+    assert finding.text.startswith("partition 2 has 2.9 MiB")
+
+
+def test_offsets_lost_to_a_group_are_found(tmp_path: Path) -> None:
+    log_dir = lively_root(tmp_path / "root")
+    apply_retention(log_dir, topics=["orders"], now_ms=NOW_MS)
+
+    assert "Gone before they were read" in titles(look(log_dir), "orders")
+
+
+def test_what_could_not_be_cleaned_is_found(tmp_path: Path) -> None:
+    log_dir = lively_root(tmp_path / "root")
+    mark_uncleanable(log_dir.own_root(), TopicPartition("customers", 1), "no room", now_ms=NOW_MS)
+
+    finding = next(each for each in look(log_dir).findings if each.title == "Uncleanable")
+
+    assert finding.severity == "problem"
+    assert finding.text == "partition 1: the last cleaning failed: no room"
+
+
+def test_timestamps_in_the_future_are_found(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path, clock=Clock(NOW_MS))
+    log_dir.append("late", records(3, start_ms=NOW_MS, end_ms=NOW_MS + 1000))
+
+    assert "Timestamps in the future" in titles(look(log_dir, now_ms=NOW_MS - 5 * HOUR_MS), "late")
+
+
+def test_an_open_transaction_of_a_broker_is_found(kafka_fixtures: Path) -> None:
+    root = look(LogDir.open(kafka_fixtures / "transactions"))
+
+    open_at = [
+        each for topic in root.topics for each in topic.partitions if each.last_stable_offset < each.high_watermark
+    ]
+    assert bool(open_at) == ("Open transaction" in titles(root))
+    assert open_at
+
+
+@pytest.mark.parametrize("name", ["cars", "empty", "unclean", "consumer-offsets", "cluster-metadata", "retention"])
+def test_brokers_directories_are_told_of(kafka_fixtures: Path, name: str) -> None:
+    log_dir = LogDir.open(kafka_fixtures / name)
+    root = look(log_dir)
+
+    assert root.is_foreign
+    assert root.history is None
+    assert tuple(each.name for each in root.topics) == log_dir.topics()
+    for topic in root.topics:
+        for each in topic.partitions:
+            assert each.error is None
+            assert each.high_watermark == log_dir.partition(*_names(each.where)).high_watermark
+
+
+def _names(where: TopicPartition) -> tuple[str, int]:
+    return where.topic, where.partition
+
+
+def test_a_damaged_partition_does_not_hide_the_others(tmp_path: Path) -> None:
+    log_dir = lively_root(tmp_path / "root")
+    directory = tmp_path / "root" / "orders-0"
+    segment_file(directory, 0, LOG_SUFFIX).write_bytes(b"\xff" * 500)
+
+    root = look(log_dir)
+
+    orders = topic_of(root, "orders")
+    assert [each.where.partition for each in orders.partitions] == [0, 1, 2, 3]
+    assert all(each.segments > 1 for each in orders.partitions)
+    assert any("keys of orders" in each for each in root.notes)
+
+
+def test_a_partition_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
+    log_dir = lively_root(tmp_path / "root")
+    directory = tmp_path / "root" / "orders-0"
+    directory.rename(tmp_path / "away")
+    directory.write_text("a file where the directory should be")
+
+    root = look(log_dir)
+
+    assert topic_of(root, "orders").partitions[0].error is not None
+    assert root.findings[0].title == "Cannot be read"
+
+
+def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lively_root(tmp_path / "root")
+    report = Command("report", tmp_path / "root", capsys)
+    page = tmp_path / "out.html"
+
+    said = report("-o", str(page), "--sample-bytes", "0")
+
+    assert said.startswith(f"{page}: 4 topics, 86 partitions, ")
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert report("-o", "-").startswith("<!DOCTYPE html>")
+
+
+def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "root"
+    LogDir.create(root)
+    report = Command("report", root, capsys)
+
+    assert "one log directory" in report.fails(str(root))
+    assert "--sample-bytes" in report.fails("--sample-bytes", "-1")
+    assert "Delta table" in report.fails("--history", str(tmp_path / "nowhere"), "-o", str(tmp_path / "x.html"))
+    assert "nowhere" in report.fails("-o", str(tmp_path / "nowhere" / "x.html"))
+
+
+def test_rows_of_a_delta_table_of_runs_are_told(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "root")
+    table = tmp_path / "runs"
+    delta_table(table, [[{"timestamp": "2026-01-01", "action": "clean"}], [{"timestamp": "2026-01-02", "action": "x"}]])
+
+    root = gather(log_dir, GatherOptions(runs_table=table))
+
+    assert [row["timestamp"] for row in root.runs] == ["2026-01-02", "2026-01-01"]
+
+
+def delta_table(table: Path, commits: list[list[dict[str, str]]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (table / "_delta_log").mkdir(parents=True)
+    for version, rows in enumerate(commits):
+        name = f"part {version}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), table / name)
+        actions: list[dict[str, object]] = [{"add": {"path": name.replace(" ", "%20")}}]
+        if version == 0:
+            actions.insert(0, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}})
+        (table / "_delta_log" / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+@pytest.mark.parametrize("path", ["../secret.parquet", "/etc/passwd", "%2e%2e/secret.parquet"])
+def test_a_delta_table_does_not_lead_out_of_itself(tmp_path: Path, path: str) -> None:
+    from pyspark_kafkalog.errors import LogDirError
+    from pyspark_kafkalog.report.maintenance_runs import read_runs
+
+    table = tmp_path / "runs"
+    delta_table(table, [[{"timestamp": "2026-01-01"}]])
+    (table / "_delta_log" / f"{1:020d}.json").write_text(json.dumps({"add": {"path": path}}))
+
+    with pytest.raises(LogDirError, match="lies outside"):
+        read_runs(table)
+
+
+def test_facts_can_be_told_twice_the_same(lively: LogDir) -> None:
+    assert replace(look(lively), keys=()) == replace(look(lively), keys=())
