@@ -128,16 +128,17 @@ def latencies_ms(rows: DataFrame, kind: str, where: str, commits: int, checkpoin
 
 
 def run(spark: SparkSession, scratch: Path, broker: Broker | None, *, commits: int) -> None:
-    """Print p50 and p99 for both kinds, one after the other, and where a trigger's time goes."""
+    """Print p50 and p99 for both kinds, ours also with a group to commit to, and where a trigger's time goes."""
     from pyspark_kafkalog import LogDir
 
     total = commits + WARM_UP_COMMITS
     print(f"\nLatency from a commit's return to its rows in foreachBatch  ({commits} commits)", flush=True)
-    root = scratch / TOPIC
-    LogDir.create(root).create_topic(TOPIC, partitions=PARTITIONS)
-    rows = spark.readStream.format("kafkalog").option("path", str(root)).option("subscribe", TOPIC)
-    rows = rows.option("startingOffsets", "earliest").load()
-    _report("kafkalog", *latencies_ms(rows, "kafkalog", str(root), total, scratch / "checkpoint-latency"))
+    for name, options in (("kafkalog", {}), ("kafkalog, group", {"kafka.group.id": "latency"})):
+        root = scratch / name
+        LogDir.create(root).create_topic(TOPIC, partitions=PARTITIONS)
+        rows = spark.readStream.format("kafkalog").option("path", str(root)).option("subscribe", TOPIC)
+        rows = rows.option("startingOffsets", "earliest").options(**options).load()
+        _report(name, *latencies_ms(rows, "kafkalog", str(root), total, scratch / f"checkpoint-{name}"))
     if broker:
         broker.start().create_topic(TOPIC, PARTITIONS)
         rows = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
