@@ -1,9 +1,9 @@
 """Reindex: offset, time and transaction indexes and producer snapshots, made anew from the `.log` files.
 
 Every segment is read once, from the first on, with the state of its producers. Index files that are missing, or wrong
-by the `.log`, are replaced, each in one step. One of a closed segment that is right stays, also where another would be
-made today: with other settings, by another version of Kafka, or across a restart, its entries lie in other places.
-(Segments whose index files differ are verified for that.) With `force` those are made anew too.
+by the `.log`, are replaced, each in one step. One that is right stays, also where another would be made today: with
+other settings, by another version of Kafka, or across a restart, its entries lie in other places. (Segments whose index
+files differ are verified for that.) With `force` those are made anew too.
 
 A producer snapshot that can be read is kept, and believed: it may know producers whose records are gone. A missing or
 damaged one is written anew from the snapshot before it and the batches between. The `.log` files are never changed: a
@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
@@ -33,12 +35,15 @@ from pyspark_kafkalog.maintenance.verify_segment import check_segment
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.storage.index_rebuild import RebuiltIndexes, read_indexes
+from pyspark_kafkalog.storage.index_rows import OFFSET_ENTRY, TIME_ENTRY
 from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     TopicPartition,
     parse_segment_file,
@@ -50,6 +55,13 @@ from pyspark_kafkalog.storage.producer_state import ProducerStateManager, java_h
 _LOG: Final = logging.getLogger(__name__)
 
 ACTION: Final = "reindex"
+
+#: Entries of index files, and the field with the offset.
+_ENTRIES: Final = {
+    INDEX_SUFFIX: (OFFSET_ENTRY, "relative_offset"),
+    TIME_INDEX_SUFFIX: (TIME_ENTRY, "relative_offset"),
+    TXN_INDEX_SUFFIX: (np.dtype([("before", "V18"), ("last_offset", ">i8"), ("after", "V8")]), "last_offset"),
+}
 
 
 def reindex(
@@ -191,16 +203,18 @@ class _Reindexing:
             wanted = content if content or suffix != TXN_INDEX_SUFFIX else None
             if _content(path, len(content)) != wanted:
                 changed[path] = wanted
-        if changed and not self.force and base_offset != self.state.active_base_offset:
-            wrong = self._wrong_files(base_offset)
-            changed = {path: wanted for path, wanted in changed.items() if str(path) in wrong}
+        if changed and not self.force:
+            right = self._right_files(base_offset, changed)
+            changed = {path: wanted for path, wanted in changed.items() if path not in right}
         self._replace(changed)
 
-    def _wrong_files(self, base_offset: int) -> set[str]:
-        """The segment's files that a verification has something against, also that they are not there."""
+    def _right_files(self, base_offset: int, changed: Collection[Path]) -> set[Path]:
+        """Those of the segment's files that differ and are right all the same, with nothing past what is committed."""
         [scope] = own_scopes(self.root, [self.topic_partition], are_records_checked=False)
         following = scope.live(scope.bases()).get(base_offset)
-        return {finding.file for finding in check_segment(scope, base_offset, following, None).findings}
+        wrong = {finding.file for finding in check_segment(scope, base_offset, following, None).findings}
+        end_offset = self.state.log_end_offset
+        return {path for path in changed if str(path) not in wrong and _last_offset(path, base_offset) < end_offset}
 
     def _remove_damaged_snapshots(self) -> None:
         """Snapshots that could not be made anew, as nothing says what they held."""
@@ -243,6 +257,19 @@ def _content(path: Path, size_bytes: int) -> bytes | None:
             return file.read(size_bytes + 1)
     except FileNotFoundError:
         return None
+
+
+def _last_offset(path: Path, base_offset: int) -> int:
+    """The offset that the last entry of an index file names, -1 without an entry or a file."""
+    entry, name = _ENTRIES[path.suffix]
+    try:
+        rows = np.frombuffer(path.read_bytes()[-entry.itemsize :], dtype=entry)
+    except FileNotFoundError:
+        return -1
+    if not len(rows):
+        return -1
+    offset = int(rows[name][-1])
+    return offset if path.suffix == TXN_INDEX_SUFFIX else base_offset + offset
 
 
 def _damaged(directory: Path, base_offset: int, rebuilt: RebuiltIndexes) -> CorruptRecordError:

@@ -20,7 +20,7 @@ from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.partition_directories import remove_deleted
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot
-from pyspark_kafkalog.metadata.snapshot_pointer import write_pointer
+from pyspark_kafkalog.metadata.snapshot_pointer import POINTER_FILE, write_pointer
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.storage.flush_mode import UNFLUSHED_MARKER
 from pyspark_kafkalog.storage.listing import list_base_offsets
@@ -71,6 +71,8 @@ def rewrite_hints(root: OwnRoot, now_ms: int) -> None:
         whole = [snapshot for snapshot in _snapshots(root) if _is_whole(root, snapshot)]
         if whole:
             write_pointer(directory, whole[-1], root.fs)
+        else:
+            root.fs.unlink_if_there(directory / POINTER_FILE)
         if not (root.path / UNFLUSHED_MARKER).exists():  # else the log may be shorter after a power failure
             OffsetHint(directory / HEAD_FILE, root.fs).write(image.next_offset)
         oldest = min(root.store.log.listed_offsets(), default=None)

@@ -111,3 +111,38 @@ def test_a_tail_that_was_not_committed_is_indexed(log_dir: LogDir) -> None:
 def test_a_second_run_works_on_the_same_partition(log_dir: LogDir) -> None:
     with partition_lock(log_dir.path / "orders-0"):
         assert [each.skipped for each in reindex(log_dir)] == ["another run has the partition"]
+
+
+def test_an_index_that_other_settings_made_is_replaced_unasked_or_kept_against_the_will(log_dir: LogDir) -> None:
+    before = hints(log_dir.path / "orders-0")
+    log_dir.alter_topic("orders", add={"index.interval.bytes": "4096"})
+    [report] = reindex(log_dir)
+    assert (report.files_written, hints(log_dir.path / "orders-0")) == (0, before)
+    [report] = reindex(log_dir, force=True)
+    assert report.files_written > 0
+    assert (log_dir.path / "orders-0" / f"{0:020d}.index").read_bytes() == b""
+    log_dir.append("orders", pa.table({"value": [b"x"]}), partition=0)
+
+
+def test_indexes_that_lead_past_damage_are_cut(log_dir: LogDir) -> None:
+    directory = log_dir.path / "orders-0"
+    before = hints(directory)
+    path = directory / f"{list_base_offsets(directory)[1]:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    [report] = reindex(log_dir)
+    assert (report.files_written, hints(directory)) == (0, before)
+
+
+def test_a_snapshot_is_made_of_what_damage_has_left(log_dir: LogDir) -> None:
+    directory = log_dir.path / "orders-0"
+    _, second, third, *_ = list_base_offsets(directory)
+    path = directory / f"{second:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    snapshot = directory / f"{third:020d}.snapshot"
+    snapshot.unlink()
+    reindex(log_dir)
+    assert not snapshot.exists()

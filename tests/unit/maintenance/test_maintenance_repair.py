@@ -1,0 +1,242 @@
+"""A repair leaves what it could set right, touches committed records, or does something that it did not say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from metadata_roots import forget_images
+from verify_roots import FIXTURES, T0, findings_in, flip, look_again_at_once, make_root
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import ReadOnlyLogDirError
+from pyspark_kafkalog.maintenance.job_runner import Round, run_round
+from pyspark_kafkalog.maintenance.partition_lock import LOCK_FILE, partition_lock
+from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.tasks import TaskFailedError
+from pyspark_kafkalog.maintenance.verify_job import VerifyJob
+from pyspark_kafkalog.metadata.snapshots import Snapshots
+from pyspark_kafkalog.storage.filesystem import LOCAL
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
+
+T = TypeVar("T")
+METADATA = "__cluster_metadata-0"
+DAY_MS = 86_400_000  # staging.retention.ms
+
+
+@pytest.fixture(autouse=True)
+def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_again_at_once(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("whole") / "log"
+    make_root(root)
+    return root
+
+
+@pytest.fixture
+def root(whole: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(whole, tmp_path / "log")
+
+
+class TasksHere:
+    """Tasks of this process, one after the other; those that `is_lost` says are lost."""
+
+    slots = 2
+
+    def __init__(self, is_lost: Callable[[int], bool] = lambda number: False) -> None:
+        self._is_lost = is_lost
+        self.submitted = 0
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        self.submitted += 1
+        if self._is_lost(self.submitted):
+            future.set_exception(TaskFailedError("the task was lost: Killed"))
+        else:
+            future.set_result(work())
+        return future
+
+    def as_completed(self, futures: Collection[Future[T]]) -> Iterator[Future[T]]:
+        return iter(list(futures))
+
+
+@dataclass
+class Run:
+    """What a run has told."""
+
+    status: int = -1
+    told: list[dict[str, Any]] = field(default_factory=list)
+    reports: list[PartitionReport] = field(default_factory=list)
+
+    def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
+        self.partitions_count = partitions_count
+
+    def take(self, report: PartitionReport) -> None:
+        self.reports.append(report)
+
+    def end(self) -> None:
+        assert len(self.reports) == self.partitions_count
+
+    def steps(self, state: str) -> list[tuple[str, str | None]]:
+        """The steps told of with that state, with the topic."""
+        return [(each["step"], each["topic"]) for each in self.told if each.get("state") == state]
+
+
+def run(root: Path, *, tasks: TasksHere | None = None, dry_run: bool = False, repair: bool = True) -> Run:
+    forget_images()
+    result = Run()
+    this_round = Round(path=root, dry_run=dry_run, now_ms=T0 + DAY_MS)
+    result.status = run_round(
+        VerifyJob(result.told.append, is_repairing=repair), tasks or TasksHere(), this_round, [result]
+    )
+    return result
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    files = (path for path in root.rglob("*") if path.is_file() and path.name != LOCK_FILE)
+    return {str(path.relative_to(root)): path.read_bytes() for path in files}
+
+
+def logs(root: Path, partition: str = "orders-1") -> list[Path]:
+    return sorted((root / partition).glob("*.log"))
+
+
+def damage_all_that_can_be_derived(root: Path) -> None:
+    logs(root)[0].with_suffix(".index").unlink()
+    flip(logs(root)[1].with_suffix(".timeindex"), 2)
+    flip(logs(root)[1].with_suffix(".snapshot"), 3)
+    logs(root)[2].with_suffix(".snapshot").unlink()
+    for path in (root / "transactions-0").glob("*.txnindex"):
+        path.unlink()
+    (root / "orders-0" / "leader-epoch-checkpoint").write_text("0\n1\nx 0\n")
+    (root / "orders-0" / "partition.metadata").write_text("")
+    (root / "orders-0" / f"{0:020d}.log.cleaned").write_bytes(b"half a segm")
+    staged = root / "orders-0" / "00ff-1.staged"
+    staged.write_bytes(b"left by a dead writer")
+    os.utime(staged, (T0 / 1000, T0 / 1000))
+    shutil.rmtree(root / "empty-1")
+    for name in ("recovery-point", "replication", "log-start", "cleaner"):
+        (root / f"{name}-offset-checkpoint").write_text("0\nmany\n")
+    for name in ("kafkalog-head", "kafkalog-start", "kafkalog-newest-snapshot"):
+        (root / METADATA / name).write_bytes(b"garbage")
+    (root / METADATA / "partition.metadata").unlink()
+
+
+def test_what_can_be_derived_is_not_made_anew(root: Path, whole: Path) -> None:
+    damage_all_that_can_be_derived(root)
+    broken = contents(root)
+    found = findings_in(root)
+    assert len({finding.what for finding in found}) >= 9
+    planned = run(root, dry_run=True)
+    assert planned.status == 1
+    assert contents(root) == broken
+    done = run(root)
+    assert (done.status, done.steps("failed")) == (0, [])
+    assert done.steps("done") == done.steps("planned") == planned.steps("planned")
+    assert findings_in(root) == []
+    before, after = contents(whole), contents(root)
+    for name, content in before.items():
+        if name.endswith((".log", ".index", ".timeindex", ".txnindex", "leader-epoch-checkpoint", ".metadata")):
+            assert after[name] == content, name
+    assert not list(root.rglob("*.staged")) + list(root.rglob("*.cleaned"))
+    assert read_offset_checkpoint(root / "log-start-offset-checkpoint") == {TopicPartition("orders", 0): 5}
+    again = run(root)
+    assert (again.status, again.steps("planned")) == (0, [])
+    assert contents(root) == after
+
+
+def test_a_verification_changes_something(root: Path) -> None:
+    damage_all_that_can_be_derived(root)
+    broken = contents(root)
+    result = run(root, repair=False)
+    assert (result.status, result.steps("planned")) == (1, [])
+    assert contents(root) == broken
+
+
+def test_damaged_records_are_touched_or_their_indexes_made_shorter(root: Path) -> None:
+    flip(logs(root)[0], 90)
+    flip(logs(root)[0].with_suffix(".index"), 7)
+    before = contents(root)
+    result = run(root)
+    assert result.status == 1
+    assert contents(root) == before
+    [told, *_] = [each for each in result.told if each.get("what") == "batch-crc"]
+    assert "restore" in told["advice"]
+    assert [step for step, _ in result.steps("failed")] == ["reindex"]
+
+
+def test_a_brokers_directory_is_repaired() -> None:
+    with pytest.raises(ReadOnlyLogDirError):
+        run(FIXTURES / "unclean")
+
+
+def test_a_snapshot_that_contradicts_the_log_stays(root: Path) -> None:
+    from test_maintenance_verify_damage import change_snapshot, snapshot_with_producers
+
+    path = snapshot_with_producers(root)
+    before = path.read_bytes()
+    change_snapshot(path)
+    result = run(root)
+    assert result.steps("done") == [("drop-snapshots", "transactions"), ("reindex", "transactions")]
+    assert result.status == 0
+    assert 10 < path.stat().st_size <= len(before)
+
+
+def test_a_damaged_metadata_snapshot_stays(root: Path) -> None:
+    forget_images()
+    Snapshots(root / METADATA, LOCAL).write(LogDir.open(root).own_root().store.image)
+    path = next((root / METADATA).glob("*.checkpoint"))
+    flip(path, -90)
+    result = run(root)
+    assert (result.status, result.steps("done")) == (0, [("metadata-snapshot", None)])
+
+
+def test_lines_that_are_right_go_from_a_checkpoint(root: Path) -> None:
+    path = root / "cleaner-offset-checkpoint"
+    write_offset_checkpoint(path, {TopicPartition("orders", 0): 999, TopicPartition("orders", 1): 10})
+    result = run(root)
+    assert (result.status, result.steps("done")) == (0, [("checkpoints", None)])
+    assert read_offset_checkpoint(path) == {TopicPartition("orders", 1): 10}
+
+
+def test_a_partition_that_another_run_has_is_waited_for(root: Path) -> None:
+    logs(root)[0].with_suffix(".index").unlink()
+    with partition_lock(root / "orders-1"):
+        result = run(root)
+    assert (result.status, result.steps("failed")) == (1, [("reindex", "orders")])
+    assert run(root).status == 0
+
+
+def test_records_of_a_directory_that_is_gone_are_forgotten(root: Path) -> None:
+    shutil.rmtree(root / "orders-1")
+    result = run(root)
+    assert (result.status, result.steps("failed")) == (1, [("make-directory", "orders")])
+    assert not (root / "orders-1").exists()
+
+
+def test_a_lost_task_passes_for_a_sound_partition(root: Path) -> None:
+    result = run(root, tasks=TasksHere(lambda number: number == 1), repair=False)
+    assert result.status == 1
+    assert any(report.error is not None and "Killed" in report.error for report in result.reports)
+
+
+def test_a_log_after_a_repair_is_read_or_written_otherwise(root: Path, whole: Path) -> None:
+    forget_images()
+    expected = LogDir.open(whole).read("transactions", isolation="read_committed")
+    damage_all_that_can_be_derived(root)
+    run(root)
+    forget_images()
+    log_dir = LogDir.open(root)
+    assert log_dir.read("transactions", isolation="read_committed").equals(expected)
+    log_dir.append("orders", log_dir.read("orders", partition=1, columns=["value"]), partition=1)
+    assert findings_in(root) == []
