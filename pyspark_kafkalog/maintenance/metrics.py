@@ -15,14 +15,16 @@ kafka.log.LogManager, kafka.server.ReplicaManager, kafka.cluster.Partition, of K
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.last_run import read_last_run
 from pyspark_kafkalog.maintenance.stored_segments import stored_segments
+from pyspark_kafkalog.maintenance.uncleanable import read_uncleanable
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.storage.listing import list_partitions
 from pyspark_kafkalog.storage.log_state import LogState
@@ -55,25 +57,6 @@ class Metric:
         return f"{self.domain}:type={self.bean_type},name={self.name}" + "".join(f",{tag}=*" for tag in self.tags)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanerRun:
-    """The last run of the cleaner over a root. `max_clean_seconds`: of the partition that took longest."""
-
-    ended_ms: int
-    bytes_read: int
-    bytes_written: int
-    max_clean_seconds: float
-    max_dirty_percent: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanerState:
-    """What the cleaner left on record: its last run, None when there was none, and the partitions it failed in."""
-
-    last_run: CleanerRun | None = None
-    uncleanable: Collection[TopicPartition] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class LogSize:
     """One partition's log: bytes of its `.log` files, its segments, and its offsets."""
@@ -85,12 +68,7 @@ class LogSize:
     last_stable_offset_lag: int | None
 
 
-def read_cleaner_state(log_dir: LogDir) -> CleanerState:
-    """What the cleaner left on record in the root."""
-    return CleanerState()
-
-
-def collect_metrics(log_dir: LogDir, cleaner: CleanerState, *, now_ms: int) -> list[Metric]:
+def collect_metrics(log_dir: LogDir, *, now_ms: int) -> list[Metric]:
     """All metrics of the log directory as of its last `refresh`.
 
     A partition that cannot be read is left out and counted as offline. Raises LogDirError when the root itself cannot
@@ -105,7 +83,7 @@ def collect_metrics(log_dir: LogDir, cleaner: CleanerState, *, now_ms: int) -> l
             logs[where] = found
     return [
         *_log_metrics(logs),
-        *_cleaner_metrics(cleaner, logs, log_dir.path, now_ms),
+        *_cleaner_metrics(logs, log_dir.path, now_ms),
         *offline_metrics(log_dir.path, is_offline=False),
         *_replica_metrics(logs, offline),
         _lag_metric(log_dir),
@@ -148,16 +126,14 @@ def _look_at_own(root: OwnRoot) -> Iterator[tuple[TopicPartition, LogSize | None
 
 
 def own_log_size(directory: Path, state: LogState) -> LogSize:
-    """Size of a log of ours as of `state`: no bytes above the high watermark, no segments below the log start.
+    """Size of a log of ours as of `state`, without what a killed writer left above the high watermark. Raises OSError.
 
-    The latter stay for a moment when a retention run was killed. Raises OSError.
+    Segments below the log start count until retention takes them, as with a broker after delete-records.
     """
     segments = stored_segments(directory, state)
-    ends = [each.base_offset for each in segments[1:]]
-    below_count = sum(end <= state.log_start_offset for end in ends)
     return LogSize(
-        size_bytes=sum(each.size_bytes for each in segments[below_count:]),
-        segments_count=len(segments) - below_count,
+        size_bytes=sum(each.size_bytes for each in segments),
+        segments_count=len(segments),
         log_start_offset=state.log_start_offset,
         log_end_offset=state.log_end_offset,
         last_stable_offset_lag=state.log_end_offset - state.last_stable_offset,
@@ -212,16 +188,14 @@ def _log_metrics(logs: Mapping[TopicPartition, LogSize]) -> Iterator[Metric]:
     )
 
 
-def _cleaner_metrics(
-    cleaner: CleanerState, logs: Mapping[TopicPartition, LogSize], root: Path, now_ms: int
-) -> Iterator[Metric]:
-    uncleanable = [logs[where].size_bytes for where in cleaner.uncleanable if where in logs]
+def _cleaner_metrics(logs: Mapping[TopicPartition, LogSize], root: Path, now_ms: int) -> Iterator[Metric]:
+    uncleanable = [logs[where].size_bytes for where in read_uncleanable(root) if where in logs]
     for name, meaning, value in (
         ("uncleanable-partitions-count", "partitions whose last cleaning failed", len(uncleanable)),
         ("uncleanable-bytes", "bytes of partitions whose last cleaning failed", sum(uncleanable)),
     ):
         yield Metric("kafka.log", "LogCleanerManager", name, meaning, ("logDirectory",), {(str(root),): float(value)})
-    run = cleaner.last_run
+    run = read_last_run(root)
     if run is None:
         return
     recopy_percent = 100 * run.bytes_written // max(run.bytes_read, 1)

@@ -94,11 +94,10 @@ class LogDirCollector:
         self._log_dir.refresh()
 
     def _collected(self) -> list[Metric]:
-        from pyspark_kafkalog.maintenance.metrics import collect_metrics, offline_metrics, read_cleaner_state
+        from pyspark_kafkalog.maintenance.metrics import collect_metrics, offline_metrics
 
         try:
-            log_dir = self._refreshed()
-            return collect_metrics(log_dir, read_cleaner_state(log_dir), now_ms=time.time_ns() // 1_000_000)
+            return collect_metrics(self._refreshed(), now_ms=time.time_ns() // 1_000_000)
         except (KafkalogError, OSError) as error:
             self._log_dir = None  # it may be another one when it is back
             sys.stderr.write(f"kafkalog metrics: {one_line(error)}\n")
