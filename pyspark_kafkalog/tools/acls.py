@@ -232,8 +232,6 @@ def _add(options: argparse.Namespace) -> None:
     control.add(acls)
     if options.output == "json":
         _print_json(acls)
-    else:
-        _print_current(control, _resources(options, required=True))
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -243,10 +241,10 @@ def _list(options: argparse.Namespace) -> None:
         _print_json(acl for acl in acls if not options.principal or acl.principal in options.principal)
         return
     if not options.principal:
-        _print_current_of(acls)
+        _print_current(acls)
     for principal in options.principal:
         sys.stdout.write(f"ACLs for principal `{principal}`\n")
-        _print_current_of([acl for acl in acls if acl.principal == principal])
+        _print_current([acl for acl in acls if acl.principal == principal])
 
 
 def _remove(options: argparse.Namespace) -> None:
@@ -263,8 +261,6 @@ def _remove(options: argparse.Namespace) -> None:
                 removed += control.remove(each)
     if options.output == "json":
         _print_json(removed)
-    else:
-        _print_current(control, _resources(options, required=True))
 
 
 def _says_yes(question: str) -> bool:
@@ -283,11 +279,7 @@ def _matching(control: AccessControl, resources: Iterable[AclFilter]) -> list[Ac
 # Telling
 
 
-def _print_current(control: AccessControl, resources: Iterable[AclFilter]) -> None:
-    _print_current_of(_matching(control, resources))
-
-
-def _print_current_of(acls: Iterable[Acl]) -> None:
+def _print_current(acls: Iterable[Acl]) -> None:
     for resource, entries in itertools.groupby(acls, key=lambda acl: acl.pattern):
         _print_entries(f"Current ACLs for resource `{_resource_text(resource)}`:\n", entries)
 

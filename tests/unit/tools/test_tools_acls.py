@@ -26,7 +26,7 @@ def test_entries_differ_from_what_was_asked_for(acls: Command) -> None:
     )
     assert "Adding ACLs for resource `ResourcePattern(resourceType=TOPIC, name=orders, patternType=LITERAL)`: \n" in out
     assert "\t(principal=User:ann, host=*, operation=WRITE, permissionType=ALLOW)" in out
-    assert out.count("(principal=") == 4, "those that were added, then those that there are"
+    assert out.count("(principal=") == 2
     assert operations(acls) == {("TOPIC", "orders", "READ"), ("TOPIC", "orders", "WRITE")}
     acls("--add", "--deny-principal", "User:bob", "--deny-host", "10.0.0.1", "--topic", "orders")
     (denial,) = (each for each in acls.json("--list") if each["permissionType"] == "DENY")
