@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.notebook.seek_parts import plural
 from pyspark_kafkalog.notebook.segments import cleaner_checkpoint, list_segments
 from pyspark_kafkalog.notebook.svg import heading, note, size_text, table, view
+from pyspark_kafkalog.notebook.wording import plural
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir

@@ -15,7 +15,6 @@ from typing import Final
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.notebook.partition_log import PartitionLog
 from pyspark_kafkalog.notebook.points_in_time import iso_text
-from pyspark_kafkalog.notebook.seek_parts import plural
 from pyspark_kafkalog.notebook.segments import SegmentInfo, cleaner_checkpoint, list_segments, with_times
 from pyspark_kafkalog.notebook.svg import (
     WIDTH,
@@ -30,6 +29,7 @@ from pyspark_kafkalog.notebook.svg import (
     view,
 )
 from pyspark_kafkalog.notebook.topic_log import TopicLog
+from pyspark_kafkalog.notebook.wording import plural
 
 #: Partitions of a topic that are drawn, and segments of a log.
 PARTITIONS_SHOWN: Final = 24

@@ -18,11 +18,11 @@ from pyspark_kafkalog.notebook.seek_parts import (
     Scan,
     floor_slot,
     offset_index_entries,
-    plural,
     record_text,
     scan_until,
 )
 from pyspark_kafkalog.notebook.segments import SegmentInfo
+from pyspark_kafkalog.notebook.wording import plural
 from pyspark_kafkalog.record.plain import Record, decode_batch
 from pyspark_kafkalog.storage.descriptions import PartitionDescription
 from pyspark_kafkalog.storage.segment_reader import SegmentReader

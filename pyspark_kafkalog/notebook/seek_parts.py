@@ -109,8 +109,3 @@ def _short(data: bytes | None) -> str:
         return "null"
     text = data[: 4 * _TEXT_MAX].decode(errors="replace")
     return repr(text if len(text) <= _TEXT_MAX else text[: _TEXT_MAX - 1] + "…")
-
-
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """`count` with its noun, as "1 batch" or "3 batches"."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"

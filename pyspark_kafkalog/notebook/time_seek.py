@@ -25,12 +25,12 @@ from pyspark_kafkalog.notebook.seek_parts import (
     SeenBatch,
     floor_slot,
     offset_index_entries,
-    plural,
     record_text,
     scan_until,
     time_index_entries,
 )
 from pyspark_kafkalog.notebook.segments import SegmentInfo, max_timestamp_ms
+from pyspark_kafkalog.notebook.wording import plural
 from pyspark_kafkalog.record.plain import Record, decode_batch
 from pyspark_kafkalog.storage.descriptions import PartitionDescription
 from pyspark_kafkalog.storage.offset_index import OFFSET_INDEX_DTYPE

@@ -19,6 +19,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
 from pyspark_kafkalog.notebook.partition_log import PartitionLog
 from pyspark_kafkalog.notebook.points_in_time import PointInTime
 from pyspark_kafkalog.notebook.records import Records
+from pyspark_kafkalog.notebook.wording import plural
 from pyspark_kafkalog.storage.descriptions import TopicDescription
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class TopicLog(Records):
         )
 
     def __repr__(self) -> str:
-        return f"TopicLog({self.name}, {len(self.logs)} partitions)"
+        return f"TopicLog({self.name}, {plural(len(self.logs), 'partition')})"
 
     def _repr_html_(self) -> str:
         from pyspark_kafkalog.notebook.log_html import topic_log_html
