@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS
 from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.log_file import BatchChunk, read_chunks
 from pyspark_kafkalog.storage.log_segment import LogSegment
@@ -98,11 +99,11 @@ def producer_state_at(
 def stored_batches(directory: Path, start_offset: int, end_offset: int) -> Iterator[tuple[BatchChunk, str]]:
     """Chunks of batches, with their file's name, of the segments that overlap [start_offset, end_offset)."""
     bases = list_base_offsets(directory)
-    for base_offset, next_base in zip(bases, [*bases[1:], None], strict=True):
+    for base_offset, next_base in zip(bases, [*bases[1:], None][: len(bases)], strict=True):
         if base_offset >= end_offset or (next_base is not None and next_base <= start_offset):
             continue
         file = str(segment_file(directory, base_offset, LOG_SUFFIX))
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(file, READ_FLAGS)
         try:
             size_bytes = os.fstat(fd).st_size
             for chunk in read_chunks(fd, file=file, start=0, end=size_bytes, base_offset=base_offset):
