@@ -42,26 +42,26 @@ def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Finding]:
     if failed:
         text = f"{_numbers(failed)}: the last cleaning failed: {root.uncleanable[failed[0].where]}"
         yield Finding(_PROBLEM, "Uncleanable", text, name)
-    yield from _maintenance(topic)
-    yield from _shape(topic)
+    yield from _maintenance(topic, root.is_foreign)
+    yield from _shape(topic, root.is_foreign)
     future = [each for each in partitions if each.last_ms > root.now_ms + _FUTURE_MS]
     if future:
         held = "; retention.ms does not take them before their time" if "delete" in topic.cleanup_policy else ""
         yield Finding(_WARNING, "Timestamps in the future", f"{_numbers(future)}{held}.", name)
 
 
-def _maintenance(topic: TopicFacts) -> Iterator[Finding]:
+def _maintenance(topic: TopicFacts, is_foreign: bool) -> Iterator[Finding]:
     due = [each for each in topic.partitions if each.due_segments]
     if due:
         segments, size = sum(each.due_segments for each in due), sum(each.due_bytes for each in due)
-        text = f"{_count(segments, 'segment')} with {_size(size)} in {_numbers(due)}: run kafkalog retention."
+        advice = _advice(is_foreign, "run kafkalog retention")
+        text = f"{_count(segments, 'segment')} with {_size(size)} in {_numbers(due)}{advice}."
         yield Finding(_NOTE, "Retention is due", text, topic.name)
     dirty = [each for each in topic.partitions if each.cleaner is not None and each.cleaner.is_due]
     if dirty:
         size = sum(each.cleaner.cleanable_bytes for each in dirty if each.cleaner is not None)
-        yield Finding(
-            _NOTE, "Cleaning is due", f"{_size(size)} in {_numbers(dirty)}: run kafkalog log-cleaner.", topic.name
-        )
+        advice = _advice(is_foreign, "run kafkalog log-cleaner")
+        yield Finding(_NOTE, "Cleaning is due", f"{_size(size)} in {_numbers(dirty)}{advice}.", topic.name)
     stuck = [each for each in topic.partitions if _is_held_back(each)]
     if stuck:
         text = (
@@ -78,7 +78,7 @@ def _is_held_back(partition: PartitionFacts) -> bool:
     return cleaner.first_uncleanable_offset < partition.runs[-1].base_offset
 
 
-def _shape(topic: TopicFacts) -> Iterator[Finding]:
+def _shape(topic: TopicFacts, is_foreign: bool) -> Iterator[Finding]:
     partitions = topic.partitions
     largest = max(partitions, key=lambda each: each.size_bytes, default=None)
     if largest is not None and len(partitions) > 1 and largest.size_bytes >= _SKEW_BYTES_MIN:
@@ -96,7 +96,7 @@ def _shape(topic: TopicFacts) -> Iterator[Finding]:
     if closed >= _SMALL_SEGMENTS_MIN and topic.size_bytes / segments < topic.segment_bytes * _SMALL_PART:
         text = (
             f"{_count(segments, 'segment')} of {_size(topic.size_bytes // segments)} on average, with segment.bytes "
-            f"of {_size(topic.segment_bytes)}: kafkalog merge-segments puts them together."
+            f"of {_size(topic.segment_bytes)}{_advice(is_foreign, 'kafkalog merge-segments puts them together')}."
         )
         yield Finding(_NOTE, "Many small segments", text, topic.name)
 
@@ -135,6 +135,11 @@ def _of_root(root: RootFacts) -> Iterator[Finding]:
     if root.stray_directories:
         text = f"{_count(root.stray_directories, 'directory', 'directories')} of partitions that belong to no topic."
         yield Finding(_NOTE, "Stray partitions", text)
+
+
+def _advice(is_foreign: bool, words: str) -> str:
+    """What to do about it, where it is ours to do."""
+    return "" if is_foreign else f": {words}"
 
 
 def _numbers(partitions: Iterable[PartitionFacts]) -> str:

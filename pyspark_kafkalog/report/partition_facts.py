@@ -20,6 +20,7 @@ from pyspark_kafkalog.maintenance.retention_plan import StoredSegment, plan_rete
 from pyspark_kafkalog.notebook.segments import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.report.facts import NO_TIME_MS, CleanerFacts, PartitionFacts, SegmentRun
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, STAGED_SUFFIX, TopicPartition, segment_file
@@ -41,8 +42,9 @@ class PartitionLook:
 
 def look_at(look: PartitionLook, *, now_ms: int, runs_max: int) -> PartitionFacts:
     """The facts of one partition, with at most `runs_max` segment runs. Raises DiskFormatError, OSError."""
-    segments = stored_segments.stored_segments(look.directory, look.state)
     state = look.state
+    # A broker's partition may have no segment yet: its active one's base offset is then -1.
+    segments = [each for each in stored_segments.stored_segments(look.directory, state) if each.base_offset >= 0]
     times = _Times(look)
     retention = plan_retention(
         segments,
@@ -104,7 +106,7 @@ class _Times:
         if segment.size_bytes < RECORD_BATCH_OVERHEAD_BYTES:
             return NO_TIME_MS
         path = segment_file(self._look.directory, segment.base_offset, LOG_SUFFIX)
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, READ_FLAGS)
         try:
             head = os.pread(fd, RECORD_BATCH_OVERHEAD_BYTES, 0)
         finally:

@@ -79,7 +79,7 @@ function walkByKeys(picture) {
 
 function segmentMark(row, run, x, top, width, height, laneHeight) {
   return svg("rect", {
-    x, y: top + laneHeight - height, width: Math.max(width, 1.5), height, class: `segment ${stateOf(row, run)}`,
+    x, y: top + laneHeight - height, width: Math.max(width, 2.5), height, class: `segment ${stateOf(row, run)}`,
     tabindex: "-1", "data-tip": runTip(row, run), role: "img", "aria-label": runTip(row, run),
   });
 }

@@ -212,6 +212,15 @@ def test_brokers_directories_are_told_of(kafka_fixtures: Path, name: str) -> Non
             assert each.high_watermark == log_dir.partition(*_names(each.where)).high_watermark
 
 
+def test_a_brokers_partition_without_a_segment_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "made-0").mkdir()
+
+    (facts,) = topic_of(look(LogDir.open(tmp_path)), "made").partitions
+
+    assert facts.error is None
+    assert (facts.high_watermark, facts.segments, facts.size_bytes) == (0, 0, 0)
+
+
 def _names(where: TopicPartition) -> tuple[str, int]:
     return where.topic, where.partition
 
