@@ -166,7 +166,9 @@ def _attempt(work: Callable[[], T]) -> T | _Failure:
 
 
 def _lost(error: Exception) -> str:
-    """Spark's own words for a task that was lost, the first line of them."""
-    text = str(getattr(error, "java_exception", None) or error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """Spark's own words for a task that was lost, without stacks: what Python raised, or else why the stage failed."""
+    text = str(getattr(error, "java_exception", None) or error).rpartition("most recent failure: ")[2]
+    _, is_raised, traceback = text.partition("Traceback (most recent call last):")
+    raised = [line for line in traceback.splitlines() if line and not line[0].isspace()] if is_raised else []
+    lines = raised or [line.strip() for line in text.splitlines() if line.strip()]
     return f"the task was lost: {lines[0] if lines else type(error).__name__}"

@@ -1,0 +1,315 @@
+"""Options, loops and exit statuses of maintenance jobs: a mistake ends a service, or passes for success."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from kafkalog_command import Command
+from thread_tasks import ThreadTasks
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.cleaner_job import TaskLimits, cleaner_slots
+from pyspark_kafkalog.maintenance.job_runner import ALL_FINE, SOME_FAILED, Round, run_chunks, run_loop, run_round
+from pyspark_kafkalog.maintenance.last_run import LAST_RUN_FILE, CleanerRun, read_last_run, write_last_run
+from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.report_sinks import JsonLines
+from pyspark_kafkalog.maintenance.tasks import StoppedError, Tasks
+from pyspark_kafkalog.maintenance.uncleanable import (
+    UNCLEANABLE_FILE,
+    mark_cleanable,
+    mark_uncleanable,
+    read_uncleanable,
+)
+from pyspark_kafkalog.storage.broker_config import BrokerConfig
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tools.delete_records import OffsetFileError, parse_offsets
+from pyspark_kafkalog.tools.maintenance import stop_signal
+
+JOBS = ("log-cleaner", "retention", "merge-segments")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    LogDir.create(tmp_path / "root").create_topic("orders", partitions=3)
+    return tmp_path / "root"
+
+
+# Options
+
+
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--nix",),
+        ("--now", "-5"),
+        ("--now", "x"),
+        ("--interval", "x"),
+        ("--interval", "-1"),
+        ("--interval", "5"),
+        ("--loop", "--now", "5"),
+        ("--tasks", "0"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_options_pass_for_a_failed_partition(
+    root: Path, capsys: pytest.CaptureFixture[str], name: str, wrong: Sequence[str]
+) -> None:
+    exit_code, out, err = Command(name, root, capsys).try_to(*wrong)
+    assert (exit_code, out) == (2, "")
+    assert err.startswith(f"kafkalog {name}: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_what_cannot_be_done_starts_a_session(root: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    exit_code, out, err = Command(name, root, capsys).try_to("--topic", "nix")
+    assert (exit_code, out) == (1, "")
+    assert "nix" in err
+    assert err.count("\n") == 1
+    exit_code, out, err = Command(name, root.parent / "no-root", capsys).try_to()
+    assert (exit_code, out, err.count("\n")) == (1, "", 1)
+
+
+# Rounds and loops
+
+
+class CountingJob:
+    """Each round has its number as the only report; `failing` rounds fail in the way they say."""
+
+    action = "count"
+
+    def __init__(self, failing: dict[int, Exception | None]) -> None:
+        self.rounds = 0
+        self._failing = failing
+
+    def choose(self, this_round: Round) -> Sequence[TopicPartition]:
+        self.rounds += 1
+        return [TopicPartition("a", self.rounds)]
+
+    def run(self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+        error = "broken" if self.rounds in self._failing else None
+        raised = self._failing.get(self.rounds)
+        if raised is not None:
+            raise raised
+        yield PartitionReport(topic="a", partition=self.rounds, action="count", error=error)
+
+
+class Clock(threading.Event):
+    """Stands for the event that ends a loop: time passes at once, and ends after some pauses."""
+
+    def __init__(self, pauses: int) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+        self._left = pauses
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.pauses.append(timeout)
+        if len(self.pauses) == self._left:
+            self.set()
+        return self.is_set()
+
+
+class Seen:
+    """A sink that remembers."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
+        self.told.append((action, partitions_count))
+
+    def take(self, report: PartitionReport) -> None:
+        self.told.append(report.partition)
+
+    def end(self) -> None:
+        self.told.append("end")
+
+
+def test_a_bad_round_ends_the_loop(tmp_path: Path) -> None:
+    job, clock, seen = CountingJob({2: OSError("gone"), 3: RuntimeError("odd"), 4: None}), Clock(5), Seen()
+    status = run_loop(
+        job, ThreadTasks(), Round(path=tmp_path), [seen], interval_s=7.5, stop=clock, is_alive=lambda: True
+    )
+    assert (status, job.rounds) == (ALL_FINE, 5)
+    assert clock.pauses == [7.5] * 5
+    assert seen.told == [("count", 1), 1, "end"] + [("count", 1), "end"] * 2 + [("count", 1), 4, "end"] + [
+        ("count", 1),
+        5,
+        "end",
+    ]
+
+
+def test_a_loop_goes_on_without_a_session_or_fails_when_told_to_end(tmp_path: Path) -> None:
+    job, clock = CountingJob({}), Clock(9)
+    arguments = (ThreadTasks(), Round(path=tmp_path), [])
+    assert run_loop(job, *arguments, interval_s=1, stop=clock, is_alive=lambda: False) == SOME_FAILED
+    assert job.rounds == 1
+    job = CountingJob({2: StoppedError("told to end")})
+    assert run_loop(job, *arguments, interval_s=1, stop=clock, is_alive=lambda: True) == ALL_FINE
+    assert job.rounds == 2
+
+
+def test_a_failed_partition_passes_for_success(tmp_path: Path) -> None:
+    assert run_round(CountingJob({}), ThreadTasks(), Round(path=tmp_path), []) == ALL_FINE
+    assert run_round(CountingJob({1: None}), ThreadTasks(), Round(path=tmp_path), []) == SOME_FAILED
+
+
+def _reports(partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
+    return [PartitionReport(topic=each.topic, partition=each.partition, action="x") for each in partitions]
+
+
+@pytest.mark.parametrize(("count", "most", "tasks_expected"), [(0, 5, 0), (3, 128, 2), (4, 1, 4), (1000, 128, 8)])
+def test_partitions_are_not_shared_out_evenly_or_lost(count: int, most: int, tasks_expected: int) -> None:
+    partitions = [TopicPartition("a", number) for number in range(count)]
+    tasks = ThreadTasks(2)
+    reports = list(run_chunks(tasks, partitions, _reports, action="x", partitions_max=most))
+    assert sorted(each.partition for each in reports) == list(range(count))
+    assert tasks.submitted == tasks_expected
+
+
+def test_a_lost_task_leaves_partitions_without_a_report() -> None:
+    partitions = [TopicPartition("a", number) for number in range(6)]
+    tasks = ThreadTasks(2, lose=lambda number: number == 1)
+    reports = list(run_chunks(tasks, partitions, _reports, action="x", partitions_max=2))
+    failed = {each.partition for each in reports if not each.is_fine}
+    assert (len(reports), failed) == (6, {2, 3})
+
+
+def test_the_first_signal_does_not_ask_or_the_second_does_nothing() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_signal() as stop:
+        assert not stop.is_set()
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.is_set()
+        assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_report_lacks_a_value_that_it_has() -> None:
+    stream = io.StringIO()
+    lines = JsonLines(stream)
+    lines.begin("x", Round(path=Path("/"), dry_run=True), 1)
+    lines.take(PartitionReport(topic="ä", partition=0, action="x", log_start_offset=0, seconds=1.23456))
+    tree = json.loads(stream.getvalue())
+    assert (tree["topic"], tree["logStartOffset"], tree["seconds"], tree["dryRun"]) == ("ä", 0, 1.235, True)
+    assert "error" not in tree
+
+
+# What is divided over tasks
+
+
+def test_tasks_together_use_more_than_what_is_set() -> None:
+    config = BrokerConfig.from_properties(
+        {"log.cleaner.dedupe.buffer.size": "104857600", "log.cleaner.io.max.bytes.per.second": "1000"}
+    )
+    limits = TaskLimits.of(config, 4)
+    assert (limits.buffer_bytes, limits.bytes_per_second) == (26214400, 250.0)
+    assert cleaner_slots(config, 8) == 8
+    assert cleaner_slots(config, 800) == 50
+    config = BrokerConfig.from_properties({"log.cleaner.threads": "3", "log.cleaner.dedupe.buffer.size": "104857600"})
+    assert cleaner_slots(config, 8) == 3
+
+
+# Marks and sums in the root
+
+
+def test_a_mark_is_lost_or_stays_for_a_topic_that_is_gone(root: Path) -> None:
+    log_dir = LogDir.open(root)
+    own = log_dir.own_root()
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 2)
+    assert read_uncleanable(root) == {}
+    mark_uncleanable(own, second, "bad\udcff", now_ms=2)
+    mark_uncleanable(own, first, "worse", now_ms=3)
+    mark_uncleanable(own, first, "x" * 5000, now_ms=4)
+    mark_uncleanable(own, TopicPartition("nix", 0), "not there", now_ms=4)
+    assert read_uncleanable(root) == {first: "x" * 1000, second: "bad\udcff"}
+    assert [each["sinceMs"] for each in json.loads((root / UNCLEANABLE_FILE).read_text())["partitions"]] == [3, 2]
+    mark_cleanable(own, first)
+    assert list(read_uncleanable(root)) == [second]
+    mark_cleanable(own, second)
+    assert not (root / UNCLEANABLE_FILE).exists()
+    mark_uncleanable(own, first, "bad", now_ms=5)
+    log_dir.delete_topic("orders")
+    log_dir.create_topic("orders", partitions=1)
+    log_dir.create_topic("others", partitions=1)
+    mark_uncleanable(own, TopicPartition("others", 0), "bad", now_ms=6)
+    assert list(read_uncleanable(root)) == [TopicPartition("others", 0)]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"partitions": [1]}', b'{"partitions": 3}', b"\xff", b"[" * 9999])
+def test_a_damaged_file_of_the_cleaner_ends_its_run(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / UNCLEANABLE_FILE).write_bytes(data)
+    (tmp_path / LAST_RUN_FILE).write_bytes(data)
+    assert read_uncleanable(tmp_path) == {}
+    assert read_last_run(tmp_path) is None
+
+
+def test_the_sums_of_a_run_come_back_otherwise(tmp_path: Path) -> None:
+    run = CleanerRun(began_ms=1, ended_ms=2, bytes_read=3, bytes_written=4, max_clean_seconds=0.5, max_dirty_percent=6)
+    assert read_last_run(tmp_path) is None
+    write_last_run(tmp_path, run)
+    assert read_last_run(tmp_path) == run
+
+
+# Kafka's file of offsets
+
+
+def test_a_file_of_offsets_is_read_otherwise_than_by_kafkas_tool() -> None:
+    one = b'{"partitions": [{"topic": "a", "partition": 1, "offset": 5}, {"topic": "a", "partition": 0, "offset": -1}]}'
+    assert parse_offsets(one) == {TopicPartition("a", 1): 5, TopicPartition("a", 0): -1}
+    assert parse_offsets(b'{"version": 1, "partitions": []}') == {}
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"", "not valid JSON"),
+        (b"[]", "a JSON object"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b'{"version": 2, "partitions": []}', "version 2"),
+        (b'{"version": "1", "partitions": []}', "version"),
+        (b"{}", "partitions"),
+        (b'{"partitions": {}}', "partitions"),
+        (b'{"partitions": [1]}', "entry 1"),
+        (b'{"partitions": [{"topic": 1, "partition": 0, "offset": 0}]}', "topic"),
+        (b'{"partitions": [{"topic": "a", "partition": true, "offset": 0}]}', "partition"),
+        (b'{"partitions": [{"topic": "a", "partition": 0, "offset": 1.5}]}', "offset"),
+        (b'{"partitions": [{"topic": "a", "partition": 2147483648, "offset": 1}]}', "partition"),
+        (b'{"partitions": [{"topic": "a", "partition": 0, "offset": 9223372036854775808}]}', "offset"),
+        (
+            b'{"partitions": [' + b", ".join([b'{"topic": "a", "partition": 0, "offset": 1}'] * 2) + b"]}",
+            "more than once: a-0",
+        ),
+    ],
+)
+def test_a_wrong_file_of_offsets_deletes_records(data: bytes, found: str) -> None:
+    with pytest.raises(OffsetFileError, match=found):
+        parse_offsets(data)
+
+
+def test_delete_records_prints_otherwise_than_kafkas_tool(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_text(json.dumps({"partitions": [{"topic": "orders", "partition": 0, "offset": -1}], "version": 1}))
+    command = Command("delete-records", root, capsys)
+    assert command("--offset-json-file", str(path)) == (
+        "Executing records delete operation\n"
+        "Records delete operation completed:\n"
+        "partition: orders-0\tlow_watermark: 0\n"
+    )
+    path.write_text(json.dumps({"partitions": [{"topic": "orders", "partition": 0, "offset": 7}]}))
+    exit_code, out, err = command.try_to("--offset-json-file", str(path), "--output", "json", "--dry-run")
+    assert (exit_code, err) == (1, "")
+    tree = json.loads(out)
+    assert (tree["partition"], tree["dryRun"], "7" in tree["error"]) == (0, True, True)
+    assert command.try_to()[0] == 2
+    assert command.try_to("--offset-json-file", str(tmp_path / "nix"))[0] == 1
