@@ -4,6 +4,7 @@
     group.commit({("orders", 0): 12, ("orders", 1): 7})
     group.fetch()                    # {TopicPartition("orders", 0): OffsetAndMetadata(offset=12, ...), ...}
     group.lag()                      # how much of each partition is still to be read
+    group.reset("earliest")          # to read all of them again
 
 What a group has is as of the log directory's last `refresh`. A group has no members here: whoever commits last
 counts, as with consumers of Kafka that assign partitions to themselves ("simple" groups, shown by Kafka's tools as
@@ -16,7 +17,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError, UnknownTopicError
 from pyspark_kafkalog.groups.group_id import check_group_id
@@ -33,7 +35,7 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_value,
 )
 from pyspark_kafkalog.groups.offsets_topic import append_records, group_lock
-from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, reset_offsets
+from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
 from pyspark_kafkalog.storage.flush_mode import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -164,7 +166,7 @@ class Group:
 
     def reset(
         self,
-        target: ResetTarget,
+        target: ResetTarget | Literal["earliest", "latest", "current"] | int | datetime,
         partitions: Iterable[AnyPartition] | None = None,
         *,
         dry_run: bool = False,
@@ -172,14 +174,17 @@ class Group:
     ) -> dict[TopicPartition, int]:
         """Put the group's offsets to `target`, of `partitions` or of all that it has offsets for; returns where to.
 
-        With `dry_run` nothing is committed. `tell` is given what was not possible as asked, a sentence each. Raises
-        UnknownTopicError, InvalidGroupError, ReadOnlyLogDirError.
+        A target is a word, an offset, the time of the first record to read (UTC where it has no zone), or one of
+        resets.py. With `dry_run` nothing is committed. `tell` is given what was not possible as asked, a sentence each.
+
+        Raises UnknownTopicError, InvalidGroupError, ReadOnlyLogDirError.
         """
+        to = as_target(target)
         if dry_run:
             self._log_dir.refresh()
-            return self._reset_offsets(target, partitions, tell)
+            return self._reset_offsets(to, partitions, tell)
         with group_lock(self._log_dir, self.group_id):
-            offsets = self._reset_offsets(target, partitions, tell)
+            offsets = self._reset_offsets(to, partitions, tell)
             append_records(self._log_dir, self.group_id, self._offset_records(offsets, ""))
         return offsets
 

@@ -48,9 +48,13 @@ def group_lock(log_dir: LogDir, group: str) -> Iterator[None]:
 
     Raises LogDirError when another holder keeps it too long.
     """
-    fs = log_dir.own_root().fs
+    root = log_dir.own_root()
     path = log_dir.path / str(_partition_of(group, _ensure_topic(log_dir))) / _LOCK_FILE
-    fd = fs.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fd = root.fs.open(path, os.O_RDWR | os.O_CREAT)
+    except FileNotFoundError:  # who created the topic was killed before it made the directories
+        root.ensure_topic(OFFSETS_TOPIC)
+        fd = root.fs.open(path, os.O_RDWR | os.O_CREAT)
     try:
         acquire_flock(fd, path)
         try:
@@ -60,7 +64,7 @@ def group_lock(log_dir: LogDir, group: str) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         with contextlib.suppress(OSError):
-            fs.close(fd)
+            root.fs.close(fd)
 
 
 def append_records(log_dir: LogDir, group: str, records: _Records, *, flush: FlushMode = "fsync") -> None:

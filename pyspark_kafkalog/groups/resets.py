@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidGroupError
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata
@@ -16,6 +17,8 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,26 @@ class ToTimestamp:
 
 
 ResetTarget: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ToOffsets | ShiftBy | ToTimestamp
+
+#: Words for targets without a value.
+_WORDS: Final[Mapping[str, ResetTarget]] = {"earliest": ToEarliest(), "latest": ToLatest(), "current": ToCurrent()}
+
+
+def as_target(given: ResetTarget | str | int | datetime) -> ResetTarget:
+    """`earliest`, `latest` or `current`, an offset, or a time (UTC where it has no zone) as a target.
+
+    Raises InvalidGroupError for another word.
+    """
+    if isinstance(given, str):
+        if given not in _WORDS:
+            raise InvalidGroupError(f"offsets cannot be reset to {given!r}: expected one of {', '.join(_WORDS)}")
+        return _WORDS[given]
+    if isinstance(given, int):
+        return ToOffset(given)
+    if isinstance(given, datetime):
+        moment = given if given.tzinfo is not None else given.replace(tzinfo=timezone.utc)
+        return ToTimestamp((moment - _EPOCH) // timedelta(milliseconds=1))
+    return given
 
 
 def reset_offsets(

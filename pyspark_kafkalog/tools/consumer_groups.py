@@ -258,7 +258,7 @@ def _delete_offsets(log_dir: LogDir, options: argparse.Namespace) -> int:
     name = options.group[0]
     partitions, unknown = topic_partitions(log_dir, options.topic)
     Group(log_dir, name).delete_offsets(partitions)
-    errors = dict.fromkeys(unknown, "Error: This server does not host this topic-partition.")
+    errors = dict.fromkeys(unknown, "Error: there is no such topic")
     rows = [(each.topic, str(each.partition), "Successful") for each in partitions]
     rows += [(topic, NO_VALUE, error) for topic, error in errors.items()]
     rows.sort(key=lambda row: row[0] + row[1])
@@ -267,10 +267,7 @@ def _delete_offsets(log_dir: LogDir, options: argparse.Namespace) -> int:
             number = None if partition == NO_VALUE else int(partition)
             print_json({"group": name, "topic": topic, "partition": number, "status": status})
         return 1 if unknown else 0
-    if unknown:
-        sys.stdout.write("\nError: Encountered some partition-level error, see the follow-up details.\n")
-    else:
-        sys.stdout.write(f"Request succeeded for deleting offsets from group {name}.\n")
+    sys.stdout.write(f"Request succeeded for deleting offsets from group {name}.\n")
     width = max([15, *(len(row[0]) for row in rows)])
     for topic, partition, status in [("TOPIC", "PARTITION", "STATUS"), *rows]:
         sys.stdout.write(f"\n{topic:<{width}} {partition:<10} {status:<15}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -128,6 +129,23 @@ def test_both_tools_differ_on_our_groups(broker: Broker, written: Path, capsys: 
     ):
         _, out, _ = command.try_to(*arguments)
         assert cells(out) == cells(kafkas(broker, *arguments))
+
+
+def test_both_tools_change_groups_otherwise(
+    broker: Broker, written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same commands to a copy of our root and to the broker that has mounted it."""
+    root = tmp_path / "copy"
+    shutil.copytree(written, root)
+    command = Command("consumer-groups", root, capsys)
+    for arguments in (
+        ("--reset-offsets", "--group", "new one", "--topic", "orders", "--to-latest", "--execute"),
+        ("--delete-offsets", "--group", "new one", "--topic", "orders:0"),
+        ("--delete", "--group", "epochs"),
+        ("--describe", "--group", "new one"),
+    ):
+        _, out, _ = command.try_to(*arguments)
+        assert out == kafkas(broker, *arguments)
 
 
 def test_a_live_brokers_groups_are_not_seen(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:

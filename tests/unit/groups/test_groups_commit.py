@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pyarrow as pa
@@ -84,16 +86,24 @@ def test_the_topic_is_there_before_it_is_needed_or_not_as_kafka_makes_it(log_dir
 
 
 def test_a_commit_of_many_partitions_is_more_than_one_commit(log_dir: LogDir, group: Group) -> None:
-    log_dir.create_topic("wide", partitions=3000)
+    log_dir.create_topic("wide", partitions=200)
     group.commit({P0: 0})
     before = log_dir.version
-    group.commit({("wide", number): 0 for number in range(3000)}, metadata="m" * 100)
+    group.commit({("wide", number): 0 for number in range(200)}, metadata="m" * 4000)
     entries = list(log_dir.history(topic=OFFSETS_TOPIC, limit=1))
-    assert [each.records for each in entries[0].partitions] == [3000]
+    assert [each.records for each in entries[0].partitions] == [200]
     assert log_dir.version is not None
     assert before is not None
     assert log_dir.version - before < 10
-    assert len(LogDir.open(log_dir.path).group("g").fetch(["wide"])) == 3000
+    assert len(LogDir.open(log_dir.path).group("g").fetch(["wide"])) == 200
+
+
+def test_a_maker_of_the_topic_that_was_killed_is_in_the_way(log_dir: LogDir, group: Group) -> None:
+    log_dir.create_topic(OFFSETS_TOPIC, partitions=5)
+    for directory in log_dir.path.glob(f"{OFFSETS_TOPIC}-*"):
+        shutil.rmtree(directory)
+    group.commit({P0: 1})
+    assert offsets_of(LogDir.open(log_dir.path).group("g")) == {P0: 1}
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -195,12 +205,20 @@ def test_a_reset_goes_elsewhere(log_dir: LogDir, group: Group) -> None:
         (ToOffsets({P1: 9}), None, {P1: 9}),
         (ToTimestamp(NOW_MS - 10_500), [P0, P1], {P0: 49, P1: 19}),
         (ToTimestamp(NOW_MS + 1), [P0], {P0: 60}),
+        ("earliest", [P1], {P1: 0}),
+        ("latest", [P1], {P1: 30}),
+        ("current", None, {P0: 12}),
+        (33, [P0], {P0: 33}),
+        (datetime.fromtimestamp(NOW_MS // 1000 - 10, timezone.utc), [P0], {P0: 49}),
+        (datetime.fromtimestamp(NOW_MS // 1000 - 10, timezone.utc).replace(tzinfo=None), [P0], {P0: 49}),
     ]:
         assert group.reset(target, partitions, dry_run=True, tell=told.append) == expected
     assert len(told) == 4
     assert offsets_of(group) == {P0: 12}
     assert group.reset(ToOffset(20), [P0, P1]) == offsets_of(group) == {P0: 20, P1: 20}
     assert group.fetch()[P0].metadata == ""
+    with pytest.raises(InvalidGroupError, match="expected one of earliest, latest, current"):
+        group.reset("oldest")  # type: ignore[arg-type]
     with pytest.raises(InvalidGroupError, match="orders-0 cannot be shifted"):
         log_dir.group("new").reset(ShiftBy(1), [P0])
     with pytest.raises(UnknownTopicError):
