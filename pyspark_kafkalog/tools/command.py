@@ -14,9 +14,12 @@ below it) are imported inside functions, so that --help and mistakes in options 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
@@ -113,6 +116,19 @@ def print_padded_table(header: Sequence[str], lines: Iterable[Sequence[str]]) ->
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         sys.stdout.write("".join(f"{text:<{width}}\t" for text, width in zip(row, widths, strict=True)) + "\n")
+
+
+@contextlib.contextmanager
+def ending_cleanly() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that what is under way is recorded."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def utc_time(timestamp_ms: int) -> str:

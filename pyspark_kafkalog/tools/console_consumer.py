@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
-from pyspark_kafkalog.tools.command import UsageError, add_path, one_line, open_log_dir
+from pyspark_kafkalog.tools.command import UsageError, add_path, ending_cleanly, one_line, open_log_dir
 from pyspark_kafkalog.tools.java_text import parse_long
 
 if TYPE_CHECKING:
@@ -111,12 +111,12 @@ def run(options: argparse.Namespace) -> int:
     if options.topic is not None:
         log_dir.topic(options.topic)
     printing = _Printing(_consumer(options, log_dir, formatter, offset), formatter, options, log_dir)
-    try:
-        printing.run()
-    finally:
-        sys.stdout.flush()
-        printing.commit()
-        sys.stderr.write(f"Processed a total of {printing.count} messages\n")
+    with ending_cleanly():
+        try:
+            printing.run()
+        finally:
+            printing.commit()
+            sys.stderr.write(f"Processed a total of {printing.count} messages\n")
     return 0
 
 

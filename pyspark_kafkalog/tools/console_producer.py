@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.storage.names import validate_topic_name
-from pyspark_kafkalog.tools.command import UsageError, add_path
+from pyspark_kafkalog.tools.command import UsageError, add_path, ending_cleanly
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import FlushMode, LogDir
@@ -100,8 +100,9 @@ def run(options: argparse.Namespace) -> int:
     validate_topic_name(options.topic)
     line_format = LineFormat.from_properties(parse_properties_options(options.properties, options.reader_config))
     produce = _Producer(LogDir.open_or_create(options.path), line_format, options)
-    for text in _texts(sys.stdin.fileno(), linger_s=0 if options.sync else options.timeout / 1000):
-        produce(text)
+    with ending_cleanly():
+        for text in _texts(sys.stdin.fileno(), linger_s=0 if options.sync else options.timeout / 1000):
+            produce(text)
     return 0
 
 

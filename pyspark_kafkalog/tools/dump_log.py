@@ -2,6 +2,11 @@
 
 stdout, stderr and the exit code are those of kafka-dump-log 4.1. Where that dies of a Java exception, this prints the
 same stdout up to there, then one line on stderr, and exits with 1. It writes nothing, and it reads `.staged` files too.
+
+examples:
+  kafkalog dump-log --files /data/log/orders-0/00000000000000000000.log --print-data-log
+  kafkalog dump-log --files /data/log/orders-0/00000000000000000000.index,/data/log/orders-0/00000000000000000000.log
+  kafkalog dump-log --files /data/log/__consumer_offsets-0/00000000000000000000.log --offsets-decoder --output json
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import TopicExistsError, UnknownTopicError
@@ -50,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_argument("--delete", action="store_true", help="delete topics with all their records")
     parser.add_argument("--topic", metavar="NAME", help="the topic, or a regular expression of topics")
     parser.add_argument("--partitions", type=int, metavar="N", help="number of partitions (--create, --alter)")
+    parser.add_argument(
+        "--replication-factor", type=int, metavar="N", help="1, as a log directory has one replica (--create)"
+    )
     parser.add_argument(
         "--config",
         action="append",
@@ -86,6 +89,7 @@ def _check_options(action: str, options: argparse.Namespace) -> None:
         raise UsageError(f"--{action} needs --topic")
     allowed = {
         "partitions": ("create", "alter"),
+        "replication_factor": ("create",),
         "config": ("create", "alter"),
         "delete_config": ("alter",),
         "if_not_exists": ("create",),
@@ -105,6 +109,11 @@ def _create(options: argparse.Namespace) -> None:
     configs = _parse_configs(options.config)
     if options.partitions is not None and options.partitions < 1:
         raise UsageError("The partitions must be greater than 0")
+    if options.replication_factor not in (None, -1, 1):
+        raise UsageError(
+            f"--replication-factor {options.replication_factor}: a log directory has one replica; copies are the file "
+            "system's affair"
+        )
     log_dir = LogDir.open_or_create(options.path)
     try:
         described = log_dir.create_topic(name, partitions=options.partitions, configs=configs)
@@ -137,7 +146,8 @@ def _describe(options: argparse.Namespace) -> None:
         if options.output == "json":
             print_json(_tree(described, node_id))
         else:
-            _print_description(described, _UNKNOWN_NODE if node_id is None else str(node_id))
+            configs = _configs_in_force(log_dir, described)
+            _print_description(described, configs, _UNKNOWN_NODE if node_id is None else str(node_id))
 
 
 def _alter(options: argparse.Namespace) -> None:
@@ -187,8 +197,19 @@ def _parse_configs(settings: Sequence[str]) -> dict[str, str]:
     return configs
 
 
-def _print_description(described: TopicDescription, node: str) -> None:
-    configs = ",".join(f"{name}={value}" for name, value in sorted(described.configs.items()))
+def _configs_in_force(log_dir: LogDir, described: TopicDescription) -> Mapping[str, str]:
+    """What kafka-topics shows of the configuration: what the topic sets, and what is set for all brokers."""
+    broker = {} if log_dir.is_foreign else log_dir.broker_configs()
+    if not broker:
+        return described.configs
+    from pyspark_kafkalog.tools.config_entries import DEFAULT_SOURCE, topic_entries
+
+    entries = topic_entries(described.configs, broker)
+    return {each.name: each.value for each in entries if each.source != DEFAULT_SOURCE}
+
+
+def _print_description(described: TopicDescription, in_force: Mapping[str, str], node: str) -> None:
+    configs = ",".join(f"{name}={value}" for name, value in sorted(in_force.items()))
     topic_id = f"\tTopicId: {described.topic_id}" if described.topic_id is not None else ""
     sys.stdout.write(
         f"Topic: {described.name}{topic_id}\tPartitionCount: {len(described.partitions)}"

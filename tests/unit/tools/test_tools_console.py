@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import uuid
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.storage.names import TopicPartition
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 _PACKAGE = "org.apache.kafka.common.serialization."
@@ -257,6 +260,30 @@ def test_records_that_come_later_are_not_printed(filled: Console) -> None:
         log_dir.append("new", pa.table({"value": ["g"]}))
         assert sorted(consumer.stdout.read().splitlines()) == [b"e", b"f", b"g"]
         assert consumer.wait(30) == 0
+
+
+def test_signal_loses_a_groups_progress_or_typed_lines(filled: Console) -> None:
+    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main"]
+    where = ("--path", str(filled.root), "--topic", "t")
+    begin = ("--from-beginning", "--group", "g")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        subprocess.Popen([*command, "console-producer", *where, "--timeout", "60000"], **pipes) as producer,
+        subprocess.Popen([*command, "console-consumer", *where, *begin], **pipes) as consumer,
+    ):
+        assert producer.stdin is not None
+        assert consumer.stdout is not None
+        assert [consumer.stdout.readline() for _ in range(5)] == [b"a\n", b"b\n", b"null\n", b"c\n", b"d\n"]
+        consumer.terminate()
+        assert consumer.wait(30) == 130
+        assert LogDir.open(filled.root).group("g").fetch()[TopicPartition("t", 0)].offset == 3
+        producer.stdin.write(b"typed\n")
+        producer.stdin.flush()
+        while struct.unpack("i", fcntl.ioctl(producer.stdin, termios.FIONREAD, bytes(4)))[0]:
+            threading.Event().wait(0.02)  # it has not read that yet
+        producer.terminate()
+        assert producer.wait(30) == 130
+    assert b"typed" in LogDir.open(filled.root).read("t")["value"].to_pylist()
 
 
 @pytest.mark.parametrize(

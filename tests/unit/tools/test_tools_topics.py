@@ -26,9 +26,8 @@ def foreign(fixture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_created_topic_lacks_partitions_or_configs(tool: Command) -> None:
-    assert tool("--create", "--topic", "orders", "--partitions", "3", "--config", "segment.ms=5") == (
-        "Created topic orders.\n"
-    )
+    shape = ("--partitions", "3", "--replication-factor", "1", "--config", "segment.ms=5")
+    assert tool("--create", "--topic", "orders", *shape) == "Created topic orders.\n"
     topic = LogDir.open(tool.root).topic("orders")
     assert len(topic.partitions) == 3
     assert dict(topic.configs) == {"segment.ms": "5"}
@@ -49,6 +48,12 @@ def test_description_is_not_laid_out_as_kafka_topics_does(tool: Command) -> None
         "\tTopic: a\tPartition: 1\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: ",
         "",
     ]
+
+
+def test_settings_of_all_brokers_are_left_out(tool: Command) -> None:
+    tool("--create", "--topic", "a", "--config", "retention.ms=-1")
+    LogDir.open(tool.root).alter_broker_configs(add={"log.segment.bytes": "2000000", "num.partitions": "3"})
+    assert tool("--describe").splitlines()[0].endswith("\tConfigs: retention.ms=-1,segment.bytes=2000000")
 
 
 def test_description_of_a_brokers_directory_is_not_kafkas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,6 +119,8 @@ def test_missing_or_present_topics_are_not_told_apart(tool: Command) -> None:
     [
         (["--create", "--topic", "../x"], "topic name '../x' is invalid"),
         (["--create", "--topic", "x", "--partitions", "0"], "The partitions must be greater than 0"),
+        (["--create", "--topic", "x", "--replication-factor", "3"], "a log directory has one replica"),
+        (["--list", "--replication-factor", "1"], "--replication-factor can't be used with --list"),
         (["--create", "--topic", "x", "--config", "segment.ms"], "must be in the format name=value"),
         (["--create", "--topic", "x", "--config", "no.such=1"], "no.such"),
         (["--create", "--topic", "x", "--config", "segment.ms=soon"], "segment.ms"),
