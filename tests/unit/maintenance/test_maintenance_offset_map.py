@@ -9,12 +9,13 @@ import pytest
 from cleaner_reference import write_segment
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.maintenance.kernels_offset_map import HAS_KEY, HAS_VALUE, hash_key
 from pyspark_kafkalog.maintenance.offset_map import ALL_KEYS, ENTRY_BYTES, OffsetMap, Shard
 from pyspark_kafkalog.maintenance.record_chunks import ChunkReader, IndexedRecords
-from pyspark_kafkalog.record.header import CompressionType
+from pyspark_kafkalog.record.header import BATCH_DTYPE, CompressionType
 from pyspark_kafkalog.record.plain import Record, encode_batch
 from pyspark_kafkalog.storage.log_config import LogConfig
 
@@ -177,3 +178,46 @@ def test_a_chunk_tells_something_else_than_its_records(
             hashed = hash_key(np.frombuffer(key, np.uint8), seed)
             assert (found.hashes[row], found.second_hashes[row]) == hashed
     assert sum(told) == (tmp_path / "00000000000000000007.log").stat().st_size
+
+
+def _batch_table(ranges: list[tuple[int, int]]) -> NDArray[np.void]:
+    batches = np.zeros(len(ranges), BATCH_DTYPE)
+    batches["base_offset"], batches["last_offset"] = zip(*ranges, strict=True)
+    return batches
+
+
+@given(
+    offsets=st.sets(st.integers(100, 400), min_size=1, max_size=20),
+    ranges=st.lists(st.tuples(st.integers(80, 420), st.integers(0, 60)), min_size=1, max_size=20),
+    marks_max=st.sampled_from([4 << 20, 40, 3]),
+)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_batch_with_a_latest_offset_is_taken_for_one_without(
+    monkeypatch: pytest.MonkeyPatch, offsets: set[int], ranges: list[tuple[int, int]], marks_max: int
+) -> None:
+    monkeypatch.setattr("pyspark_kafkalog.maintenance.offset_map._MARKS_MAX", marks_max)
+    offset_map = OffsetMap(1000 * ENTRY_BYTES, 0.9)
+    for offset in offsets:
+        assert not list(offset_map.put(_records([b"%d" % offset], offset)))
+    offset_map.latest_offset = 400
+    marks = offset_map.marks(150)
+    assert len(marks.bytes) <= marks_max + 1
+    batches = _batch_table([(first, first + size) for first, size in ranges])
+    for batch, is_unmarked in zip(batches, marks.unmarked(batches).tolist(), strict=True):
+        first, last = int(batch["base_offset"]), int(batch["last_offset"])
+        is_empty = not any(first <= offset <= last for offset in offsets)
+        if is_unmarked:
+            assert is_empty
+            assert 150 <= first <= last <= 400
+        elif marks.shift == 0 and first >= 150 and last <= 400:
+            assert not is_empty
+
+
+def test_map_of_an_empty_or_enormous_range_marks_nothing_that_is_not_there() -> None:
+    offset_map = OffsetMap(1000 * ENTRY_BYTES, 0.9)
+    assert len(offset_map.marks(0).bytes) == 0
+    assert not offset_map.marks(0).unmarked(_batch_table([(0, 5)])).any()
+    list(offset_map.put(_records([b"a"], 1 << 61)))
+    offset_map.latest_offset = 1 << 62
+    found = offset_map.marks(5).unmarked(_batch_table([(5, 9), (1 << 61, 1 << 61), (1 << 60, (1 << 60) + (1 << 31))]))
+    assert found.tolist() == [True, False, True]

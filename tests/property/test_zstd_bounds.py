@@ -1,0 +1,78 @@
+"""The compiled look at zstd frames takes for plain what is not, or bounds a content too low."""
+
+from __future__ import annotations
+
+import numpy as np
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyspark_kafkalog.record.columns import address_of
+from pyspark_kafkalog.record.compression import decompressed_limit_bytes
+from pyspark_kafkalog.record.zstd_frame import _measure_frame, bounds_of, decompress, decompress_bounded
+
+CONTENTS = st.one_of(
+    st.binary(max_size=300),
+    st.integers(0, 300_000).map(bytes),
+    st.integers(0, 40_000).map(lambda size: b"%d," * size),
+    st.tuples(st.integers(0, 200_000), st.integers(0, 9)).map(
+        lambda drawn: np.random.default_rng(drawn[1]).integers(0, 256, drawn[0], np.uint8).tobytes()
+    ),
+)
+FRAMES = st.builds(
+    lambda content, level, size, checksum, window_log: zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters.from_level(
+            level, window_log=window_log, write_content_size=size, write_checksum=checksum
+        )
+    ).compress(content),
+    CONTENTS,
+    st.sampled_from([-5, 1, 3]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([10, 14, 21]),
+)
+
+
+def bound_of(data: bytes) -> int:
+    array = np.frombuffer(data, np.uint8)
+    addresses, sizes = np.array([address_of(array)]), np.array([len(data)])
+    return int(bounds_of(addresses, sizes)[0])
+
+
+def assert_as_plain(data: bytes) -> None:
+    """What has a bound is read as the plain way reads it, which measures the same bound."""
+    bound = bound_of(data)
+    if bound < 0:
+        return
+    array = np.frombuffer(data, np.uint8)
+    end, most_bytes, stated = _measure_frame(array, 0)
+    assert (end, most_bytes) == (len(data), bound)
+    assert stated is None or stated <= bound <= decompressed_limit_bytes(len(data))
+    content = decompress_bounded(memoryview(data), bound)
+    if content is not None:
+        assert content == decompress(array, decompressed_limit_bytes(len(data))).tobytes()
+
+
+@given(FRAMES)
+@settings(max_examples=60, deadline=None)
+def test_plain_frame_is_left_to_others_or_cut(frame: bytes) -> None:
+    assert_as_plain(frame)
+    if len(frame) >= 14:
+        assert bound_of(frame) >= 0
+        content = decompress_bounded(memoryview(frame), bound_of(frame))
+        assert content == zstandard.ZstdDecompressor().decompressobj().decompress(frame)
+
+
+@given(FRAMES, st.lists(st.tuples(st.integers(0, 40), st.integers(0, 255)), max_size=3), st.integers(-20, 20))
+@settings(max_examples=150, deadline=None)
+def test_damaged_frame_is_read_otherwise(frame: bytes, changes: list[tuple[int, int]], growth: int) -> None:
+    data = bytearray(frame)
+    for at, value in changes:
+        data[at % len(data)] = value
+    assert_as_plain(bytes(data) + bytes(growth) if growth > 0 else bytes(data[: len(data) + growth]))
+
+
+@given(FRAMES, FRAMES)
+@settings(max_examples=20, deadline=None)
+def test_two_frames_are_taken_for_one(one: bytes, other: bytes) -> None:
+    assert bound_of(one + other) < 0
