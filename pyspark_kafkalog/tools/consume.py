@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -81,9 +82,6 @@ class Consumer:
                 position = self.positions[name] = self._in_range(found, position)
             if position < end:
                 yield from self._read(name, position, end)
-                # Behind control records and what compaction took from the end too.
-                if self.positions[name] >= position:
-                    self.positions[name] = max(self.positions[name], end)
 
     def seen(self, chunk: Chunk, count: int | None = None) -> None:
         """The first `count` records of the chunk, or all, have been used."""
@@ -105,9 +103,19 @@ class Consumer:
 
     def _read(self, name: TopicPartition, start: int, end: int) -> Iterator[Chunk]:
         reader = self._log_dir.reader(*_pair(name))
-        for batch in reader.read(start, end, schema=self._schema, committed=self._is_committed):
-            if len(batch):
-                yield Chunk(name, batch, batch.column("offset")[-1].as_py() + 1)
+        try:
+            for batch in reader.read(start, end, schema=self._schema, committed=self._is_committed):
+                if len(batch):
+                    yield Chunk(name, batch, batch.column("offset")[-1].as_py() + 1)
+        except OffsetOutOfRangeError:
+            # Retention has come first. The next poll goes where `reset` says.
+            self._log_dir.refresh()
+            if self.positions[name] >= self._log_dir.partition(*_pair(name)).log_start_offset:
+                raise
+            return
+        # Behind control records and what compaction took from the end too.
+        if self.positions[name] >= start:
+            self.positions[name] = max(self.positions[name], end)
 
     def _partitions(self) -> Iterator[tuple[TopicPartition, PartitionDescription]]:
         if self._only is not None:

@@ -7,7 +7,8 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.tools.command import UsageError, one_line
@@ -61,6 +62,14 @@ class _Parser(argparse.ArgumentParser):
     """argparse, with errors in one line and exit code 1, as Kafka's tools exit, or the module's USAGE_EXIT_CODE."""
 
     usage_exit_code = 1
+    #: An option that argparse does not ask for itself, as it may stand in either of two places.
+    required_path: str | None = None
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        options = super().parse_args(args, namespace)
+        if self.required_path is not None and options.path is None:
+            self.error(f"the following arguments are required: {self.required_path}")
+        return options
 
     def error(self, message: str) -> NoReturn:
         self.exit(self.usage_exit_code, f"{self.prog}: {message}\n")
@@ -108,7 +117,19 @@ def command_parser(command: str) -> _Parser:
     )
     parser.usage_exit_code = getattr(module, "USAGE_EXIT_CODE", 1)
     module.add_arguments(parser)
+    _let_path_follow(parser)
     return parser
+
+
+def _let_path_follow(parser: _Parser) -> None:
+    """Take --path after a command's own subcommand too: `transactions list --path ROOT`."""
+    (subcommands,) = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)] or (None,)
+    if subcommands is None:
+        return
+    (path,) = [each for each in parser._actions if each.dest == "path"]
+    parser.required_path, path.required = path.option_strings[0], False
+    for subcommand in subcommands.choices.values():
+        subcommand.add_argument("--path", default=argparse.SUPPRESS, type=Path, help=argparse.SUPPRESS)
 
 
 def _fail(command: str, error: Exception, exit_code: int) -> int:

@@ -18,7 +18,10 @@ import pytest
 from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tools.consume import Consumer
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 _PACKAGE = "org.apache.kafka.common.serialization."
@@ -260,6 +263,24 @@ def test_records_that_come_later_are_not_printed(filled: Console) -> None:
         log_dir.append("new", pa.table({"value": ["g"]}))
         assert sorted(consumer.stdout.read().splitlines()) == [b"e", b"f", b"g"]
         assert consumer.wait(30) == 0
+
+
+def test_retention_that_comes_first_is_an_error(filled: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = LogDir.open(filled.root)
+    consumer = Consumer(
+        reader, lambda name: name == "t", schema=KAFKA_SCHEMA, reset="earliest", isolation="read_uncommitted"
+    )
+    log_dir = LogDir.open(filled.root)
+    log_dir.alter_topic("t", add={"internal.segment.bytes": "200", "retention.bytes": "1", "file.delete.delay.ms": "0"})
+    for value in ("e", "f"):
+        log_dir.append("t", pa.table({"value": [value * 100]}), partition=0)
+    apply_retention(log_dir)
+    for path in (filled.root / "t-0").glob("*.deleted"):
+        path.unlink()
+    assert not (filled.root / "t-0" / "00000000000000000000.log").exists()
+    found = [chunk.batch.column("value").to_pylist() for chunk in consumer.poll()]
+    assert found == [[b"c", b"d"]]
+    assert [chunk.topic_partition.partition for chunk in consumer.poll()][:1] == [0]
 
 
 def test_signal_loses_a_groups_progress_or_typed_lines(filled: Console) -> None:

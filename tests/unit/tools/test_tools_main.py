@@ -88,6 +88,16 @@ def test_mistyped_command_goes_unsaid(capsys: pytest.CaptureFixture[str]) -> Non
     assert main([]) == 1
 
 
+def test_path_may_not_follow_a_subcommand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    LogDir.create(tmp_path / "root")
+    for arguments in (("--path", str(tmp_path / "root"), "list"), ("list", "--path", str(tmp_path / "root"))):
+        assert main(["transactions", *arguments]) == 0
+    with pytest.raises(SystemExit) as exited:
+        main(["transactions", "list"])
+    assert exited.value.code == 1
+    assert capsys.readouterr().err == "kafkalog transactions: the following arguments are required: --path\n"
+
+
 def complete(line: str, tmp_path: Path) -> list[str]:
     """What a shell would be offered at the end of `line`."""
     answer = tmp_path / "answer"
