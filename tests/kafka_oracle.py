@@ -42,6 +42,7 @@ _CHECKPOINTS: Final = (
 )
 
 _LOG_STARTS: Final = "log-start-offset-checkpoint"
+_CLEANED: Final = "cleaner-offset-checkpoint"
 
 _IVY_FILE: Final = f"""<ivy-module version="2.0">
   <info organisation="kafkalog-tests" module="kafka"/>
@@ -243,7 +244,8 @@ class Broker:
                 _swap_files(root / f"{topic}-{partition}", self.data / f"{topic}-{partition}")
         for name in _CHECKPOINTS:
             _drop_topics(self.data / name, set(topics))
-        _take_topics(root / _LOG_STARTS, self.data / _LOG_STARTS, set(topics))
+        for name in (_LOG_STARTS, _CLEANED):
+            _take_topics(root / name, self.data / name, set(topics))
         self.start()
 
     def _format(self) -> None:
