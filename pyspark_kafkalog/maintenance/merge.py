@@ -35,7 +35,7 @@ from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another
 from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.index_rows import IndexRows
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_state import LogState
@@ -217,7 +217,7 @@ class _JoinedSegment:
     def _copy(self, fd: int) -> None:
         position = 0
         for each in self.group:
-            source_fd = os.open(segment_file(self.directory, each.base_offset, LOG_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+            source_fd = os.open(segment_file(self.directory, each.base_offset, LOG_SUFFIX), READ_FLAGS)
             try:
                 self.fs.copy_range(source_fd, 0, fd, position, each.size_bytes)
             finally:

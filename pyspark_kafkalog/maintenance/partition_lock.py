@@ -22,6 +22,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.listing import refuse_link
 
 LOCK_FILE: Final = ".maintenance-lock"
 _TICKET_BYTES: Final = 32
@@ -69,7 +70,7 @@ def file_claim(path: Path, inode: int) -> Iterator[None]:
 
     Raises MaintenanceLostError when one is at it, or the name is another file's by now.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if not _try(fd, fcntl.LOCK_EX) or os.fstat(fd).st_ino != inode or os.stat(path).st_ino != inode:
             raise MaintenanceLostError(f"another attempt is at work on {path}, or has replaced it")
@@ -83,6 +84,7 @@ def file_claim(path: Path, inode: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _open(directory: Path, fs: FileSystem) -> Iterator[int]:
+    refuse_link(directory)
     fd = fs.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     try:
         try:

@@ -15,6 +15,7 @@ from typing import Final
 
 from pyspark_kafkalog.maintenance.retention_plan import StoredSegment
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TIME_INDEX_SUFFIX, parse_segment_file, segment_file
 from pyspark_kafkalog.storage.segment_reader import SegmentReader
@@ -67,7 +68,7 @@ def closed_largest_timestamp_ms(directory: Path, segment: StoredSegment) -> int:
 def _last_entry(path: Path) -> int | None:
     """The last entry's timestamp, -1 for an empty index; None when there is no index, or none that a close leaves."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, READ_FLAGS)
     except FileNotFoundError:
         return None
     try:

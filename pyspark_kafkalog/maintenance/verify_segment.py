@@ -34,6 +34,7 @@ from pyspark_kafkalog.maintenance.verify_producers import (
 )
 from pyspark_kafkalog.maintenance.verify_scope import NO_END, PartitionScope
 from pyspark_kafkalog.record.header import LEADER_EPOCH_AT
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS
 from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import (
@@ -149,7 +150,7 @@ class _Look:
     def look(self, producers: Producers | None) -> SegmentOutcome:
         """Check the segment as it is now. Raises FileNotFoundError when it is gone."""
         with contextlib.ExitStack() as closing:
-            fd = os.open(self.path(LOG_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path(LOG_SUFFIX), READ_FLAGS)
             closing.callback(os.close, fd)
             size_bytes = os.fstat(fd).st_size
             wanted_bytes = self.scope.end_of_segment(self.base_offset)
@@ -248,7 +249,7 @@ class _Look:
     def _open(self, suffix: str, closing: contextlib.ExitStack) -> int | None:
         """The index file, open; None without one, which is told of: only the first commit makes the active's."""
         try:
-            fd = os.open(self.path(suffix), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path(suffix), READ_FLAGS)
         except FileNotFoundError:
             if self.scope.state is None or self.scope.state.log_end_offset > 0:
                 self.sink.add(

@@ -18,7 +18,7 @@ from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError, Unsupporte
 from pyspark_kafkalog.metadata.commit_log import CommitLog
 from pyspark_kafkalog.metadata.records import FORMAT_VERSION, MetadataRecord, record
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 from pyspark_kafkalog.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
@@ -55,7 +55,7 @@ def is_ours(root: Path) -> bool:
 def check_marker(root: Path) -> None:
     """Raise UnsupportedFormatError when the marker file of `root` names a version other than 1."""
     path = metadata_dir(root) / FORMAT_MARKER
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         found = file.read(len(_FORMAT_MARKER_TEXT) + 1)
     if found != _FORMAT_MARKER_TEXT:
         raise unknown_format_error(str(path), repr(found))

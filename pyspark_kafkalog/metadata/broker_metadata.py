@@ -25,6 +25,7 @@ from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.record.plain import Record, decode_batch
+from pyspark_kafkalog.storage.filesystem import open_to_read
 from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
@@ -209,7 +210,7 @@ class _Reader:
                 self._note(str(error))
 
     def _values(self, path: Path, start_offset: int) -> Iterator[Record]:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             data = file.read(_FILE_BYTES_MAX + 1)
         if len(data) > _FILE_BYTES_MAX:
             self._note(f"{path} has more than {_FILE_BYTES_MAX} bytes")

@@ -39,7 +39,7 @@ from pyspark_kafkalog.metadata.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record, encode_record
 from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, encode_batch
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, open_to_read
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
 #: A commit file above this is damaged: reading it would not be bounded. Room for 100,000 partitions' states.
@@ -107,7 +107,7 @@ class CommitLog:
         """
         path = self.path(base_offset)
         try:
-            with path.open("rb") as file:
+            with open_to_read(path) as file:
                 data = file.read(RECORD_BATCH_OVERHEAD_BYTES)
         except FileNotFoundError:
             return None
@@ -235,7 +235,7 @@ def _encode_commit(base_offset: int, records: Sequence[MetadataRecord], timestam
 def _read_bounded(path: Path) -> bytes | None:
     """The whole file, or None when there is none. Raises CorruptRecordError when it is too large to be a commit."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, READ_FLAGS)
     except FileNotFoundError:
         return None
     with os.fdopen(fd, "rb") as file:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.record.crc32c import crc32c
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
 
 _DIGITS: Final = 20
 _SIZE_BYTES: Final = _DIGITS + 10
@@ -34,7 +34,7 @@ class OffsetHint:
     def read(self) -> int | None:
         """The offset, or None when there is no file or its bytes are no hint. Raises OSError when it cannot be read."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path, READ_FLAGS)
         except FileNotFoundError:
             return None
         try:

@@ -33,7 +33,7 @@ from pyspark_kafkalog.record.control import (
     parse_control_record,
 )
 from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, encode_batch
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX
 
 #: A snapshot above this is damaged: reading it would not be bounded. Room for a million partitions.
@@ -123,7 +123,7 @@ def _encode_control(control: ControlRecord, offset: int, timestamp_ms: int, epoc
 
 def read_snapshot(path: Path) -> Snapshot:
     """The snapshot `path`. Raises CorruptRecordError, UnsupportedFormatError, or OSError when it cannot be read."""
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         if size_bytes > MAX_SNAPSHOT_BYTES:
             raise _damage(path, 0, f"at most {MAX_SNAPSHOT_BYTES} bytes", f"{size_bytes} bytes")

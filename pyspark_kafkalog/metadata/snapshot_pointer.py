@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.metadata.snapshot_file import SnapshotId
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 
 POINTER_FILE: Final = "kafkalog-newest-snapshot"
 _MAX_BYTES: Final = 64
@@ -21,7 +21,7 @@ _MAX_BYTES: Final = 64
 def read_pointer(directory: Path) -> SnapshotId | None:
     """The snapshot that the pointer names, None when it names none. Raises OSError when it cannot be read."""
     try:
-        with (directory / POINTER_FILE).open("rb") as file:
+        with open_to_read(directory / POINTER_FILE) as file:
             data = file.read(_MAX_BYTES)
     except FileNotFoundError:
         return None

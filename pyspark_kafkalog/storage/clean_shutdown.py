@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read
 
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 _MAX_FILE_BYTES: Final = 4096
@@ -27,7 +27,7 @@ def was_clean_shutdown(root: Path) -> bool:
 def read_broker_epoch(root: Path) -> int | None:
     """The epoch of the broker that stopped; None when there is no file or, as with Kafka, it makes no sense."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        with (root / CLEAN_SHUTDOWN_FILE).open("rb") as stream:
+        with open_to_read(root / CLEAN_SHUTDOWN_FILE) as stream:
             content = json.loads(stream.read(_MAX_FILE_BYTES))
         epoch = content.get("brokerEpoch") if isinstance(content, dict) else None
         if isinstance(epoch, int) and not isinstance(epoch, bool):

@@ -1,6 +1,8 @@
 """Every call that changes the file system goes through here, so that a test can make any one of them fail.
 
-Reading needs no seam: it changes nothing, and hostile bytes are tried with real files.
+Reading needs no seam: it changes nothing, and hostile bytes are tried with real files. A symbolic link in a file's place
+is not followed, neither to read nor to write: whoever may make names in a log directory could else have a job of
+somebody else's read other files, or write over them.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import contextlib
 import errno
 import os
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from pyspark_kafkalog.record.header import Buffer
 
@@ -17,6 +19,15 @@ from pyspark_kafkalog.record.header import Buffer
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 _COPY_CHUNK_BYTES: Final = 8 << 20
+
+
+#: How files of a log directory are opened to read. A named pipe in a file's place reads as an empty file, at once.
+READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def open_to_read(path: Path) -> BinaryIO:
+    """A file of a log directory. Raises OSError, also for a symbolic link."""
+    return os.fdopen(os.open(path, READ_FLAGS), "rb")
 
 
 class FileSystem:
@@ -29,8 +40,8 @@ class FileSystem:
     waits_for_disk = True
 
     def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
-        """os.open with O_CLOEXEC; the umask decides the mode."""
-        return os.open(path, flags | os.O_CLOEXEC, mode)
+        """os.open with O_CLOEXEC and O_NOFOLLOW; the umask decides the mode."""
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
     def close(self, fd: int) -> None:
         os.close(fd)

@@ -17,7 +17,7 @@ from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnknownTopicEr
 from pyspark_kafkalog.storage.clean_shutdown import was_clean_shutdown
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.listing import list_partitions
+from pyspark_kafkalog.storage.listing import list_partitions, refuse_link
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     LEADER_EPOCH_CHECKPOINT,
@@ -123,6 +123,7 @@ class ForeignRoot:
 
     def _look(self, topic_partition: TopicPartition) -> PartitionDescription:
         directory = self.path / str(topic_partition)
+        refuse_link(directory)
         try:
             state = load_read_only(directory, log_start_offset=self._log_starts.get(topic_partition, 0))
         except PermissionError as error:

@@ -14,7 +14,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record.scan import first_bad_crc
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.index_rows import IndexRows
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_file import read_chunks
@@ -99,7 +99,7 @@ def read_indexes(
             aborted.append(entry.pack())
 
     path = segment_file(directory, base_offset, LOG_SUFFIX)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, READ_FLAGS)
     try:
         end = os.fstat(fd).st_size if size_bytes is None else size_bytes
         for chunk in read_chunks(fd, file=str(path), start=0, end=end, base_offset=base_offset):

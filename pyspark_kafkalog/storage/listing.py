@@ -21,6 +21,15 @@ def list_base_offsets(directory: Path) -> list[int]:
     return offsets
 
 
+def refuse_link(directory: Path) -> None:
+    """Raises LogDirError for a partition directory that is a symbolic link: no path leads out of a log directory."""
+    if directory.is_symlink():
+        raise LogDirError(
+            f"{directory} is a symbolic link, which is not followed: put the partition's directory in its place, or "
+            "mount it there (mount --bind)"
+        )
+
+
 def list_partitions(root: Path) -> list[TopicPartition]:
     """Partitions that have a directory in `root`, in order; deleted and stray ones are none.
 

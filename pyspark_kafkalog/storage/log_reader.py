@@ -19,7 +19,7 @@ from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetO
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.record.plain import decode_batch
 from pyspark_kafkalog.storage.isolation import AbortedTransactions
-from pyspark_kafkalog.storage.listing import list_base_offsets
+from pyspark_kafkalog.storage.listing import list_base_offsets, refuse_link
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, SWAP_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment_reader import BatchRun, SegmentReader
 
@@ -52,6 +52,7 @@ class LogReader:
     """Reads one partition directory."""
 
     def __init__(self, directory: Path, topic_partition: TopicPartition) -> None:
+        refuse_link(directory)
         self.directory = directory
         self.topic_partition = topic_partition
         self._bases: list[int] = []  # base offsets of the segments, as they were last listed

@@ -24,7 +24,7 @@ from typing import ClassVar, Final, TypeVar
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
 MAX_INDEX_BYTES: Final = 0x7FFFFFFF
@@ -79,7 +79,7 @@ class MappedIndex:
         return cls(path, base_offset, max_index_bytes=max_index_bytes, writable=writable, fs=fs)
 
     def _open_for_reading(self) -> None:
-        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(self._path, READ_FLAGS)
         try:
             self._load(fd)
             self._remap(fd, self.size_bytes)

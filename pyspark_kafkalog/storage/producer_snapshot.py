@@ -25,7 +25,7 @@ from typing import Final
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read
 
 SNAPSHOT_VERSION: Final = 1
 NO_OFFSET: Final = -1
@@ -98,7 +98,7 @@ def decode_snapshot(data: bytes, *, file: str) -> tuple[ProducerStateEntry, ...]
 
 def read_snapshot(path: Path) -> tuple[ProducerStateEntry, ...]:
     """The entries of the snapshot file at `path`. Raises CorruptIndexError as `decode_snapshot` does, or OSError."""
-    with path.open("rb") as stream:
+    with open_to_read(path) as stream:
         size_bytes = os.fstat(stream.fileno()).st_size
         if size_bytes > _MAX_SNAPSHOT_BYTES:
             raise CorruptIndexError(

@@ -26,6 +26,7 @@ from pyspark_kafkalog.record.header import (
     BatchHeader,
     parse_header,
 )
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS
 from pyspark_kafkalog.storage.mapped_index import MAX_INDEX_BYTES, MAX_RELATIVE_OFFSET, MappedIndex
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 from pyspark_kafkalog.storage.offset_index import OffsetIndex
@@ -56,7 +57,7 @@ class SegmentReader:
         self.base_offset = base_offset
         self._directory = directory
         self.file = str(segment_file(directory, base_offset, LOG_SUFFIX))
-        self._fd = os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(self.file, READ_FLAGS)
         self.size_bytes = os.fstat(self._fd).st_size
         self.reached_offset = base_offset  # the offset after the last batch that `runs` has come past
         self._offset_index = self._open_index(OffsetIndex, INDEX_SUFFIX)

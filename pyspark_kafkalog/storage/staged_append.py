@@ -28,6 +28,7 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.storage.append_info import AppendInfo
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS
 from pyspark_kafkalog.storage.log_file import CHUNK_BYTES, read_range
 from pyspark_kafkalog.storage.log_validator import check_batch_size, stamp
 from pyspark_kafkalog.storage.staging import StagedFile
@@ -55,7 +56,7 @@ def append_staged(log: UnifiedLog, staged: StagedFile, *, leader_epoch: int, dur
     batches = _final_table(log, staged, leader_epoch, now_ms if stamps else None)
     log.check_producers(batches)
     log.assign_epoch(leader_epoch, first_offset)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, READ_FLAGS)
     try:
         _check_size(fd, staged, path)
         if stamps:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.record.header import BATCH_DTYPE, Buffer
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.listing import refuse_link
 from pyspark_kafkalog.storage.names import STAGED_SUFFIX, TopicPartition
 from pyspark_kafkalog.storage.parallel import in_parallel
 
@@ -76,6 +77,7 @@ class StagedFileWriter:
     def __init__(
         self, root: Path, topic_partition: TopicPartition, *, write_id: str, task: int, fs: FileSystem = LOCAL
     ) -> None:
+        refuse_link(root / str(topic_partition))
         self._fs = fs
         self._topic_partition = topic_partition
         self._path = root / str(topic_partition) / f"{write_id}-{task}{STAGED_SUFFIX}"

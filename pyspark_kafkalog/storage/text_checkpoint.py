@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read
 
 CHECKPOINT_VERSION: Final = 0
 
@@ -33,7 +33,7 @@ _Entry = TypeVar("_Entry")
 
 def read_text_file(path: Path, *, max_bytes: int, kind: type[DiskFormatError], advice: str) -> bytes:
     """All bytes of a small file. Raises an error of `kind` when it has more than `max_bytes`, or OSError."""
-    with path.open("rb") as stream:
+    with open_to_read(path) as stream:
         size_bytes = os.fstat(stream.fileno()).st_size
         if size_bytes > max_bytes:
             raise kind(

@@ -35,6 +35,7 @@ from pyspark_kafkalog.storage.append_plan import RunPlan
 from pyspark_kafkalog.storage.config_definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.isolation import Isolation
+from pyspark_kafkalog.storage.listing import refuse_link
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_file import BatchChunk
 from pyspark_kafkalog.storage.log_reader import TimestampAndOffset
@@ -105,6 +106,7 @@ class UnifiedLog:
         Unless `clean_shutdown`, segments from `recovery_point` on are re-read and cut at the first bad batch. The high
         watermark follows the log end unless given. `clock` tells ms, `rng` chooses roll jitters.
         """
+        refuse_link(directory)
         loaded = log_loader.load(
             directory,
             config,
@@ -134,6 +136,7 @@ class UnifiedLog:
 
         Raises CorruptRecordError when the active segment is shorter than `state` says.
         """
+        refuse_link(directory)
         loaded = log_resume.resume(
             directory,
             config,

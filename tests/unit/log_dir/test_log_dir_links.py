@@ -1,0 +1,112 @@
+"""Symbolic links and pipes in a log directory: nothing outside it is read or written, and nothing waits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.merge import merge_segments
+from pyspark_kafkalog.maintenance.retention import apply_retention
+
+TABLE = pa.table({"value": ["x"]})
+SEGMENT = "00000000000000000000"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("orders", partitions=1)
+    log_dir.append("orders", TABLE)
+    return log_dir.path
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def move_away(path: Path, to: Path) -> Path:
+    """Move a file or directory out of the log directory, with a link in its place."""
+    target = to / path.name
+    shutil.move(path, target)
+    path.symlink_to(target)
+    return target
+
+
+def refuses(action: Callable[[], object]) -> None:
+    with pytest.raises((KafkalogError, OSError)):
+        action()
+
+
+def test_a_partition_that_lies_elsewhere_is_read_or_written(root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    target = move_away(root / "orders-0", outside)
+    before = contents(target)
+    log_dir = LogDir.open(root)
+    with pytest.raises(KafkalogError, match=r"orders-0 is a symbolic link"):
+        log_dir.read("orders")
+    with pytest.raises(KafkalogError, match=r"orders-0 is a symbolic link"):
+        log_dir.append("orders", TABLE)
+    for report in (*apply_retention(log_dir), *merge_segments(log_dir), clean_partition(log_dir, "orders", 0)):
+        assert report.error is not None
+        assert "symbolic link" in report.error
+    assert contents(target) == before
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+def test_a_file_that_lies_elsewhere_is_written(root: Path, tmp_path: Path, suffix: str) -> None:
+    target = move_away(root / "orders-0" / f"{SEGMENT}{suffix}", tmp_path)
+    before = target.read_bytes()
+    refuses(lambda: LogDir.open(root).append("orders", TABLE))
+    assert target.read_bytes() == before
+    assert LogDir.open(root).topic("orders").partitions[0].high_watermark == 1
+
+
+def test_a_log_that_lies_elsewhere_is_read(root: Path, tmp_path: Path) -> None:
+    move_away(root / "orders-0" / f"{SEGMENT}.log", tmp_path)
+    refuses(lambda: LogDir.open(root).read("orders"))
+
+
+@pytest.mark.parametrize("name", ["replication-offset-checkpoint", "transactions-0/leader-epoch-checkpoint"])
+def test_an_error_shows_a_file_that_lies_elsewhere(kafka_fixtures: Path, tmp_path: Path, name: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(kafka_fixtures / "transactions", copy, ignore=shutil.ignore_patterns("expected"))
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2\n")
+    (copy / name).unlink()
+    (copy / name).symlink_to(secret)
+
+    def look() -> None:
+        log_dir = LogDir.open(copy)
+        for topic in log_dir.topics():
+            log_dir.topic(topic)
+
+    with pytest.raises((OSError, KafkalogError)) as caught:
+        look()
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", [f"orders-0/{SEGMENT}.log", f"orders-0/{SEGMENT}.index", f"__cluster_metadata-0/{SEGMENT}.log"]
+)
+def test_a_pipe_in_a_files_place_is_waited_for(root: Path, name: str) -> None:
+    (root / name).unlink()
+    os.mkfifo(root / name)
+
+    def use() -> None:
+        log_dir = LogDir.open(root)
+        log_dir.read("orders")
+        log_dir.append("orders", TABLE)
+
+    try:
+        use()
+    except (KafkalogError, OSError):
+        assert not name.endswith(".index"), "an index is only a hint"
