@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pyspark_kafkalog.maintenance.batch_filter import (
     BatchVerdicts,
@@ -27,6 +28,7 @@ from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
 from pyspark_kafkalog.maintenance.cleaned_transactions import CleanedTransactions
 from pyspark_kafkalog.maintenance.record_chunks import RecordChunk
 from pyspark_kafkalog.maintenance.survivors import LogPart, Survivors, keeps_tombstones
+from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from pyspark_kafkalog.storage.append_plan import SegmentCounters
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log_config import LogConfig
@@ -63,15 +65,23 @@ class _Judged:
 
 
 def transactions_at(part: LogPart, groups: Iterable[Sequence[ClosedSegment]]) -> list[CleanedTransactions]:
-    """The state of transactions at the start of each group, for copying groups side by side; reads the log once."""
+    """The state of transactions at the start of each group, for copying groups side by side; reads the log once.
+
+    Batches of no transaction are read but not unfolded.
+    """
     state = CleanedTransactions.of(part.aborted)
     starts = []
     for group in groups:
         starts.append(state.copy())
         for segment in group:
-            for chunk in part.chunks(segment):
+            for chunk in part.reader(segment, drops=_is_of_no_transaction).chunks():
                 state.may_go(chunk.batches, chunk.records.control_types)
     return starts
+
+
+def _is_of_no_transaction(batches: NDArray[np.void]) -> NDArray[np.bool_]:
+    result: NDArray[np.bool_] = (batches["attributes"] & (TRANSACTIONAL_MASK | CONTROL_MASK)) == 0
+    return result
 
 
 @dataclass(frozen=True, slots=True)

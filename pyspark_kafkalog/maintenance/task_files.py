@@ -10,9 +10,9 @@ partition. Kafka passes over them. Nothing is read from them but by tasks of the
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -31,8 +31,7 @@ def save_map(directory: Path, offset_map: OffsetMap) -> None:
     """Hand on a map."""
     shard = offset_map.shard
     state = np.array([offset_map.entries, offset_map.latest_offset, shard.bits, shard.value], np.int64)
-    with (directory / _MAP).open("wb") as stream:
-        np.savez(stream, table=offset_map.table, state=state)
+    _write(directory / _MAP, {"table": offset_map.table, "state": state})
 
 
 def load_map(directory: Path, load_factor: float) -> OffsetMap:
@@ -48,8 +47,8 @@ def load_map(directory: Path, load_factor: float) -> OffsetMap:
 
 def save_notes(directory: Path, number: int, noted: NotedSurvivors) -> None:
     """Hand on what one task has noted."""
-    with (directory / f"{_NOTES}{number}").open("wb") as stream:
-        np.savez(stream, **{f"{base}_{chunk}": bits for (base, chunk), bits in noted.bits.items()})
+    path = directory / f"{_NOTES}{number}"
+    _write(path, {f"{base}_{chunk}": bits for (base, chunk), bits in noted.bits.items()})
 
 
 def load_notes(directory: Path, count: int, segments: Sequence[ClosedSegment]) -> NotedSurvivors:
@@ -73,6 +72,12 @@ def remove_task_files(directory: Path, *, fs: FileSystem) -> None:
         names = [each.name for each in entries if each.name == _MAP or each.name.startswith(_NOTES)]
     for name in names:
         fs.unlink_if_there(directory / name)
+
+
+def _write(path: Path, arrays: Mapping[str, Any]) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    with os.fdopen(fd, "wb") as stream:
+        np.savez(stream, **arrays)
 
 
 def _damaged(path: Path, error: Exception) -> DiskFormatError:

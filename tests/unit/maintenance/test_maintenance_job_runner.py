@@ -59,9 +59,9 @@ def root(tmp_path: Path) -> Path:
     ids=" ".join,
 )
 def test_wrong_options_pass_for_a_failed_partition(
-    root: Path, capsys: pytest.CaptureFixture[str], name: str, wrong: Sequence[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, wrong: Sequence[str]
 ) -> None:
-    exit_code, out, err = Command(name, root, capsys).try_to(*wrong)
+    exit_code, out, err = Command(name, tmp_path, capsys).try_to(*wrong)
     assert (exit_code, out) == (2, "")
     assert err.startswith(f"kafkalog {name}: ")
     assert err.count("\n") == 1

@@ -1,0 +1,272 @@
+"""Maintenance jobs on a Spark session: a report, a mark or an exit status is missing, or a kill costs a record."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.cleaner_job import CleanerJob
+from pyspark_kafkalog.maintenance.job_runner import ALL_FINE, SOME_FAILED, Round, run_round
+from pyspark_kafkalog.maintenance.last_run import read_last_run
+from pyspark_kafkalog.maintenance.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.report import ANOTHER_RUN, PartitionReport
+from pyspark_kafkalog.maintenance.tasks import SparkTasks, StoppedError, TaskFailedError
+from pyspark_kafkalog.maintenance.uncleanable import read_uncleanable
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tools.main import main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+KAFKALOG = Path(sys.executable).with_name("kafkalog")
+SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
+SECONDS_MAX = 120
+_COLUMNS = ["offset", "key", "value"]
+
+
+def make_root(root: Path) -> LogDir:
+    """Three topics: one with more than retention.bytes, a compacted one, one with small segments."""
+    log_dir = LogDir.create(root)
+    small = {"internal.segment.bytes": "1000"}
+    log_dir.create_topic("events", partitions=2, configs={**small, "retention.bytes": "2000"})
+    log_dir.create_topic("users", partitions=2, configs={**small, "cleanup.policy": "compact"})
+    log_dir.create_topic("pieces", partitions=1, configs=small)
+    for number in range(12):
+        keys = [str(at % 5 + number % 3) for at in range(24)]
+        table = pa.table({"key": keys, "value": [f"{number}-{at}" + "." * 40 for at in range(24)]})
+        for topic in ("events", "users", "pieces"):
+            log_dir.append(topic, table, flush="os")
+    for topic in ("users", "pieces"):
+        log_dir.alter_topic(topic, add={"internal.segment.bytes": "5000"})
+    return log_dir
+
+
+@pytest.fixture(scope="module")
+def whole_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("jobs") / "root"
+    make_root(root)
+    return root
+
+
+@pytest.fixture
+def root(whole_root: Path, tmp_path: Path) -> Path:
+    shutil.copytree(whole_root, tmp_path / "root")
+    return tmp_path / "root"
+
+
+Run = Callable[..., tuple[int, list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def job(root: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`job("retention", "--dry-run")`: exit status and the lines of reports, with the tests' session."""
+
+    def run(name: str, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+        capsys.readouterr()
+        status = main([name, "--path", str(root), *arguments])
+        return status, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def latest_by_key(root: Path, topic: str) -> dict[str, tuple[int, str]]:
+    table = LogDir.open(root).read(topic, columns=_COLUMNS)
+    rows = zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True)
+    return {key: (offset, value) for offset, key, value in rows}
+
+
+def files_of(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def is_lock(name: str) -> bool:
+    return name.endswith((".maintenance-lock", ".lock"))
+
+
+@pytest.mark.parametrize("name", ["retention", "log-cleaner", "merge-segments"])
+def test_a_dry_run_changes_a_file_or_leaves_a_partition_out(job: Run, root: Path, name: str) -> None:
+    before = files_of(root)
+    status, reports = job(name, "--dry-run")
+    assert status == ALL_FINE
+    expected = 2 if name == "log-cleaner" else 5
+    assert len({(each["topic"], each["partition"]) for each in reports}) == len(reports) == expected
+    assert all(each["dryRun"] for each in reports)
+    assert {key: data for key, data in files_of(root).items() if not is_lock(key)} == {
+        key: data for key, data in before.items() if not is_lock(key)
+    }
+
+
+def test_retention_and_merging_do_not_do_their_work(job: Run, root: Path) -> None:
+    status, reports = job("retention", "--topic", "events")
+    assert status == ALL_FINE
+    assert all(each["bytesDropped"] > 0 and each["logStartOffset"] > 0 for each in reports)
+    log_dir = LogDir.open(root)
+    assert [each.log_start_offset for each in log_dir.topic("events").partitions] == [
+        each["logStartOffset"] for each in sorted(reports, key=lambda each: each["partition"])
+    ]
+    before = log_dir.read("pieces")
+    status, reports = job("merge-segments", "--topic", "pieces")
+    assert (status, reports[0]["segmentsDropped"] > 3) == (ALL_FINE, True)
+    assert LogDir.open(root).read("pieces") == before
+
+
+def test_the_cleaner_leaves_a_partition_dirty_or_keeps_no_record(job: Run, root: Path) -> None:
+    before = latest_by_key(root, "users")
+    status, reports = job("log-cleaner")
+    assert status == ALL_FINE
+    assert all(each["recordsDropped"] > 0 and "recopyPercent" in each for each in reports)
+    assert latest_by_key(root, "users") == before
+    run = read_last_run(root)
+    assert run is not None
+    assert (run.partitions_cleaned, run.partitions_failed, run.max_dirty_percent) == (2, 0, 100.0)
+    assert run.bytes_read == sum(each["bytesRead"] for each in reports)
+    status, reports = job("log-cleaner")
+    assert (status, {each["skipped"] for each in reports}) == (ALL_FINE, {"nothing to clean"})
+    with pytest.raises(UnknownTopicError):
+        CleanerJob().choose(Round(path=root, topics=("nix",)))
+
+
+def test_a_partition_that_cannot_be_cleaned_stops_the_others_or_is_not_marked(job: Run, root: Path) -> None:
+    path = root / "users-0" / "00000000000000000000.log"
+    data = path.read_bytes()
+    path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    status, reports = job("log-cleaner")
+    by_partition = {each["partition"]: each for each in reports}
+    assert status == SOME_FAILED
+    assert str(path) in by_partition[0]["error"]
+    assert by_partition[1]["recordsDropped"] > 0
+    assert read_uncleanable(root) == {TopicPartition("users", 0): by_partition[0]["error"]}
+    path.write_bytes(data)
+    status, reports = job("log-cleaner")
+    assert (status, read_uncleanable(root)) == (ALL_FINE, {})
+
+
+def test_a_second_run_works_on_what_the_first_has(job: Run, root: Path) -> None:
+    with partition_lock(root / "users-0"):
+        for name in ("log-cleaner", "retention", "merge-segments"):
+            status, reports = job(name, "--topic", "users")
+            by_partition = {each["partition"]: each for each in reports}
+            assert (status, by_partition[0]["skipped"]) == (ALL_FINE, ANOTHER_RUN)
+            assert by_partition[1].get("skipped") != ANOTHER_RUN
+
+
+def test_a_spread_cleaning_leaves_other_records(root: Path, spark: SparkSession, tmp_path: Path) -> None:
+    log_dir = LogDir.open(root)
+    log_dir.alter_broker_configs(add={"log.cleaner.dedupe.buffer.size": "2200000"})
+    shutil.copytree(root, tmp_path / "whole")
+    tasks = SparkTasks(spark, slots=1)
+    reports: list[PartitionReport] = []
+    for path, spread_bytes, slots in ((tmp_path / "whole", 1 << 40, tasks), (root, 0, SparkTasks(spark, slots=2))):
+        this_round = Round(path=path, now_ms=1_795_400_000_000)
+        cleaner = CleanerJob(spread_bytes=spread_bytes)
+        reports += cleaner.run(slots, this_round, cleaner.choose(this_round))
+        slots.close()
+    assert [each.error for each in reports] == [None] * 4
+    assert LogDir.open(root).read("users") == LogDir.open(tmp_path / "whole").read("users")
+
+
+def test_a_killed_worker_takes_other_tasks_along(spark: SparkSession) -> None:
+    tasks = SparkTasks(spark)
+    dead = tasks.submit(partial(exec, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
+    failed, well = tasks.submit(partial(int, "no")), tasks.submit(partial(sum, [1, 2]))
+    with pytest.raises(TaskFailedError, match="the task was lost: "):
+        dead.result(SECONDS_MAX)
+    with pytest.raises(TaskFailedError, match="ValueError: invalid literal"):
+        failed.result(SECONDS_MAX)
+    assert well.result(SECONDS_MAX) == 3
+    tasks.close()
+
+
+def test_a_run_that_is_told_to_end_waits_for_its_tasks(spark: SparkSession) -> None:
+    stop = threading.Event()
+    tasks = SparkTasks(spark, stop=stop)
+    futures: list[Future[None]] = [tasks.submit(partial(time.sleep, SECONDS_MAX)) for _ in range(5)]
+    threading.Timer(1.0, stop.set).start()
+    began = time.monotonic()
+    with pytest.raises(StoppedError):
+        list(tasks.as_completed(futures))
+    tasks.close()
+    assert time.monotonic() - began < SECONDS_MAX / 4
+    assert spark.sparkContext.parallelize([1], 1).collect() == [1]
+
+
+class Reader:
+    """A sink that goes away, as `head` does."""
+
+    def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
+        self.ended = False
+
+    def take(self, report: PartitionReport) -> None:
+        raise BrokenPipeError
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def test_a_sink_is_not_told_that_a_round_ended_early(root: Path, spark: SparkSession) -> None:
+    tasks, sink = SparkTasks(spark), Reader()
+    with pytest.raises(BrokenPipeError):
+        run_round(CleanerJob(), tasks, Round(path=root), [sink])
+    tasks.close()
+    assert sink.ended
+
+
+def test_a_killed_cleaner_leaves_what_the_next_cannot_finish(job: Run, root: Path) -> None:
+    before = latest_by_key(root, "users")
+    log_dir = LogDir.open(root)
+    log_dir.alter_broker_configs(add={"log.cleaner.io.max.bytes.per.second": "6000"})  # some seconds' work
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with subprocess.Popen(
+        [KAFKALOG, "log-cleaner", "--path", root], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        deadline = time.monotonic() + SECONDS_MAX
+        while not any(root.glob("users-*/*.cleaned")):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+    log_dir.alter_broker_configs(delete=["log.cleaner.io.max.bytes.per.second"])
+    skipped = {ANOTHER_RUN}
+    while ANOTHER_RUN in skipped:  # the workers end soon after their driver
+        assert time.monotonic() < deadline
+        status, reports = job("log-cleaner")
+        skipped = {each.get("skipped") for each in reports}
+    assert status == ALL_FINE
+    assert latest_by_key(root, "users") == before
+    assert not [path for path in root.glob("users-*/*") if path.suffix in (".cleaned", ".swap")]
+    assert LogDir.open(root).read("users").num_rows < 50
+
+
+def test_spark_submit_on_a_cluster_does_something_else(root: Path) -> None:
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    before = latest_by_key(root, "users")
+    done = subprocess.run(
+        [SPARK_SUBMIT, "--master", "local-cluster[2,1,1024]", JOBS / "log_cleaner.py", "--path", root],
+        env=environment,
+        cwd=root.parent,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == ALL_FINE, done.stderr[-4000:]
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted(each["partition"] for each in reports) == [0, 1]
+    assert all(each["recordsDropped"] > 0 for each in reports)
+    assert latest_by_key(root, "users") == before
