@@ -15,7 +15,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pyspark_kafkalog.errors import (
     InvalidOptionError,
@@ -32,6 +32,7 @@ from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.store import MetadataStore, is_ours, time_ms
 from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.broker_config import BrokerConfig
+from pyspark_kafkalog.storage.config_definitions import BATCH_SIZE_BYTES
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.access_control import AccessControl
-    from pyspark_kafkalog.groups.group import Group
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.storage.log_reader import LogReader
 
@@ -59,10 +59,6 @@ __all__ = [
 ]
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
-
-#: Uncompressed bytes of a record batch. Kafka's producers send at 16 KiB to keep latency low; a write of a whole
-#: DataFrame has no such need, and larger batches compress better and cost less for each record.
-BATCH_SIZE_BYTES: Final = 256 << 10
 
 
 class LogDir(LogDirItems):
@@ -286,35 +282,12 @@ class LogDir(LogDirItems):
 
         Raises OffsetOutOfRangeError, UnknownTopicError, CorruptRecordError.
         """
-        import pyarrow as pa
-
-        from pyspark_kafkalog.partition_reads import read_partition
-        from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+        from pyspark_kafkalog.partition_reads import read_table
 
         if partition is None and (start_offset is not None or end_offset is not None):
             raise OffsetOutOfRangeError("offsets are of one partition: name it")
-        schema = KAFKA_SCHEMA if columns is None else pa.schema([KAFKA_SCHEMA.field(name) for name in columns])
         chosen = self.topic(topic).partitions if partition is None else (self.partition(topic, partition),)
-        batches = [
-            batch
-            for each in chosen
-            for batch in read_partition(self, each, start_offset, end_offset, isolation, schema)
-        ]
-        return pa.Table.from_batches(batches, schema)
-
-    # Consumer groups
-
-    def group(self, group_id: str) -> Group:
-        """The consumer group of that name, which may have committed nothing yet. Raises InvalidGroupError."""
-        from pyspark_kafkalog.groups.group import Group
-
-        return Group(self, group_id)
-
-    def groups(self) -> tuple[str, ...]:
-        """Names of all groups in `__consumer_offsets`, in order."""
-        from pyspark_kafkalog.groups.group_log import group_names
-
-        return group_names(self)
+        return read_table(self, chosen, start_offset, end_offset, isolation, columns)
 
     # Writing
 

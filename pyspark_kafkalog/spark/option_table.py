@@ -48,7 +48,6 @@ _WRITE: Final[tuple[Direction, ...]] = ("write",)
 
 DEFAULT_MAX_BYTES_PER_PARTITION: Final = 128 << 20
 DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
-DEFAULT_BATCH_SIZE_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,6 @@ from pyspark_kafkalog.spark.offsets import (
     SpecificOffsets,
 )
 from pyspark_kafkalog.spark.option_table import (
-    DEFAULT_BATCH_SIZE_BYTES,
     DEFAULT_MAX_BYTES_PER_PARTITION,
     DEFAULT_MAX_TRIGGER_DELAY_MS,
     IGNORED_OPTIONS,
@@ -34,6 +33,7 @@ from pyspark_kafkalog.spark.option_table import (
     Option,
 )
 from pyspark_kafkalog.spark.subscription import AllTopics, Subscription
+from pyspark_kafkalog.storage.config_definitions import BATCH_SIZE_BYTES
 from pyspark_kafkalog.storage.flush_mode import FlushMode
 
 _BY_LOWER_NAME: Final[Mapping[str, Option]] = {option.name.lower(): option for option in OPTIONS}
@@ -177,7 +177,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
         principal=given.get("principal"),
         topic=given.get("topic"),
         compression_type=_either(given, "compression.type", "kafka.compression.type", None),
-        batch_size_bytes=_either(given, "batch.size", "kafka.batch.size", DEFAULT_BATCH_SIZE_BYTES),
+        batch_size_bytes=_either(given, "batch.size", "kafka.batch.size", BATCH_SIZE_BYTES),
         partitioner=given.get("partitioner", "murmur2"),
         txn_app_id=given.get("txnAppId"),
         txn_version=given.get("txnVersion"),

@@ -25,6 +25,9 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 #: Default of producer.id.expiration.ms.
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
+#: Uncompressed bytes of a record batch. Kafka's producers send at 16 KiB to keep latency low; a write of a whole
+#: DataFrame has no such need, and larger batches compress better and cost less for each record.
+BATCH_SIZE_BYTES: Final = 256 << 10
 
 
 class ConfigType(Enum):

@@ -1,0 +1,117 @@
+"""Writes docs/OPTIONS.md from the tables that the code goes by.
+
+    python scripts/make_options_reference.py [--check]
+
+With --check nothing is written; exit code 1 says that the file is not what the tables say.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pyspark_kafkalog.spark.option_table import IGNORED_OPTIONS, OPTIONS, Direction
+from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS
+from pyspark_kafkalog.storage.config_definitions import ConfigDefinition
+from pyspark_kafkalog.storage.topic_configs import TOPIC_CONFIGS
+
+OPTIONS_FILE = Path(__file__).resolve().parents[1] / "docs" / "OPTIONS.md"
+
+_HEAD = """# Options and configurations
+
+Made from the code by `scripts/make_options_reference.py`: change the tables there, not this file.
+
+- [Options of the data source](#options-of-the-data-source): `.option(name, value)` of `format("kafkalog")`. Case does
+  not matter. An unknown or misspelt option is an error that lists what is allowed.
+- [Accepted without effect](#accepted-without-effect): settings of Spark's Kafka source and of Kafka's clients that may
+  stay.
+- [Topic configurations](#topic-configurations): `kafkalog configs --topic`, `LogDir.create_topic(configs=...)`,
+  `LogDir.alter_topic`.
+- [Broker-level configurations](#broker-level-configurations): `kafkalog configs --broker-defaults`,
+  `conf/server.properties`.
+"""
+_DIRECTIONS: dict[Direction, str] = {"read": "batch read", "stream": "streaming read", "write": "write"}
+
+
+def reference() -> str:
+    """The text of the file."""
+    return "\n".join([_HEAD, *_source_options(), "", *_ignored(), "", *_topic_configs(), "", *_broker_configs(), ""])
+
+
+def _source_options() -> list[str]:
+    rows = [(f"`{each.name}`", _where(each.applies_to), _text(each.default), _text(each.doc)) for each in OPTIONS]
+    return ["## Options of the data source", "", *_table(("option", "for", "default", "meaning"), rows)]
+
+
+def _ignored() -> list[str]:
+    rows = [(f"`{each.name}`", _where(each.applies_to), _text(each.doc)) for each in IGNORED_OPTIONS]
+    return ["## Accepted without effect", "", *_table(("option", "for", "why"), rows)]
+
+
+def _topic_configs() -> list[str]:
+    rows = [
+        (
+            f"`{name}`",
+            _default(config.definition),
+            _text(config.definition.allowed_text),
+            ", ".join(f"`{synonym.definition.name}`" for synonym in config.synonyms),
+            _text(config.definition.doc),
+        )
+        for name, config in sorted(TOPIC_CONFIGS.items())
+    ]
+    return [
+        "## Topic configurations",
+        "",
+        "A topic's own value counts first, then the first of the broker-level names that is set, then the default.",
+        "",
+        *_table(("configuration", "default", "values", "broker-level names", "meaning"), rows),
+    ]
+
+
+def _broker_configs() -> list[str]:
+    of_topics = {synonym.definition.name for config in TOPIC_CONFIGS.values() for synonym in config.synonyms}
+    rows = [
+        (f"`{name}`", _default(definition), _text(definition.allowed_text), _text(definition.doc))
+        for name, definition in sorted(BROKER_CONFIGS.items())
+        if name not in of_topics
+    ]
+    return [
+        "## Broker-level configurations",
+        "",
+        "For a log directory as a whole, besides the broker-level names in the table above.",
+        "",
+        *_table(("configuration", "default", "values", "meaning"), rows),
+    ]
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [_row(header), _row(["---"] * len(header)), *map(_row, rows)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _text(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _default(definition: ConfigDefinition) -> str:
+    return f"`{definition.default_text}`" if definition.default_text else ""
+
+
+def _where(directions: Sequence[Direction]) -> str:
+    return "everything" if len(directions) == len(_DIRECTIONS) else ", ".join(_DIRECTIONS[each] for each in directions)
+
+
+def main(arguments: Sequence[str]) -> int:
+    text = reference()
+    if arguments == ["--check"]:
+        return 0 if OPTIONS_FILE.exists() and OPTIONS_FILE.read_text() == text else 1
+    OPTIONS_FILE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
