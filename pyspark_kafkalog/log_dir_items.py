@@ -1,9 +1,12 @@
-"""What square brackets give of a `LogDir`, and how it shows itself in a notebook; the parts are in `notebook/`.
+"""What a `LogDir` hands out to work with: topics, logs, consumer groups; and how it shows itself in a notebook.
 
-log_dir["orders"]           a topic                 notebook.topic_log.TopicLog
-log_dir["orders", 0]        one partition's log     notebook.partition_log.PartitionLog
-"orders" in log_dir         is there such a topic?
-for name in log_dir         the topics' names
+    log_dir["orders"]           a topic                 notebook.topic_log.TopicLog
+    log_dir["orders", 0]        one partition's log     notebook.partition_log.PartitionLog
+    "orders" in log_dir         is there such a topic?
+    for name in log_dir         the topics' names
+    log_dir.group("g")          a consumer group        groups.group.Group
+
+Their modules load on first use.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast, overload
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.groups.group import Group
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.notebook.partition_log import PartitionLog
     from pyspark_kafkalog.notebook.topic_log import TopicLog
 
 
 class LogDirItems(ABC):
-    """The part of `LogDir` that notebooks use."""
+    """The part of `LogDir` whose work is done elsewhere."""
 
     @abstractmethod
     def topics(self) -> tuple[str, ...]: ...
@@ -45,6 +49,18 @@ class LogDirItems(ABC):
 
     def __contains__(self, topic: object) -> bool:
         return topic in self.topics()
+
+    def group(self, group_id: str) -> Group:
+        """The consumer group of that name, which may have committed nothing yet. Raises InvalidGroupError."""
+        from pyspark_kafkalog.groups.group import Group
+
+        return Group(cast("LogDir", self), group_id)
+
+    def groups(self) -> tuple[str, ...]:
+        """Names of all groups in `__consumer_offsets`, in order."""
+        from pyspark_kafkalog.groups.group_log import group_names
+
+        return group_names(cast("LogDir", self))
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self.topics())

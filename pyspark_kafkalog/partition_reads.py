@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
@@ -19,6 +19,28 @@ def readable_end(log_dir: LogDir, found: PartitionDescription, isolation: Isolat
     if isolation == "read_committed":
         return log_dir.last_stable_offset(found.topic, found.partition)
     return found.high_watermark
+
+
+def read_table(
+    log_dir: LogDir,
+    partitions: Iterable[PartitionDescription],
+    start_offset: int | None,
+    end_offset: int | None,
+    isolation: IsolationLevel,
+    columns: Sequence[str] | None,
+) -> pa.Table:
+    """Records of all the partitions in one table, with all columns or those named."""
+    import pyarrow as pa
+
+    from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+
+    schema = KAFKA_SCHEMA if columns is None else pa.schema([KAFKA_SCHEMA.field(name) for name in columns])
+    batches = [
+        batch
+        for each in partitions
+        for batch in read_partition(log_dir, each, start_offset, end_offset, isolation, schema)
+    ]
+    return pa.Table.from_batches(batches, schema)
 
 
 def read_partition(

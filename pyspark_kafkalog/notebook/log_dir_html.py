@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.notebook.segments import cleaner_checkpoint, list_segments
+from pyspark_kafkalog.notebook.cleaner_marks import CleanerMarks
+from pyspark_kafkalog.notebook.segments import list_segments
 from pyspark_kafkalog.notebook.svg import heading, note, size_text, table, view
 from pyspark_kafkalog.notebook.wording import plural
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.storage.names import TopicPartition
 
 #: Topics that are listed, and partitions that are looked at for their offsets and sizes.
 TOPICS_SHOWN: Final = 40
@@ -30,14 +30,14 @@ def log_dir_html(log_dir: LogDir) -> str:
     whose = "a Kafka broker's log directory, read-only" if log_dir.is_foreign else f"version {log_dir.version}"
     rows: list[list[object]] = []
     left = _PARTITIONS_LOOKED_AT
-    checkpoint = cleaner_checkpoint(log_dir)
+    marks = CleanerMarks(log_dir)
     for name in shown:
         numbers = log_dir.partition_numbers(name)
         left -= len(numbers)
         details: list[object] = [_NOT_LOOKED_AT] * 3
         if left >= 0:
             try:
-                details = _details(log_dir, name, numbers, checkpoint)
+                details = _details(log_dir, name, numbers, marks)
             except (KafkalogError, OSError):  # one topic's trouble is not the others'
                 details = ["cannot be read", "", ""]
         rows.append([name, f"{len(numbers):,}", *details])
@@ -51,14 +51,12 @@ def log_dir_html(log_dir: LogDir) -> str:
     return view(*parts)
 
 
-def _details(
-    log_dir: LogDir, name: str, numbers: tuple[int, ...], checkpoint: dict[TopicPartition, int]
-) -> list[object]:
+def _details(log_dir: LogDir, name: str, numbers: tuple[int, ...], marks: CleanerMarks) -> list[object]:
     offsets = segments = size_bytes = 0
     for number in numbers:
         found = log_dir.partition(name, number)
         offsets += found.high_watermark - found.log_start_offset
-        listed = list_segments(log_dir, found, checkpoint=checkpoint)
+        listed = list_segments(log_dir, found, marks=marks)
         segments += len(listed)
         size_bytes += sum(each.size_bytes for each in listed)
     return [f"{offsets:,}", f"{segments:,}", size_text(size_bytes)]

@@ -13,9 +13,10 @@ from itertools import groupby
 from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.notebook.cleaner_marks import CleanerMarks
 from pyspark_kafkalog.notebook.partition_log import PartitionLog
 from pyspark_kafkalog.notebook.points_in_time import iso_text
-from pyspark_kafkalog.notebook.segments import SegmentInfo, cleaner_checkpoint, list_segments, with_times
+from pyspark_kafkalog.notebook.segments import SegmentInfo, list_segments, with_times
 from pyspark_kafkalog.notebook.svg import (
     WIDTH,
     drawing,
@@ -72,8 +73,8 @@ def partition_log_html(log: PartitionLog) -> str:
 def topic_log_html(topic: TopicLog) -> str:
     """The topic with a bar for each of its first partitions, all to one scale."""
     shown = topic.logs[:PARTITIONS_SHOWN]
-    checkpoint = cleaner_checkpoint(topic.log_dir)
-    rows = [(log, list_segments(topic.log_dir, log.describe(), checkpoint=checkpoint)) for log in shown]
+    marks = CleanerMarks(topic.log_dir)
+    rows = [(log, list_segments(topic.log_dir, log.describe(), marks=marks)) for log in shown]
     records = sum(log.end_offset - log.start_offset for log in shown)
     size = size_text(sum(each.size_bytes for _, segments in rows for each in segments))
     of = f" in the first {len(shown)}" if len(shown) < len(topic.logs) else ""

@@ -197,6 +197,7 @@ class PartitionLog(Records):
         from pyspark_kafkalog.notebook.offset_seek import explain_offset
         from pyspark_kafkalog.notebook.segments import list_segments
 
+        self.log_dir.check_read([self.topic])
         low, high = self.start_offset, self.end_offset
         found = self._offset_of(offset, low, high)
         if not low <= found < high:
@@ -208,6 +209,7 @@ class PartitionLog(Records):
         from pyspark_kafkalog.notebook.segments import list_segments
         from pyspark_kafkalog.notebook.time_seek import explain_timestamp
 
+        self.log_dir.check_read([self.topic])
         segments = list_segments(self.log_dir, self.describe())
         start, end = self.start_offset, self.end_offset
         return explain_timestamp(self.describe(), segments, point_in_time_ms(point), start, end)

@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.maintenance.retention_plan import StoredSegment
 from pyspark_kafkalog.maintenance.stored_segments import closed_largest_timestamp_ms
+from pyspark_kafkalog.notebook.cleaner_marks import CleanerMarks
 from pyspark_kafkalog.record.header import DELETE_HORIZON_MASK, NO_TIMESTAMP
 from pyspark_kafkalog.storage.descriptions import PartitionDescription
 from pyspark_kafkalog.storage.mapped_index import MAX_INDEX_BYTES
@@ -32,12 +33,10 @@ from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    TopicPartition,
     offset_file_name,
     parse_segment_file,
     segment_file,
 )
-from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.segment_reader import SegmentReader
 from pyspark_kafkalog.storage.time_index import TimeIndex
 
@@ -88,11 +87,11 @@ def list_segments(
     found: PartitionDescription,
     *,
     times: bool = False,
-    checkpoint: dict[TopicPartition, int] | None = None,
+    marks: CleanerMarks | None = None,
 ) -> list[SegmentInfo]:
     """The partition's segments in order, the active one last. Sizes of a root of ours are those of its last commit.
 
-    `checkpoint` is the cleaner's, where the caller has read it already. Of a partition that has no directory yet there
+    `marks` are the directory's, where the caller has them already. Of a partition that has no directory yet there
     are none.
     """
     try:
@@ -102,11 +101,7 @@ def list_segments(
     bases = sorted(base for base, files in sizes.items() if LOG_SUFFIX in files)
     if found.active_base_offset >= 0:  # what lies above it a crashed writer has left
         bases = [base for base in bases if base <= found.active_base_offset]
-    if checkpoint is None:
-        checkpoint = cleaner_checkpoint(log_dir)
-    clean_until = checkpoint.get(TopicPartition(found.topic, found.partition))
-    if clean_until is None and bases[1:] and is_compacted(log_dir, found.topic):
-        clean_until = found.log_start_offset
+    clean_until = (marks or CleanerMarks(log_dir)).first_dirty_offset(found) if bases[1:] else None
     ends = [*bases[1:], max(found.high_watermark, bases[-1])] if bases else []
     segments = []
     for base, end in zip(bases, ends, strict=True):
@@ -145,25 +140,6 @@ def segments_table(segments: Sequence[SegmentInfo]) -> pa.Table:
         },
         schema=SEGMENTS_SCHEMA,
     )
-
-
-def cleaner_checkpoint(log_dir: LogDir) -> dict[TopicPartition, int]:
-    """The first offset that the cleaner has not cleaned, by partition; nothing where the file cannot be read."""
-    try:
-        return read_offset_checkpoint(log_dir.path / CLEANER_OFFSET_CHECKPOINT)
-    except (DiskFormatError, OSError):
-        return {}
-
-
-def is_compacted(log_dir: LogDir, topic: str) -> bool:
-    """Whether the topic's cleanup.policy has compact; False where a broker's directory does not tell."""
-    if not log_dir.is_foreign:
-        return log_dir.log_config(topic).compact
-    try:
-        policy = log_dir.topic(topic).configs.get("cleanup.policy", "")
-    except (DiskFormatError, OSError):
-        return False
-    return "compact" in policy
 
 
 def max_timestamp_ms(directory: Path, segment: SegmentInfo) -> int:

@@ -76,7 +76,7 @@ def _follow(
 
 def _check_not_gone(log: PartitionLog, position: int) -> None:
     found = log.describe()
-    if not found.log_start_offset <= position <= max(found.high_watermark, position if log.fixed_end_offset else 0):
+    if not found.log_start_offset <= position <= found.high_watermark:
         raise OffsetOutOfRangeError(
             f"offset {position} of {log.name}, which is next, is not in [{found.log_start_offset}, "
             f"{found.high_watermark}] any more: retention was faster, or the topic was made anew"

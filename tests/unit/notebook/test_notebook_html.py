@@ -17,6 +17,7 @@ from pyspark_kafkalog.metadata import own_root
 from pyspark_kafkalog.notebook.log_html import merged
 from pyspark_kafkalog.notebook.segments import SegmentInfo
 from pyspark_kafkalog.notebook.svg import escaped, heading, label, rect, size_text, table, view
+from pyspark_kafkalog.storage.foreign_root import ForeignRoot
 
 HOSTILE = "<script>alert('x')</script>\"&\x00\x1b[31m\u202e"
 VIEW_BYTES_MAX = 60_000
@@ -132,3 +133,19 @@ def test_view_lacks_its_dark_style() -> None:
     html = view("")
     assert "prefers-color-scheme:dark" in html
     assert "data-jp-theme-light=false" in html
+
+
+def test_wide_broker_topic_is_looked_at_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "broker"
+    for number in range(1000):
+        directory = root / f"wide-{number}"
+        directory.mkdir(parents=True)
+        for base in (0, 10):
+            (directory / f"{base:020d}.log").touch()
+    looked_at = []
+    look = ForeignRoot._look
+    monkeypatch.setattr(ForeignRoot, "_look", lambda self, where: looked_at.append(where) or look(self, where))
+    log_dir = LogDir.open(root)
+    assert "not looked at" in log_dir._repr_html_()
+    _parsed(log_dir["wide"]._repr_html_())
+    assert len(looked_at) <= 24
