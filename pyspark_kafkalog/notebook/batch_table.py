@@ -1,13 +1,15 @@
 """The headers of a log's record batches as an Arrow table, one batch a row, without their records.
 
-base_offset, last_offset    of the batch, as it was written; records_count may be less after compaction
-file, position, size_bytes  where it lies
-codec                       none, gzip, snappy, lz4, zstd
-max_timestamp               the largest of its records; timestamp_type: create or append
-base_timestamp              of its first record; null where a delete horizon has its place, see delete_horizon
-kind                        data, or what a control batch says: commit, abort, leader_change, …
-is_transactional, producer_id, producer_epoch, base_sequence      -1 without a producer
-leader_epoch, crc
+    base_offset, last_offset    of the batch, as it was written; records_count may be less after compaction
+    file, position, size_bytes  where it lies
+    codec                       none, gzip, snappy, lz4, zstd
+    max_timestamp               the largest of its records; timestamp_type: create or append
+    base_timestamp              of its first record; null where a delete horizon has its place, see delete_horizon
+    kind                        data, or what a control batch says: commit, abort, leader_change, …
+    is_transactional, producer_id, producer_epoch, base_sequence      -1 without a producer
+    leader_epoch, crc
+
+CRCs are checked on the way, so a table is also proof that its batches are whole.
 """
 
 from __future__ import annotations

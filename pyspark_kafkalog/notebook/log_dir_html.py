@@ -1,7 +1,6 @@
 """A log directory as it shows itself in a notebook: a table of its topics, bounded whatever there is.
 
-Offsets are looked up for topics of a root of ours, where they cost nothing, and sizes for the first partitions only: a
-broker's directory has to be asked partition by partition.
+Offsets, segments and sizes are those of the first partitions only: each costs a look at its directory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """How a reader finds the record at an offset, step by step, as `LogReader` and Kafka's brokers do it.
 
-segment   the last one that begins at or below the offset: its name says where it begins
-index     the last entry of its offset index at or below the offset: a byte of the .log file
-scan      batch headers from there on, up to the batch whose last offset is at or above the offset
-record    that batch, decompressed and decoded
+    segment   the last one that begins at or below the offset: its name says where it begins
+    index     the last entry of its offset index at or below the offset: a byte of the .log file
+    scan      batch headers from there on, up to the batch whose last offset is at or above the offset
+    record    that batch, decompressed and decoded
+
+An entry counts only when the batch that it points at confirms it.
 """
 
 from __future__ import annotations

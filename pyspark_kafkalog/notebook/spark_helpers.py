@@ -1,8 +1,10 @@
 """Small things that every notebook with Spark does.
 
-kafkalog.register(spark)                            where Spark does not find the data source by itself
-kafkalog.parse_json(df, "id LONG, amount DOUBLE").select("key", "value.*")
-kafkalog.latest_by_key(df)                          what a finished compaction would leave
+    register(spark)                                     where Spark does not find the data source by itself
+    parse_json(df, "id LONG, amount DOUBLE").select("key", "value.*")
+    latest_by_key(df)                                   what a finished compaction would leave
+
+They are exported by `pyspark_kafkalog`.
 """
 
 from __future__ import annotations

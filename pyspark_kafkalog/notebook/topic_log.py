@@ -1,9 +1,11 @@
 """A topic to look at from Python: its partitions' logs, and all of their records.
 
-topic = log_dir["orders"]
-topic[0]                                        a partition's log
-topic["2024-01-15T10:00":]                      all partitions from then on
-topic.to_pandas(text=True)                      all records
+    topic = log_dir["orders"]
+    topic[0]                                        a partition's log
+    topic["2024-01-15T10:00":]                      all partitions from then on
+    topic.to_pandas(text=True)                      all records
+
+Partitions that are added later are those of a `log_dir["orders"]` that is asked for then.
 """
 
 from __future__ import annotations
