@@ -44,10 +44,8 @@ class Authorizer:
     super_users: frozenset[str] = field(default=frozenset())
     allows_without_acl: bool = False
 
-    def allows(
-        self, principal: str, operation: AclOperation, resource_type: ResourceType, name: str, *, host: str = "local"
-    ) -> bool:
-        """Whether `principal` on `host` may do `operation` to the resource. An entry for one host names it exactly."""
+    def allows(self, principal: str, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        """Whether `principal` may do `operation` to the resource. Entries for one host are about nobody: none connects."""
         if principal in self.super_users:
             return True
         is_covered, is_allowed = False, False
@@ -55,7 +53,7 @@ class Authorizer:
             if not acl.covers(resource_type, name):
                 continue
             is_covered = True
-            if acl.principal not in (principal, WILDCARD_PRINCIPAL) or acl.host not in (host, WILDCARD):
+            if acl.principal not in (principal, WILDCARD_PRINCIPAL) or acl.host != WILDCARD:
                 continue
             if acl.permission == PermissionType.DENY:
                 if acl.operation in (operation, AclOperation.ALL):
