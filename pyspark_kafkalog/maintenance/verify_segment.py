@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.maintenance.verify_batches import BatchWalk
-from pyspark_kafkalog.maintenance.verify_findings import REINDEX, REPAIR, Finding, FindingSink, Severity
+from pyspark_kafkalog.maintenance.verify_epochs import EpochCheck
+from pyspark_kafkalog.maintenance.verify_findings import REINDEX, Finding, FindingSink, Severity
 from pyspark_kafkalog.maintenance.verify_indexes import (
     OffsetIndexCheck,
     TimeIndexCheck,
@@ -33,13 +34,10 @@ from pyspark_kafkalog.maintenance.verify_producers import (
     read_producers,
 )
 from pyspark_kafkalog.maintenance.verify_scope import NO_END, PartitionScope
-from pyspark_kafkalog.record.header import LEADER_EPOCH_AT
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS
-from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
-    LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
@@ -160,7 +158,8 @@ class _Look:
             offsets, times = self._open_indexes(closing)
             start, is_known = self._producers_at_start(producers)
             checks = self._open_producers(closing, start)
-            epochs = _EpochCheck.open(self)
+            is_ours = self.scope.state is not None
+            epochs = EpochCheck.open(self.scope.directory, self.path(LOG_SUFFIX), self.sink, is_ours=is_ours)
             walk = BatchWalk(
                 fd,
                 str(self.path(LOG_SUFFIX)),
@@ -358,72 +357,6 @@ class _Extremes:
             self.first_ms = int(batches["max_timestamp_ms"][0])
             self._is_begun = True
         self.largest_ms = max(self.largest_ms, int(batches["max_timestamp_ms"].max()))
-
-
-@dataclass(slots=True)
-class _EpochCheck:
-    """Batches' leader epochs against leader-epoch-checkpoint, which may know more epochs than have batches."""
-
-    look: _Look
-    path: Path
-    epochs: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    latest: int = -1
-
-    @classmethod
-    def open(cls, look: _Look) -> _EpochCheck:
-        path = look.scope.directory / LEADER_EPOCH_CHECKPOINT
-        with contextlib.suppress(ValueError):  # told of where the partition is looked at
-            entries = LeaderEpochCheckpoint.open(path).entries
-            return cls(
-                look,
-                path,
-                np.array([each.epoch for each in entries], dtype=np.int64),
-                np.array([each.start_offset for each in entries], dtype=np.int64),
-            )
-        return cls(look, path, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-
-    def add(self, batches: NDArray[np.void]) -> None:
-        """Tell of the first batch of a run that another epoch than its own is written down for, or that falls."""
-        if not len(batches):
-            return
-        self._check_rises(batches)
-        if not len(self.epochs):
-            return
-        at = np.searchsorted(self.starts, batches["base_offset"], side="right") - 1
-        is_wrong = (at >= 0) & (self.epochs[np.maximum(at, 0)] != batches["leader_epoch"])
-        is_wrong &= batches["leader_epoch"] >= 0
-        if is_wrong.any():
-            row = int(is_wrong.argmax())
-            batch = batches[row]
-            self.look.sink.add(
-                Severity.ERROR if self.look.scope.state is not None else Severity.WARNING,
-                "leader-epoch",
-                self.path,
-                offset=int(batch["base_offset"]),
-                expected=f"epoch {int(batch['leader_epoch'])} at offset {int(batch['base_offset'])}, as its batch says "
-                f"at byte {int(batch['position'])} of {self.look.path(LOG_SUFFIX)}",
-                found=f"epoch {int(self.epochs[at[row]])}",
-                advice=REPAIR,
-            )
-
-    def _check_rises(self, batches: NDArray[np.void]) -> None:
-        epochs = batches["leader_epoch"]
-        before = np.concatenate([[self.latest], epochs[:-1]])
-        falls = epochs < before
-        self.latest = int(epochs[-1])
-        if falls.any():
-            row = int(falls.argmax())
-            self.look.sink.add(
-                Severity.WARNING,
-                "leader-epoch-falls",
-                self.look.path(LOG_SUFFIX),
-                position=int(batches["position"][row]) + LEADER_EPOCH_AT,
-                offset=int(batches["base_offset"][row]),
-                expected=f"a leader epoch of {int(before[row])} or above, as in the batch before",
-                found=int(epochs[row]),
-                advice="restore the file from a copy: no CRC covers the epochs, records are not touched",
-            )
 
 
 def check_unit(scope: PartitionScope, bases: tuple[int, ...], next_base: int | None) -> Iterator[SegmentOutcome]:
