@@ -45,7 +45,7 @@ class Authorizer:
     allows_without_acl: bool = False
 
     def allows(self, principal: str, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        """Whether `principal` may do `operation` to the resource. Entries for one host are about nobody: none connects."""
+        """Whether `principal` may do `operation` to the resource. Entries for one host count for nobody."""
         if principal in self.super_users:
             return True
         is_covered, is_allowed = False, False
