@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 
 import pyarrow as pa
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.notebook.time_seek import TimeSeek
 
 #: Where a slice begins or ends: an offset, negative from the end, or a point in time.
-Bound: TypeAlias = "int | PointInTime | None"
+Bound: TypeAlias = "SupportsIndex | PointInTime | None"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -87,9 +87,9 @@ class PartitionLog(Records):
     def __getitem__(self, item: slice) -> PartitionLog: ...
 
     @overload
-    def __getitem__(self, item: int) -> dict[str, Any]: ...
+    def __getitem__(self, item: SupportsIndex) -> dict[str, Any]: ...
 
-    def __getitem__(self, item: slice | int) -> PartitionLog | dict[str, Any]:
+    def __getitem__(self, item: slice | SupportsIndex) -> PartitionLog | dict[str, Any]:
         """A slice by offsets or points in time, or the one record at an offset.
 
         Raises InvalidOptionError for a bound that is neither, OffsetOutOfRangeError where there is no record.
@@ -110,11 +110,12 @@ class PartitionLog(Records):
                 point_in_time_ms(bound), low, high
             )
             return high if found is None else found.offset
-        if isinstance(bound, int) and not isinstance(bound, bool):
-            return bound if bound >= 0 else high + bound
+        if isinstance(bound, SupportsIndex) and not isinstance(bound, bool):  # numpy's integers too
+            offset = bound.__index__()
+            return offset if offset >= 0 else high + offset
         raise InvalidOptionError(f"{bound!r} is neither an offset nor a point in time (ISO text or datetime)")
 
-    def _record(self, item: int) -> dict[str, Any]:
+    def _record(self, item: SupportsIndex) -> dict[str, Any]:
         low, high = self.start_offset, self.end_offset
         offset = self._offset_of(item, low, high)
         if not low <= offset < high:
@@ -192,7 +193,7 @@ class PartitionLog(Records):
 
         return batch_table(self.log_dir.reader(self.topic, self.partition), self.start_offset, self.end_offset)
 
-    def at(self, offset: int) -> OffsetSeek:
+    def at(self, offset: SupportsIndex) -> OffsetSeek:
         """How a reader finds the record at `offset`, step by step: segment, index, scan."""
         from pyspark_kafkalog.notebook.offset_seek import explain_offset
         from pyspark_kafkalog.notebook.segments import list_segments

@@ -6,6 +6,7 @@ import datetime
 import random
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from engine_fixtures import FixturePartition, partitions
@@ -102,6 +103,15 @@ def test_negative_offsets_count_from_elsewhere(own: LogDir) -> None:
     assert log[10:20][-3:].to_arrow()["offset"].to_pylist() == [17, 18, 19]
     assert log[-1]["value"] == b"v39"
     assert log[10:20][-1]["offset"] == 19
+
+
+def test_numpy_offsets_are_refused(own: LogDir) -> None:
+    log, offset = own["t", np.int64(0)], np.int64(7)  # type: ignore[index]
+    assert log[offset]["offset"] == 7
+    assert log[offset : np.int32(9)].to_arrow()["offset"].to_pylist() == [7, 8]
+    assert log.at(offset).offset == 7
+    with pytest.raises(InvalidOptionError):
+        log[True:]
 
 
 def test_slice_outside_is_not_cut(own: LogDir) -> None:
