@@ -49,6 +49,9 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="with --loop: the pause between rounds (default: see above)",
     )
+    parser.add_argument(
+        "--history", metavar="TABLE", help="append a row for each partition to this Delta table, a path or a name"
+    )
 
 
 def run_job(
@@ -65,6 +68,7 @@ def run_job(
     rounds of a loop where the options do not give it, `slots` the tasks at once, given the session's cores.
     """
     _check(options)
+    from pyspark_kafkalog.maintenance.history_table import HistoryTable
     from pyspark_kafkalog.maintenance.job_runner import SOME_FAILED, Round, run_loop, run_round
     from pyspark_kafkalog.maintenance.report_sinks import JsonLines, ProgressBar
     from pyspark_kafkalog.maintenance.tasks import SparkTasks, StoppedError
@@ -77,12 +81,13 @@ def run_job(
     if pause_s is None and not log_dir.is_foreign:
         pause_s = interval_s(log_dir.own_root().broker_config())
     job.choose(this_round)  # mistakes in options are told before a session is started
-    with stop_signal() as stop, job_session(f"kafkalog {job.action}") as spark:
+    with stop_signal() as stop, job_session(f"kafkalog {job.action}", delta=options.history is not None) as spark:
         at_once = options.tasks
         if at_once is None and slots is not None:
             at_once = slots(log_dir.own_root().broker_config(), spark.sparkContext.defaultParallelism)
         tasks = SparkTasks(spark, slots=at_once, stop=stop)
-        all_sinks: tuple[ReportSink, ...] = (JsonLines(), ProgressBar(), *sinks)
+        history = () if options.history is None else (HistoryTable(options.history),)
+        all_sinks: tuple[ReportSink, ...] = (*history, JsonLines(), ProgressBar(), *sinks)
         try:
             if not options.loop:
                 return run_round(job, tasks, this_round, all_sinks)
@@ -107,8 +112,8 @@ def _check(options: argparse.Namespace) -> None:
 
 
 @contextmanager
-def job_session(name: str) -> Iterator[SparkSession]:
-    """The session that there is, spark-submit's, or one on all cores of this machine.
+def job_session(name: str, *, delta: bool = False) -> Iterator[SparkSession]:
+    """The session that there is, spark-submit's, or one on all cores of this machine; with Delta if it is made here.
 
     One that was made for this block ends with it.
     """
@@ -122,6 +127,10 @@ def job_session(name: str) -> Iterator[SparkSession]:
         yield there
         return
     builder = SparkSession.builder.appName(name)
+    if delta:
+        from pyspark_kafkalog.delta.job import with_delta
+
+        builder = with_delta(builder)
     if _SPARK_SUBMIT not in os.environ:
         builder = (
             builder.master("local[*]")
