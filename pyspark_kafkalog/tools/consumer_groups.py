@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _ACTIONS: Final = ("list", "describe", "delete", "reset_offsets", "delete_offsets")
 _NO_FILTER: Final = ""
 _TYPES: Final = ("Classic", "Consumer")
+_PARTITION_DIGITS_MAX: Final = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -292,6 +293,6 @@ def topic_partitions(log_dir: LogDir, topics: Sequence[str]) -> tuple[list[Topic
 
 
 def _partition_number(text: str, argument: str) -> int:
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdigit() or len(text) > _PARTITION_DIGITS_MAX:
         raise UsageError(f"Invalid partition '{text}' specified in topic arg '{argument}'")
     return int(text)

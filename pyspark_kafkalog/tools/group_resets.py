@@ -44,6 +44,7 @@ _DURATION = re.compile(
     r"([+-]?)P(?:([+-]?\d+)D)?(?:T(?=[+-]?\d|[+-]?\.\d)(?:([+-]?\d+)H)?(?:([+-]?\d+)M)?(?:([+-]?\d*\.?\d*)S)?)?",
     re.IGNORECASE,
 )
+_NUMBER = re.compile(r"[0-9]{1,19}")
 _MAX_FILE_BYTES: Final = 64 << 20
 _INT64_MAX: Final = 2**63 - 1
 #: The CSV writer of Kafka's tool quotes texts that are longer than this, or have a character below this one.
@@ -167,18 +168,22 @@ def _read_plans(path: Path, names: Sequence[str]) -> dict[str, dict[TopicPartiti
         raise UsageError(f"{path} has more than {_MAX_FILE_BYTES} bytes: it is no file of offsets")
     plans: dict[str, dict[TopicPartition, int]] = {}
     with path.open(encoding="utf-8", newline="") as file:
-        for number, row in enumerate(csv.reader(file), 1):
-            if not row:
-                continue
-            if len(row) == 3 and len(names) == 1:
-                row = [names[0], *row]
-            if len(row) != 4 or not all(cell.strip().isdigit() and cell.isascii() for cell in row[2:]):
-                raise UsageError(
-                    f"{path}, line {number}: expected {'' if len(names) == 1 else 'group,'}topic,partition,offset"
-                )
-            group, topic, partition, offset = row
-            plans.setdefault(group, {})[TopicPartition(topic, int(partition))] = min(int(offset), _INT64_MAX)
+        reader = csv.reader(file)
+        try:
+            for row in filter(None, reader):
+                in_group = [names[0], *row] if len(row) == 3 and len(names) == 1 else row
+                group, topic, partition, offset = in_group
+                plans.setdefault(group, {})[TopicPartition(topic, _number(partition))] = _number(offset)
+        except (ValueError, csv.Error):  # too many or too few cells, no numbers, no text
+            expected = "topic,partition,offset" if len(names) == 1 else "group,topic,partition,offset"
+            raise UsageError(f"{path}, line {max(reader.line_num, 1)}: expected {expected}") from None
     return plans
+
+
+def _number(text: str) -> int:
+    if not _NUMBER.fullmatch(text.strip()):
+        raise ValueError(text)
+    return min(int(text), _INT64_MAX)
 
 
 def _plan_of(plans: Mapping[str, Mapping[TopicPartition, int]], name: str) -> ToOffsets | None:

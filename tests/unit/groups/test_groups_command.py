@@ -129,8 +129,17 @@ def test_what_was_exported_cannot_be_read_back(command: Command, log_dir: LogDir
     assert (offsets(log_dir, "g")["orders-0"], offsets(log_dir, "h")["orders-0"]) == (3, 4)
     code, out, _ = command.try_to("--reset-offsets", "--group", "i", "--from-file", str(file), "--execute")
     assert (code, "No reset plan for group i found" in out) == (1, True)
-    for bad in ("orders,0\n", "orders,0,x\n", "orders,-1,3\n", "orders,,\n", "a,b,c,d,e\n"):
-        file.write_text(bad)
+    for bad in (
+        "orders,0\n",
+        "orders,0,x\n",
+        "orders,-1,3\n",
+        "orders,,\n",
+        "a,b,c,d,e\n",
+        f"orders,0,{'9' * 5000}\n",
+        "\0\n",
+        "\udcff\n",
+    ):
+        file.write_text(bad, errors="surrogateescape")
         assert "line 1" in command.fails("--reset-offsets", "--group", "g", "--from-file", str(file), "--execute")
 
 
@@ -177,6 +186,7 @@ def test_deleting(command: Command, log_dir: LogDir) -> None:
         (("--reset-offsets", "--group", "g", "--all-topics", "--to-latest", "--to-earliest"), "not allowed with"),
         (("--reset-offsets", "--group", "g", "--all-topics", "--to-latest", "--dry-run", "--execute"), "only accepts"),
         (("--reset-offsets", "--group", "g", "--topic", "orders:x", "--to-latest", "--dry-run"), "Invalid partition"),
+        (("--reset-offsets", "--group", "g", "--topic", "orders:" + "9" * 5000, "--to-latest", "--dry-run"), "Invalid"),
         (("--reset-offsets", "--group", "g", "--topic", "orders:2", "--to-latest", "--dry-run"), "orders"),
         (("--reset-offsets", "--group", "g", "--topic", "clicks", "--to-latest", "--dry-run"), "no topic 'clicks'"),
         (("--reset-offsets", "--group", "g", "--from-file", "/nowhere/x.csv", "--dry-run"), "/nowhere/x.csv"),
