@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner import clean_partition
 from pyspark_kafkalog.maintenance.cleaner_record import CleanerRecord
 from pyspark_kafkalog.maintenance.cleaning import ACTION, Cleaning, judge, look_at
@@ -160,7 +161,7 @@ def _look(
         elif this_round.dry_run:
             results.append(report)
         else:
-            results.append(_clean_whole(this_round, where, limits))  # it has nothing to do but to tidy up
+            results.append(_clean(log_dir, this_round, where, limits))  # there is nothing to do but to tidy up
     return results
 
 
@@ -200,8 +201,12 @@ def _clean_spread(tasks: Tasks, this_round: Round, where: TopicPartition, limits
 
 def _clean_whole(this_round: Round, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
     """Runs in a task."""
+    return _clean(this_round.open(), this_round, where, limits)
+
+
+def _clean(log_dir: LogDir, this_round: Round, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
     return clean_partition(
-        this_round.open(),
+        log_dir,
         where.topic,
         where.partition,
         now_ms=this_round.now_ms,

@@ -111,7 +111,10 @@ def run_loop(
         began = time.monotonic()
         try:
             run_round(job, tasks, this_round, sinks)
-        except StoppedError:
+        except StoppedError as error:
+            if not stop.is_set():
+                _LOG.error("%s", error)
+                return SOME_FAILED
             break
         except BrokenPipeError:
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -40,11 +41,22 @@ class JsonLines:
 
     def take(self, report: PartitionReport) -> None:
         stream = self._stream or sys.stdout
-        stream.write(json.dumps({**report_tree(report), **self._extra}, ensure_ascii=False) + "\n")
-        stream.flush()
+        with _beside_progress_bar(stream):
+            stream.write(json.dumps({**report_tree(report), **self._extra}, ensure_ascii=False) + "\n")
+            stream.flush()
 
     def end(self) -> None:
         """Every line is out already."""
+
+
+def _beside_progress_bar(stream: TextIO) -> AbstractContextManager[None]:
+    """Where lines and a bar go to the same terminal, the bar makes room for the line."""
+    if not stream.isatty():
+        return nullcontext()
+    from tqdm import tqdm
+
+    context: AbstractContextManager[None] = tqdm.external_write_mode(file=stream)
+    return context
 
 
 class ProgressBar:

@@ -36,7 +36,7 @@ class TaskFailedError(KafkalogError, RuntimeError):
 
 
 class StoppedError(KafkalogError, RuntimeError):
-    """The run was told to end."""
+    """The run was told to end, or there is nowhere to run any more."""
 
 
 class Tasks(Protocol):
@@ -52,7 +52,10 @@ class Tasks(Protocol):
         """
 
     def as_completed(self, futures: Collection[Future[T]]) -> Iterator[Future[T]]:
-        """The futures as they are done. Raises StoppedError, with the rest cancelled, when the run is told to end."""
+        """The futures as they are done.
+
+        Raises StoppedError, with the rest cancelled, when the run is told to end or there is nowhere to run any more.
+        """
 
 
 class SparkTasks:
@@ -94,6 +97,7 @@ class SparkTasks:
             with contextlib.suppress(queue.Empty):
                 future = done.get(timeout=_LOOK_S)
                 left -= 1
+                self._check_failure(future)
                 yield future
             if self._stop.is_set():
                 self._cancel(futures)
@@ -123,6 +127,11 @@ class SparkTasks:
                 return
             call()
 
+    def _check_failure(self, future: Future[T]) -> None:
+        """What fails because of the end of all is no failure of its own: whose partition it was is not to blame."""
+        if not future.cancelled() and isinstance(future.exception(), TaskFailedError) and not self.is_alive:
+            raise StoppedError("the Spark session is gone")
+
     def _cancel(self, futures: Collection[Future[T]]) -> None:
         """Let none of these begin, and end all that is running."""
         for future in futures:
@@ -137,6 +146,8 @@ class SparkTasks:
         try:
             outcome = self._context.parallelize([0], 1).map(lambda _: _attempt(work)).collect()[0]
         except Exception as error:
+            if self._stop.is_set():
+                raise StoppedError("told to end") from error
             raise TaskFailedError(_lost(error)) from error
         if isinstance(outcome, _Failure):
             raise TaskFailedError(outcome.text)

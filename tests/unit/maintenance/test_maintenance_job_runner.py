@@ -152,9 +152,18 @@ def test_a_loop_goes_on_without_a_session_or_fails_when_told_to_end(tmp_path: Pa
     arguments = (ThreadTasks(), Round(path=tmp_path), [])
     assert run_loop(job, *arguments, interval_s=1, stop=clock, is_alive=lambda: False) == SOME_FAILED
     assert job.rounds == 1
-    job = CountingJob({2: StoppedError("told to end")})
-    assert run_loop(job, *arguments, interval_s=1, stop=clock, is_alive=lambda: True) == ALL_FINE
+    job = CountingJob({2: StoppedError("the session is gone")})
+    assert run_loop(job, *arguments, interval_s=1, stop=clock, is_alive=lambda: True) == SOME_FAILED
     assert job.rounds == 2
+
+    class ToldToEnd(CountingJob):
+        def choose(self, this_round: Round) -> Sequence[TopicPartition]:
+            clock.set()
+            return super().choose(this_round)
+
+    job = ToldToEnd({1: StoppedError("told to end")})
+    assert run_loop(job, *arguments, interval_s=1, stop=clock, is_alive=lambda: False) == ALL_FINE
+    assert job.rounds == 1
 
 
 def test_a_failed_partition_passes_for_success(tmp_path: Path) -> None:
