@@ -1,0 +1,98 @@
+"""Aborting a transaction fails at any call, or the power does: it is left neither open nor aborted, or writes stop."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from crash_faults import CountingFileSystem, FailingFileSystem
+from crash_power import LOSSES, Disk, Loss, PowerCut, PowerFileSystem
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.abort_transaction import abort_transaction
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.names import TopicPartition
+
+FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
+TOPIC = "transactions"
+OPEN_SINCE = 162
+_POINTS = 12
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("abort") / "root"
+    shutil.copytree(FIXTURES / TOPIC, root, ignore=shutil.ignore_patterns("expected"))
+    LogDir.adopt(root)
+    return root
+
+
+def abort(root: Path, fs: FileSystem) -> None:
+    abort_transaction(LogDir.open(root, fs=fs).own_root(), TopicPartition(TOPIC, 0), OPEN_SINCE)
+
+
+def check(root: Path, end: int) -> bool:
+    """Whether it is aborted; then writes go on, and it can be aborted if it was not."""
+    log_dir = LogDir.open(root)
+    stable = log_dir.last_stable_offset(TOPIC, 0)
+    is_aborted = stable == end + 1
+    assert is_aborted or (stable, log_dir.partition(TOPIC, 0).high_watermark) == (OPEN_SINCE, end)
+    log_dir.append(TOPIC, pa.table({"value": ["after"]}), partition=0)
+    if not is_aborted:
+        abort(root, FileSystem())
+    log_dir.refresh()
+    rows = log_dir.read(TOPIC, partition=0, start_offset=OPEN_SINCE, isolation="read_committed")
+    assert rows["value"].to_pylist()[-1] == b"after"
+    assert rows["offset"].to_pylist() == [164, end + 1 if is_aborted else end]
+    aborted = AbortedTransactions.overlapping(root / f"{TOPIC}-0", OPEN_SINCE, end + 2).transactions
+    assert [(each.first_offset, each.last_offset) for each in aborted] == [(OPEN_SINCE, end + (not is_aborted))]
+    return is_aborted
+
+
+def test_an_error_leaves_half_an_abort(root: Path, tmp_path: Path) -> None:
+    end = LogDir.open(root).partition(TOPIC, 0).high_watermark
+    whole = tmp_path / "whole"
+    shutil.copytree(root, whole)
+    counting = CountingFileSystem()
+    abort(whole, counting)
+    assert check(whole, end)
+    came_through = []
+    for number in range(1, counting.calls + 1):
+        tried = tmp_path / str(number)
+        shutil.copytree(root, tried)
+        with contextlib.suppress(KafkalogError, OSError):
+            abort(tried, FailingFileSystem(number, errno.EIO, torn=bool(number % 2)))
+        came_through.append(check(tried, end))
+        shutil.rmtree(tried)
+    assert not came_through[0]
+    assert True in came_through
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_power_failure_leaves_half_an_abort(root: Path, tmp_path: Path, loss: Loss) -> None:
+    end = LogDir.open(root).partition(TOPIC, 0).high_watermark
+    disk = Disk(root)
+    whole = tmp_path / "whole"
+    shutil.copytree(root, whole)
+    fs = PowerFileSystem(disk.moved_to(whole))
+    abort(whole, fs)
+    came_through = []
+    for number in range(_POINTS):
+        at = 1 + number * (fs.calls - 1) // (_POINTS - 1)
+        case = tmp_path / f"{at}"
+        shutil.copytree(root, case)
+        cut = PowerFileSystem(disk.moved_to(case), at)
+        with contextlib.suppress(PowerCut):  # the last call may be one that lets go of a file
+            abort(case, cut)
+        left = tmp_path / f"{at}-left"
+        cut.disk.restore(left, loss, seed=at)
+        came_through.append(check(left, end))
+    assert came_through == sorted(came_through)
+    assert came_through[0] is False
+    assert came_through[-1] is True
