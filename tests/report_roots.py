@@ -158,7 +158,7 @@ def hostile_facts() -> RootFacts:
             maintenance=(commit,),
         ),
         groups=(GroupLag(HOSTILE, where, 1, 0, 5, 4, NOW_MS),),
-        runs=({HOSTILE: HOSTILE, "timestamp": HOSTILE},),
+        runs=({HOSTILE: HOSTILE, "timestamp": HOSTILE, "run_id": HOSTILE, "action": HOSTILE, "bytes_dropped": 1},),
         keys=(
             KeySample(
                 topic=HOSTILE,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -85,7 +85,7 @@ def gather(log_dir: LogDir, options: GatherOptions, *, clock: Callable[[], int] 
         groups=_groups(log_dir, topics, notes),
         last_cleaning=read_last_run(log_dir.path),
         uncleanable=read_uncleanable(log_dir.path),
-        runs=() if options.runs_table is None else read_runs(options.runs_table),
+        runs=() if options.runs_table is None else _runs(options.runs_table, log_dir.path, notes),
         keys=_keys(log_dir, topics, options.sample_bytes, notes),
     )
     return replace(root, findings=find(root), notes=tuple(notes))
@@ -124,6 +124,15 @@ def _properties(root: Path) -> MetaProperties:
         return read_meta_properties(root / META_PROPERTIES)
     except (DiskFormatError, OSError):
         return MetaProperties()  # partition folders copied out of a broker's directory have none
+
+
+def _runs(table: Path, root: Path, notes: list[str]) -> tuple[Mapping[str, object], ...]:
+    """The rows of the table of runs that are about this root; all of them where it does not tell."""
+    rows = read_runs(table)
+    own = tuple(row for row in rows if row.get("root") is None or Path(str(row["root"])).resolve() == root.resolve())
+    if rows and not own:
+        notes.append(f"The runs in {table} are all of other log directories.")
+    return own
 
 
 def _put_aside(root: Path) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import date, datetime, timezone
 from typing import Any, Final
 
+from pyspark_kafkalog.maintenance.history_table import PARTITION_METRICS, ROOT_METRICS
 from pyspark_kafkalog.report.facts import (
     CommitFacts,
     HeavyKey,
@@ -24,6 +25,8 @@ from pyspark_kafkalog.report.facts import (
 _KEY_CHARS_MAX: Final = 96
 _TEXT_CHARS_MAX: Final = 400
 _CONFIGS_MAX: Final = 40
+#: Columns of the table of runs: the root, and its metrics as they were.
+_TOLD_ELSEWHERE: Final = frozenset({"root", *PARTITION_METRICS, *ROOT_METRICS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +245,9 @@ def _groups(root: RootFacts, count: int) -> dict[str, list[Any]]:
 
 
 def _maintenance(runs: Sequence[Mapping[str, object]]) -> dict[str, list[Any]]:
-    """Columns of the table of runs, those that have anything in them."""
-    names = dict.fromkeys(name for row in runs for name, value in row.items() if value is not None)
+    """Columns of the table of runs, those that have anything in them and are not told elsewhere on the page."""
+    found = (name for row in runs for name, value in row.items() if value is not None and value != 0)
+    names = [name for name in dict.fromkeys(found) if name not in _TOLD_ELSEWHERE]
     return {name: [_plain(row.get(name)) for row in runs] for name in names}
 
 

@@ -307,13 +307,32 @@ function maintenanceSection() {
       column("Time", "time", events.time), column("Operation", "text", events.operation), column("Topics", "text", events.topics), column("Commit", "count", events.offset),
     ] }).node);
   }
-  if (Object.keys(data.maintenance).length) parts.push(el("h3", {}, "Runs"), runsTable().node);
+  if (Object.keys(data.maintenance).length) parts.push(el("h3", {}, "Runs of maintenance jobs"), runsChart() || [], runsTable().node);
   section("maintenance", "Cleaner and retention", parts.length ? null : "No topic is compacted, and retention has taken nothing that is on record.", parts);
+}
+
+// What each run took away, the newest runs, oldest first.
+function runsChart() {
+  const list = data.maintenance;
+  if (!list.run_id || !list.bytes_dropped) return null;
+  const runs = new Map();
+  for (const row of rowsOf(list)) {
+    const run = runs.get(list.run_id[row]) || { action: list.action && list.action[row], at: list.timestamp && list.timestamp[row], dropped: 0, partitions: 0, failed: 0 };
+    run.dropped += list.bytes_dropped[row] || 0;
+    run.partitions += 1;
+    run.failed += list.error && list.error[row] !== null ? 1 : 0;
+    runs.set(list.run_id[row], run);
+  }
+  const bars = [...runs.values()].slice(0, 60).reverse().map((run) => ({
+    label: run.at ? run.at.slice(5, 10) : "", value: run.dropped, mark: run.failed > 0,
+    tip: `${run.action || "run"}${run.at ? " at " + run.at : ""}\n${bytes(run.dropped)} dropped in ${counted(run.partitions, "partition")}${run.failed ? `\n${count(run.failed)} failed` : ""}`,
+  }));
+  return [el("p", { class: "hint" }, "Bytes that each run dropped, by its day; red where a partition failed."), barChart("Bytes dropped by each run", bars, bytes, 1024, { height: 170 })];
 }
 
 // The table of runs has the columns of whatever wrote it.
 function runsTable() {
-  const names = Object.keys(data.maintenance);
+  const names = Object.keys(data.maintenance).filter((name) => name !== "run_id");
   const columns = names.map((name) => {
     const values = data.maintenance[name];
     const isNumber = values.every((value) => value === null || typeof value === "number");

@@ -276,7 +276,15 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
 def test_rows_of_a_delta_table_of_runs_are_told(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     table = tmp_path / "runs"
-    delta_table(table, [[{"timestamp": "2026-01-01", "action": "clean"}], [{"timestamp": "2026-01-02", "action": "x"}]])
+    own, other = str(tmp_path / "root"), str(tmp_path / "other")
+    delta_table(
+        table,
+        [
+            [{"timestamp": "2026-01-01", "action": "log-cleaner", "root": own}],
+            [{"timestamp": "2026-01-02", "action": "retention", "root": own}],
+            [{"timestamp": "2026-01-03", "action": "retention", "root": other}],
+        ],
+    )
 
     root = gather(log_dir, GatherOptions(runs_table=table))
 
