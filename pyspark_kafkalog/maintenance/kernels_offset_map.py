@@ -296,7 +296,7 @@ def mark_latest(table, first_offset, shift, marks):
 
 @kernel(types.void(_UINT8_IN, types.int64, types.int64, BATCH_TABLE, _UINT8))
 def find_unmarked(marks, first_offset, shift, batches, unmarked):
-    """Set unmarked[i] to 1 for batches that begin at `first_offset` or above and have no mark, nor offsets past them."""
+    """Set unmarked[i] to 1 for batches from `first_offset` on that have no mark, nor an offset past the marks."""
     for batch in range(len(batches)):
         header = batches[batch]
         first = (header.base_offset - first_offset) >> shift
