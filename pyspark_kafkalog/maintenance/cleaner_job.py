@@ -114,8 +114,9 @@ class CleanerJob:
         map_entries = int(limits.buffer_bytes * config.log_cleaner_io_buffer_load_factor) // ENTRY_BYTES
         share_bytes = sum(each.read_bytes for each in dirty) // tasks.slots
         is_large = {
-            each: each.read_bytes >= self.spread_bytes
-            and (each.offsets > map_entries or (tasks.slots > 1 and each.read_bytes > share_bytes))
+            each: tasks.slots > 1
+            and each.read_bytes >= self.spread_bytes
+            and (each.offsets > map_entries or each.read_bytes > share_bytes)
             for each in dirty
         }
         for report in _clean_all(tasks, this_round, is_large, limits):
