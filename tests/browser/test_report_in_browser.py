@@ -74,6 +74,18 @@ def test_the_theme_can_be_chosen(show: Show, lively_page: str) -> None:
     page.driver.find_element(By.CSS_SELECTOR, "[data-theme-choice=auto]").click()
 
 
+def test_paper_is_white_in_the_dark_too(show: Show, lively_page: str) -> None:
+    page = show(lively_page)
+    page.driver.find_element(By.CSS_SELECTOR, "[data-theme-choice=dark]").click()
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert page.js("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert page.js("return getComputedStyle(document.querySelector('.table-tools')).display") == "none"
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        page.js("document.querySelector('[data-theme-choice=auto]').click()")
+
+
 def test_tables_filter_sort_and_turn_pages(show: Show, lively_page: str) -> None:
     page = show(lively_page)
     driver = page.driver

@@ -46,7 +46,7 @@ function bytes(size) {
   if (size === null || size === undefined) return NONE;
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let at = 0;
-  while (Math.abs(size) >= 1023.95 && at < units.length - 1) {
+  while (Math.abs(size) >= 1023.5 && at < units.length - 1) {
     size /= 1024;
     at += 1;
   }
