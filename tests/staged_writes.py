@@ -1,0 +1,162 @@
+"""Writes by staged files, as the tests of commits make them, what is left of them, and a file system that fails."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.image import TransactionalIdImage
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition
+from pyspark_kafkalog.storage.staging import StagedFile, StagedFileWriter
+
+COPIED, ADOPTED, ROLLED = 2, 30, 60
+T0 = 1_700_000_000_000
+#: A segment takes 5 kB, so that a staged file of ADOPTED batches becomes a segment by itself, and one of ROLLED batches
+#: is copied and rolls inside.
+SMALL_SEGMENTS = {"internal.segment.bytes": "5000", "index.interval.bytes": "300"}
+ORDERS = TopicPartition("orders", 0)
+OTHER = TopicPartition("orders", 1)
+
+
+def make_log_dir(root: Path) -> LogDir:
+    """A new log directory with a topic of two partitions and small segments."""
+    made = LogDir.create(root)
+    made.create_topic("orders", partitions=2, configs=SMALL_SEGMENTS)
+    return made
+
+
+def stage(
+    root: Path, write_id: str, batches: int = COPIED, *, topic_partition: TopicPartition = ORDERS, task: int = 0
+) -> StagedFile:
+    """`batches` record batches of 5 records, whose values name the write."""
+    writer = StagedFileWriter(root, topic_partition, write_id=write_id, task=task)
+    for first in range(0, batches * 5, 5):
+        values = [b"%s %d" % (write_id.encode(), number) for number in range(first, first + 5)]
+        data = encode_batch(
+            [
+                Record(offset=first + at, timestamp_ms=T0 + first + at, key=b"k", value=value)
+                for at, value in enumerate(values)
+            ]
+        )
+        writer.append(data, scan_batches(data, file="staged").batches)
+    return writer.finish(durable=False)
+
+
+def written_by(log_dir: LogDir, topic: str = "orders", partition: int = 0) -> list[str]:
+    """The write ids in the order of the partition's records, which must be whole: one run of numbers each."""
+    log_dir.refresh()
+    values = [value.decode().split() for value in log_dir.read(topic, partition=partition)["value"].to_pylist()]
+    runs = []
+    for write_id, run in itertools.groupby(values, key=lambda each: each[0]):
+        numbers = [int(number) for _, number in run]
+        while numbers:
+            end = next((at for at in range(1, len(numbers)) if numbers[at] == 0), len(numbers))
+            assert numbers[:end] == list(range(end))
+            numbers = numbers[end:]
+            runs.append(write_id)
+    return runs
+
+
+def check_files(log_dir: LogDir) -> None:
+    """Every batch of every partition is valid, offsets have no gap, and nothing lies past the high watermark."""
+    log_dir.refresh()
+    for topic in log_dir.topics():
+        for partition in log_dir.topic(topic).partitions:
+            next_offset = 0
+            for path in sorted(partition.directory.glob(f"*{LOG_SUFFIX}")):
+                data = np.fromfile(path, dtype=np.uint8)
+                scan = scan_batches(data, file=str(path))
+                assert (scan.fault, scan.consumed_bytes) == (None, len(data))
+                verify_crcs(data, scan.batches, data_position=0, file=str(path))
+                for row in scan.batches:
+                    assert int(row["base_offset"]) == next_offset
+                    next_offset = int(row["last_offset"]) + 1
+                    assert 0 <= int(row["leader_epoch"]) <= partition.leader_epoch
+            assert next_offset == partition.high_watermark
+
+
+def staged_left(log_dir: LogDir) -> list[str]:
+    return sorted(path.name for path in log_dir.path.glob("*/*.staged"))
+
+
+def known(log_dir: LogDir, transactional_id: str) -> TransactionalIdImage:
+    return MetadataStore.open(log_dir.path).image.transactional_ids[transactional_id]
+
+
+class Failing(FileSystem):
+    """Fails every call that `when` says to, with `error`; a short write writes half before."""
+
+    def __init__(self, when: Callable[[str, str], bool], error: int = errno.ENOSPC, *, is_short: bool = False) -> None:
+        self.when = when
+        self.error = error
+        self.is_short = is_short
+
+    def _maybe_fail(self, call: str, path: Path | str) -> None:
+        if self.when(call, str(path)):
+            raise OSError(self.error, os.strerror(self.error))
+
+    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
+        if flags & os.O_CREAT:
+            self._maybe_fail("open", path)
+        return super().open(path, flags, mode)
+
+    def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
+        try:
+            self._maybe_fail("write", _path_of(fd))
+        except OSError:
+            if self.is_short:
+                super().pwrite_all(fd, bytes(data)[: len(bytes(data)) // 2], position)
+            raise
+        super().pwrite_all(fd, data, position)
+
+    def copy_range(self, source_fd: int, source_position: int, fd: int, position: int, length: int) -> None:
+        try:
+            self._maybe_fail("copy", _path_of(fd))
+        except OSError:
+            if self.is_short:
+                super().copy_range(source_fd, source_position, fd, position, length // 2)
+            raise
+        super().copy_range(source_fd, source_position, fd, position, length)
+
+    def truncate(self, fd: int, length: int) -> None:
+        self._maybe_fail("truncate", _path_of(fd))
+        super().truncate(fd, length)
+
+    def fsync(self, fd: int) -> None:
+        self._maybe_fail("fsync", _path_of(fd))
+        super().fsync(fd)
+
+    def fsync_dir(self, directory: Path) -> None:
+        self._maybe_fail("fsync_dir", directory)
+        super().fsync_dir(directory)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._maybe_fail("rename", target)
+        super().rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._maybe_fail("link", target)
+        super().link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._maybe_fail("unlink", path)
+        super().unlink(path)
+
+
+def _path_of(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+def failing_dir(log_dir: LogDir, fs: FileSystem) -> LogDir:
+    return LogDir.open(log_dir.path, fs=fs)

@@ -1,0 +1,198 @@
+"""Commits of writes that fail: whole or not at all, and again with the same files."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import resource
+import shutil
+from pathlib import Path
+
+import pytest
+from staged_writes import (
+    ADOPTED,
+    COPIED,
+    ORDERS,
+    OTHER,
+    ROLLED,
+    Failing,
+    check_files,
+    failing_dir,
+    make_log_dir,
+    stage,
+    staged_left,
+    written_by,
+)
+
+from pyspark_kafkalog.errors import (
+    CommitStateUnknownError,
+    UnknownTopicError,
+)
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
+from pyspark_kafkalog.storage.names import TopicPartition
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> LogDir:
+    return make_log_dir(tmp_path / "log")
+
+
+# Whole
+
+
+def test_a_topic_gone_leaves_the_others_written(log_dir: LogDir) -> None:
+    log_dir.create_topic("other", partitions=1)
+    staged = [stage(log_dir.path, "a"), stage(log_dir.path, "a", topic_partition=TopicPartition("other", 0))]
+    log_dir.delete_topic("other")
+    with pytest.raises(UnknownTopicError, match="other"):
+        log_dir.commit_staged(staged)
+    assert written_by(log_dir) == []
+    log_dir.create_topic("other", partitions=1)
+    with pytest.raises(UnknownTopicError, match="is gone"):
+        log_dir.commit_staged(staged)
+    check_files(log_dir)
+    log_dir.commit_staged(staged[:1])
+    assert written_by(log_dir) == ["a"]
+
+
+def test_a_failed_append_keeps_the_room_it_took(log_dir: LogDir) -> None:
+    before = {path: path.stat().st_size for path in log_dir.path.glob("orders-*/*.log")}
+    staged = [stage(log_dir.path, "a", 90, topic_partition=TopicPartition("orders", at)) for at in (0, 1)]
+    broken = failing_dir(log_dir, Failing(lambda call, path: call == "copy" and "orders-1" in path))
+    with pytest.raises(OSError, match="No space"):
+        broken.commit_staged(staged)
+    logs = list(log_dir.path.glob("orders-*/*.log"))
+    assert sum(path.stat().st_size for path in logs) == sum(before.values())
+    log_dir.commit_staged(staged)
+    assert (written_by(log_dir), written_by(log_dir, partition=1)) == (["a"], ["a"])
+
+
+def test_a_wide_write_opens_more_files_than_a_process_may(log_dir: LogDir) -> None:
+    log_dir.create_topic("wide", partitions=150)
+    places = [TopicPartition("wide", at) for at in range(150)]
+    staged = [stage(log_dir.path, "a", topic_partition=place) for place in places]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 230, hard))
+    try:
+        log_dir.commit_staged(staged)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert all(written_by(log_dir, "wide", at) == ["a"] for at in (0, 63, 64, 149))
+    check_files(log_dir)
+
+
+def test_the_directory_of_a_deleted_topic_takes_the_first_write(log_dir: LogDir) -> None:
+    directory = log_dir.topic("orders").partitions[0].directory
+    log_dir.commit_staged([stage(log_dir.path, "old")])
+    shutil.copytree(directory, log_dir.path / "kept")
+    log_dir.delete_topic("orders")
+    log_dir.create_topic("orders", partitions=2)
+    shutil.rmtree(directory)
+    (log_dir.path / "kept").rename(directory)
+    with pytest.raises(UnknownTopicError, match="is gone"):
+        log_dir.commit_staged([stage(log_dir.path, "a")])
+    log_dir.commit_staged([stage(log_dir.path, "b")])
+    assert written_by(log_dir) == ["b"]
+    log_dir.ensure_topic("orders")
+    assert written_by(log_dir) == ["b"]
+
+
+# Again after a failure
+
+
+@pytest.mark.parametrize(
+    ("before", "batches"), [(0, COPIED), (0, ADOPTED), (COPIED, ADOPTED), (ADOPTED, COPIED), (COPIED, ROLLED)]
+)
+def test_a_call_that_fails_loses_or_doubles_the_write(
+    log_dir: LogDir, tmp_path: Path, before: int, batches: int
+) -> None:
+    """Each call of a commit fails in turn, half done: the same files can be committed then, at another offset too."""
+    if before:
+        log_dir.commit_staged([stage(log_dir.path, "before", before)])
+    template = tmp_path / "template"
+    log_dir.path.rename(template)
+    for point in itertools.count():
+        root = tmp_path / f"try-{point}"
+        shutil.copytree(template, root)
+        expected = ["before"] if before else []
+        calls = itertools.count()
+        staged = stage(root, "w", batches)
+        other = LogDir.open(root)
+        failing = LogDir.open(root, fs=Failing(lambda *_, at=point, calls=calls: next(calls) == at, is_short=True))
+        try:
+            failing.commit_staged([staged])
+        except OSError:
+            assert written_by(other) == expected
+            if point % 2:
+                other.commit_staged([stage(root, "between")])
+                expected.append("between")
+            assert not failing.commit_staged([staged]).is_duplicate
+        expected.append("w")
+        assert written_by(other) == expected
+        other.commit_staged([stage(root, "last", ADOPTED)])
+        assert written_by(other) == [*expected, "last"]
+        check_files(other)
+        shutil.rmtree(root)
+        if next(calls) <= point:
+            assert point > 15
+            return
+
+
+def test_a_committed_file_that_was_not_removed_is_patched_by_a_retry(log_dir: LogDir) -> None:
+    staged = stage(log_dir.path, "a", ADOPTED)
+    inode = staged.path(log_dir.path).stat().st_ino
+    stuck = failing_dir(log_dir, Failing(lambda call, path: call == "unlink" and path.endswith(".staged")))
+    assert stuck.commit_staged([staged]).partitions[0].records == ADOPTED * 5
+    directory = log_dir.path / str(ORDERS)
+    segment = directory / f"{0:020d}.log"
+    assert staged.path(log_dir.path).stat().st_ino == segment.stat().st_ino == inode
+    before = segment.read_bytes()
+    with pytest.raises(UnknownTopicError, match="committed before"):
+        log_dir.commit_staged([staged, stage(log_dir.path, "b")])
+    assert not staged.path(log_dir.path).exists()
+    log_dir.commit_staged([stage(log_dir.path, "c", ADOPTED)])
+    assert segment.read_bytes() == before
+    assert written_by(log_dir) == ["a", "c"]
+    check_files(log_dir)
+
+
+def test_a_file_linked_elsewhere_is_patched(log_dir: LogDir, tmp_path: Path) -> None:
+    staged = stage(log_dir.path, "a", ADOPTED)
+    backup = tmp_path / "backup"
+    os.link(staged.path(log_dir.path), backup)
+    before = backup.read_bytes()
+    log_dir.commit_staged([stage(log_dir.path, "first")])
+    log_dir.commit_staged([staged])
+    assert backup.read_bytes() == before
+    assert written_by(log_dir) == ["first", "a"]
+
+
+def test_a_commit_of_unknown_state_is_made_twice(log_dir: LogDir) -> None:
+    is_broken = [True]
+    fs = Failing(lambda call, path: is_broken[0] and call == "fsync_dir" and path.endswith(METADATA_DIR), errno.EIO)
+    broken = failing_dir(log_dir, fs)
+    staged = [stage(log_dir.path, "a"), stage(log_dir.path, "a", ADOPTED, topic_partition=OTHER)]
+    with pytest.raises(CommitStateUnknownError):
+        broken.commit_staged(staged)
+    assert len(staged_left(log_dir)) == 2
+    is_broken[0] = False
+    assert broken.commit_staged(staged).is_duplicate
+    assert (written_by(log_dir), written_by(log_dir, partition=1)) == (["a"], ["a"])
+    assert staged_left(log_dir) == []
+    broken.commit_staged([stage(log_dir.path, "b"), stage(log_dir.path, "b", topic_partition=OTHER)])
+    check_files(log_dir)
+
+
+def test_a_link_that_fails_and_is_not_there_loses_the_write(log_dir: LogDir) -> None:
+    left = [3]
+
+    def fails(call: str, path: str) -> bool:
+        if call == "link" and METADATA_DIR in path and left[0]:
+            left[0] -= 1
+            return True
+        return False
+
+    failing_dir(log_dir, Failing(fails, errno.EIO)).commit_staged([stage(log_dir.path, "a")])
+    assert written_by(log_dir) == ["a"]
