@@ -7,7 +7,6 @@ SIGINT, and then stops where it is. What it was at is done again by the next run
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import signal
 import sys
@@ -16,31 +15,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
+from pyspark_kafkalog.spark.delta_session import check_delta, with_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_SECONDS: Final = 0.2
-_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
-_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-_NO_DELTA: Final = (
-    "Spark has no Delta: start the job with python, which fetches its jars, or with "
-    "spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0"
-)
 #: What Spark wraps around the message of a query that failed.
 _WRAPPINGS: Final = re.compile(r"^(\[[A-Z_.]+\] )+|( SQLSTATE: \w{5})$")
 _RAISED: Final = re.compile(r"(bad record in .*? at offset .*?)(?: SQLSTATE: \w{5}|$)", re.MULTILINE)
-
-
-def with_delta(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """`builder` with Delta's SQL extension and catalog, and its jars where this process is to start the JVM."""
-    from delta import configure_spark_with_delta_pip
-
-    builder = builder.config("spark.sql.extensions", _EXTENSION).config("spark.sql.catalog.spark_catalog", _CATALOG)
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return builder  # spark-submit has started it, with the jars that it was told of
-    return configure_spark_with_delta_pip(builder)
 
 
 def add_query_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +67,7 @@ def run_job(name: str, begin: Callable[[SparkSession], StreamingQuery]) -> int:
     handlers = {each: signal.signal(each, lambda *_: told_to_end.set()) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         spark = with_delta(SparkSession.builder.appName(name)).getOrCreate()
+        check_delta(spark)
         query = begin(spark)
         while query.isActive and not told_to_end.wait(_POLL_SECONDS):
             pass
@@ -104,8 +89,6 @@ def _said(error: Any) -> str:
     text = str(error)
     if (raised := _RAISED.search(text)) is not None:
         return raised.group(1)
-    if "DATA_SOURCE_NOT_FOUND" in text and "delta" in text:
-        return _NO_DELTA
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     return _WRAPPINGS.sub("", lines[0].strip()) if lines else type(error).__name__
 

@@ -28,6 +28,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.job_runner import Round
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
 from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.spark.delta_session import check_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +48,6 @@ ROOT_METRICS: Final = (
 _RUN_COLUMNS: Final = "timestamp TIMESTAMP, run_id STRING, root STRING, dry_run BOOLEAN"
 _DDL_TYPES: Final = {int: "LONG", float: "DOUBLE", str: "STRING"}
 
-_DELTA_CLASS: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _TRIES: Final = 10
 _PAUSE_SECONDS: Final = 0.2
 #: What Delta says where another commit came first and the same may go well the next time.
@@ -64,17 +64,12 @@ class HistoryTable:
         self._run_id = ""
 
     def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
-        """A run begins. Raises KafkalogError when its end could not be written, for want of Delta."""
+        """A run begins. Raises InvalidOptionError when its end could not be written, for want of Delta."""
         from pyspark.sql import SparkSession
 
         self._round, self._rows = this_round, []
         self._run_id = uuid.uuid4().hex
-        jvm: Any = SparkSession.builder.getOrCreate().sparkContext._jvm
-        if not jvm.org.apache.spark.util.Utils.classIsLoadable(_DELTA_CLASS):
-            raise KafkalogError(
-                f"a history in {self._table} needs a session with Delta, such as "
-                "spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 makes"
-            )
+        check_delta(SparkSession.builder.getOrCreate())
 
     def take(self, report: PartitionReport) -> None:
         self._rows.append((_now(), *astuple(report)))

@@ -128,7 +128,7 @@ def job_session(name: str, *, delta: bool = False) -> Iterator[SparkSession]:
         return
     builder = SparkSession.builder.appName(name)
     if delta:
-        from pyspark_kafkalog.delta.job import with_delta
+        from pyspark_kafkalog.spark.delta_session import with_delta
 
         builder = with_delta(builder)
     if _SPARK_SUBMIT not in os.environ:

@@ -23,7 +23,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores, UTC, Delta, Arrow batches small enough that a test's rows fill several."""
     from pyspark.sql import SparkSession
 
-    from pyspark_kafkalog.delta.job import with_delta
+    from pyspark_kafkalog.spark.delta_session import with_delta
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (

@@ -36,9 +36,10 @@ from test_delta_kill import queries
 from pyspark.sql import SparkSession
 
 from pyspark_kafkalog.delta import delta_to_topic, job, topic_to_delta
+from pyspark_kafkalog.spark.delta_session import with_delta
 
 home = Path(sys.argv[2])
-spark = job.with_delta(SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")).config(
+spark = with_delta(SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")).config(
     "spark.databricks.delta.snapshotPartitions", "1").config("spark.sql.shuffle.partitions", "2").getOrCreate()
 jvm = spark.sparkContext._gateway.jvm.java.lang.ProcessHandle.current().pid()
 all_there = threading.Barrier(3)
