@@ -1,7 +1,8 @@
 """Export: a log directory's partitions as a cleanly stopped broker leaves them, for a real broker to mount.
 
     checkpoints in place    recovery-point-, replication- and log-start-offset-checkpoint as of the newest commit
-    a copy elsewhere        partition directories too: segments, indexes, producer snapshots, leader epochs
+    a copy elsewhere        partition directories too: segments, indexes, producer snapshots, leader epochs; last of all
+                            .kafka_cleanshutdown, which says that the copy is whole
     into a broker's         the same into the directories of a stopped broker's topics; partition.metadata stays the
                             broker's, as it holds the topic ids that its controller knows; checkpoints are merged
 
@@ -27,6 +28,8 @@ from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.metadata.store import is_ours
+from pyspark_kafkalog.storage.clean_shutdown import write_clean_shutdown
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.flush_mode import flush_earlier
 from pyspark_kafkalog.storage.listing import list_base_offsets
@@ -96,6 +99,8 @@ def export_to(
     stopped broker's, has the partitions' directories, and no records in them unless `overwrite`; else it is made, or
     empty. Raises LogDirError for any other `target`, and while maintenance is at work on a partition.
     """
+    if is_ours(target) or Path(os.path.realpath(target)).is_relative_to(os.path.realpath(root.path)):
+        raise LogDirError(f"{target} is a log directory of this package, or inside of {root.path}: name another")
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
         flush_earlier(root.path, root.fs)
@@ -111,7 +116,9 @@ def export_to(
             f"{target} is neither empty nor a broker's log directory (it has no {META_PROPERTIES}): name another"
         )
     target.mkdir(parents=True, exist_ok=True)
-    return _export(root, image, target, partitions, {}, link=link)
+    exported = _export(root, image, target, partitions, {}, link=link)
+    write_clean_shutdown(target, image.node.broker_epoch, fs=root.fs)
+    return exported
 
 
 def _check_mountable(target: Path, where: TopicPartition, *, overwrite: bool) -> None:

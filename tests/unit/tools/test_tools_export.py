@@ -12,6 +12,7 @@ from kafkalog_command import Command
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.delete_records import delete_records
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
+from pyspark_kafkalog.storage.clean_shutdown import was_clean_shutdown
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.offset_checkpoints import read_offset_checkpoint
 
@@ -82,6 +83,7 @@ def test_copy_shares_what_is_written_to(tool: Command, tmp_path: Path) -> None:
 
 def test_copy_cannot_be_adopted(tool: Command, tmp_path: Path) -> None:
     tool("--to", str(tmp_path / "copy"))
+    assert was_clean_shutdown(tmp_path / "copy")
     expected = contents(LogDir.open(tool.root))
     adopted = LogDir.adopt(tmp_path / "copy")
     adopted.append("orders", pa.table({"value": ["new"]}), partition=1)
@@ -114,6 +116,12 @@ def test_refusal_is_not_one_clear_line(tool: Command, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     assert "is neither empty nor a broker's log directory" in tool.fails("--to", str(tmp_path / "full"))
+    (tmp_path / "same").symlink_to(tool.root)
+    LogDir.create(tmp_path / "another")
+    before = contents(LogDir.open(tool.root))
+    for target in (tool.root, tmp_path / "same", tool.root / "below", tmp_path / "another"):
+        assert "name another" in tool.fails("--to", str(target), "--overwrite")
+    assert contents(LogDir.open(tool.root)) == before
     assert "there is no topic nope" in tool.fails("--to", str(tmp_path / "copy"), "--topic", "nope")
     assert "go with --to" in tool.fails("--copy")
     with contextlib.ExitStack() as held:
