@@ -1,0 +1,145 @@
+"""What adopting takes from the broker's metadata log and settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adopted_roots import ID_A, ID_B, ID_C, clock, config_record, contents, copy_of, topic_records, write_metadata_log
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.metadata.adopt import adopt
+from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR
+from pyspark_kafkalog.metadata.records import record
+
+
+@pytest.fixture
+def broker_root(tmp_path: Path) -> Path:
+    """A root with three partitions of one topic, and no metadata log yet."""
+    return copy_of("codecs-none", tmp_path)
+
+
+def topic_id_of(root: Path) -> str:
+    topic_id = LogDir.open(root).topic("codecs-none").topic_id
+    assert topic_id is not None
+    return topic_id
+
+
+def test_metadata_log_is_not_asked_or_lost(broker_root: Path) -> None:
+    topic_id = topic_id_of(broker_root)
+    configs = {"retention_ms": "7", "internal_segment_bytes": "9000", "gone_in_4": "x", "segment_bytes": "1"}
+    metadata = write_metadata_log(
+        broker_root,
+        [
+            *topic_records("codecs-none", topic_id, {"leaderEpoch": 5}, {}, {}, **configs),
+            *topic_records("elsewhere", ID_B, {}),
+            config_record(4, "", "log.retention.ms", "11"),
+            config_record(4, "", "num.partitions", "3"),
+            config_record(4, "1", "num.partitions", "5"),
+            config_record(4, "2", "num.partitions", "6"),
+            config_record(4, "", "background.threads", "7"),
+            record("ProducerIdsRecord", brokerId=1, nextProducerId=4000),
+        ],
+    )
+    files = {path.name: path.read_bytes() for path in metadata.iterdir()}
+    before = contents(broker_root)
+    outcome = adopt(broker_root, clock=clock)
+    assert contents(broker_root) == before
+    log_dir = LogDir.open(broker_root)
+    assert dict(log_dir.topic("codecs-none").configs) == {"retention.ms": "7", "internal.segment.bytes": "9000"}
+    assert [each.leader_epoch for each in log_dir.topic("codecs-none").partitions][:1] == [5]
+    assert dict(log_dir.broker_configs()) == {"log.retention.ms": "11", "num.partitions": "5"}
+    assert outcome.next_producer_id == 4000
+    assert sum("left out" in note for note in outcome.notes) == 2
+    assert any("elsewhere" in note for note in outcome.notes)
+    assert outcome.kept_metadata == broker_root / KEPT_METADATA_DIR
+    assert {path.name: path.read_bytes() for path in outcome.kept_metadata.iterdir()} == files
+
+
+def test_server_properties_are_overlooked_or_outdo_dynamic_ones(broker_root: Path, tmp_path: Path) -> None:
+    write_metadata_log(
+        broker_root,
+        [
+            *topic_records("codecs-none", topic_id_of(broker_root), {}, {}, {}),
+            config_record(4, "", "log.retention.ms", "11"),
+        ],
+    )
+    server_properties = tmp_path / "server.properties"
+    server_properties.write_text("log.retention.ms=7\nlog.segment.bytes=2000000\nlisteners=PLAINTEXT://:9092\n")
+    log_dir = LogDir.adopt(broker_root, server_properties=server_properties, clock=clock)
+    assert dict(log_dir.broker_configs()) == {"log.retention.ms": "11", "log.segment.bytes": "2000000"}
+    assert log_dir.log_config("codecs-none").retention_ms == 11
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param(lambda topic_id: [], id="topic was deleted"),
+        pytest.param(lambda topic_id: topic_records("codecs-none", ID_A, {}, {}, {}), id="topic was made anew"),
+        pytest.param(
+            lambda topic_id: topic_records("codecs-none", topic_id, *[{"replicas": (2, 3)}] * 3),
+            id="moved to other nodes",
+        ),
+    ],
+)
+def test_strays_are_taken_over(broker_root: Path, records: Any) -> None:
+    write_metadata_log(
+        broker_root, [*topic_records("other", ID_C, {}), *records(topic_id_of(broker_root)), record("NoOpRecord")]
+    )
+    outcome = adopt(broker_root, clock=clock)
+    assert outcome.topics == {} or "codecs-none" not in outcome.topics
+    strays = sorted(path.name for path in broker_root.glob("codecs-none-?.*-stray"))
+    assert [name[:13] for name in strays] == ["codecs-none-0", "codecs-none-1", "codecs-none-2"]
+    assert max((broker_root / strays[0]).glob("*.log")).stat().st_size > 0
+
+
+def test_partition_that_the_cluster_has_elsewhere_is_not_named(broker_root: Path) -> None:
+    there = [{}, {}, {}, {"replicas": (2,)}]
+    write_metadata_log(broker_root, topic_records("codecs-none", topic_id_of(broker_root), *there))
+    with pytest.raises(LogDirError, match="missing are codecs-none: 3 of 4"):
+        adopt(broker_root, clock=clock)
+
+
+def test_damaged_metadata_log_makes_strays(broker_root: Path) -> None:
+    metadata = write_metadata_log(broker_root, [record("NoOpRecord")] * 50)
+    log = metadata / "00000000000000000000.log"
+    log.write_bytes(log.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(LogDirError, match=r"metadata log, which is damaged .* move it out of"):
+        adopt(broker_root, clock=clock)
+
+
+def test_half_a_metadata_transaction_counts(broker_root: Path) -> None:
+    topic_id = topic_id_of(broker_root)
+    begin, end = record("BeginTransactionRecord", name="migration"), record("EndTransactionRecord")
+    write_metadata_log(
+        broker_root,
+        [
+            begin,
+            *topic_records("codecs-none", topic_id, {}, {}, {}),
+            end,
+            begin,
+            config_record(2, "codecs-none", "retention.ms", "5"),
+            record("AbortTransactionRecord", reason="no"),
+            begin,
+            config_record(2, "codecs-none", "segment.ms", "6"),
+            end,
+            begin,
+            record("RemoveTopicRecord", topicId=topic_id),
+        ],
+    )
+    log_dir = LogDir.adopt(broker_root, clock=clock)
+    assert dict(log_dir.topic("codecs-none").configs) == {"segment.ms": "6"}
+
+
+def test_metadata_logs_of_two_times_are_mixed(broker_root: Path) -> None:
+    write_metadata_log(broker_root, topic_records("codecs-none", topic_id_of(broker_root), {}, {}, {}))
+    (broker_root / KEPT_METADATA_DIR).mkdir()
+    with pytest.raises(LogDirError, match="holds both"):
+        adopt(broker_root, clock=clock)
+
+
+def test_internal_topics_lose_compaction_without_a_metadata_log(tmp_path: Path) -> None:
+    log_dir = LogDir.adopt(copy_of("consumer-offsets", tmp_path), clock=clock)
+    assert log_dir.log_config("__consumer_offsets").cleanup_policy == ("compact",)

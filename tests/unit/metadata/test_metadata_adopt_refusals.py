@@ -1,0 +1,179 @@
+"""What stands in the way of adopting: running brokers, other directories, missing and damaged files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from adopted_roots import ID_A, clock, contents, copy_of
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
+from pyspark_kafkalog.metadata import adopt_lock
+from pyspark_kafkalog.metadata.adopt import adopt
+from pyspark_kafkalog.metadata.store import is_ours
+from pyspark_kafkalog.storage.filesystem import FileSystem
+
+_HOLD_LOCK = """
+import fcntl, sys
+lock = open(sys.argv[1], "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_running_brokers_directory_is_adopted(tmp_path: Path) -> None:
+    root = copy_of("cars", tmp_path)
+    before = sorted(path.name for path in root.rglob("*"))
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLD_LOCK, str(root / ".lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(LogDirError, match="a Kafka broker is running on"):
+            adopt(root, clock=clock)
+        with pytest.raises(LogDirError, match="a Kafka broker is running on"):
+            adopt(root, clock=clock, dry_run=True)
+    finally:
+        holder.communicate("")
+    assert sorted(path.name for path in root.rglob("*") if path.name != ".lock") == before
+    adopt(root, clock=clock)
+
+
+def test_broker_can_start_while_its_directory_is_adopted(tmp_path: Path) -> None:
+    try_lock = (
+        "import fcntl, sys\n"
+        "try: fcntl.lockf(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except BlockingIOError: print('held')\n"
+        "else: print('free')\n"
+    )
+
+    def ask() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", try_lock, str(tmp_path / ".lock")], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    with adopt_lock.adoption_lock(tmp_path, fs=FileSystem()):
+        assert ask() == "held"
+        with (
+            pytest.raises(LogDirError, match="held by another process"),
+            adopt_lock.adoption_lock(tmp_path, fs=FileSystem()),
+        ):
+            pass
+    assert ask() == "free"
+
+
+def test_writer_of_a_checkpoint_without_locks_is_overlooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = copy_of("unclean", tmp_path)
+    checkpoint = root / "replication-offset-checkpoint"
+    os.utime(checkpoint)
+    monkeypatch.setattr(adopt_lock, "WATCH_S", 5.0)
+    monkeypatch.setattr(adopt_lock, "_POLL_S", 0.01)
+    timer = threading.Timer(0.2, os.utime, (checkpoint, (1, 1)))
+    timer.start()
+    with pytest.raises(LogDirError, match="replication-offset-checkpoint has just been written"):
+        adopt(root, clock=clock)
+    timer.join()
+    adopt(root, clock=clock)  # now the file is old
+
+
+def test_fresh_copy_that_nobody_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = copy_of("unclean", tmp_path)
+    os.utime(root / "replication-offset-checkpoint")
+    monkeypatch.setattr(adopt_lock, "WATCH_S", 0.1)
+    assert not adopt(root, clock=clock).was_ours
+
+
+def test_directory_of_something_else_is_adopted(tmp_path: Path) -> None:
+    with pytest.raises(LogDirError, match="is not a directory"):
+        adopt(tmp_path / "nothing", clock=clock)
+    with pytest.raises(LogDirError, match="is not a log directory"):
+        adopt(tmp_path, clock=clock)
+
+
+def test_partition_between_others_is_missing_and_nobody_says_so(tmp_path: Path) -> None:
+    root = copy_of("codecs-none", tmp_path)
+    shutil.rmtree(root / "codecs-none-1")
+    with pytest.raises(LogDirError, match=r"missing are codecs-none: 1 of 3: .*--create-missing"):
+        adopt(root, clock=clock)
+    assert not is_ours(root)
+    assert (root / ".kafka_cleanshutdown").exists()
+    log_dir = LogDir.adopt(root, create_missing=True, clock=clock)
+    offsets = [(each.log_start_offset, each.high_watermark) for each in log_dir.topic("codecs-none").partitions]
+    assert offsets[1] == (0, 0)
+    assert offsets[0][1] > 0
+    log_dir.append("codecs-none", pa.table({"value": ["a"]}), partition=1)
+    assert log_dir.read("codecs-none", partition=1)["value"].to_pylist() == [b"a"]
+
+
+def test_directory_that_only_looks_like_a_partition_fills_memory(tmp_path: Path) -> None:
+    root = copy_of("cars", tmp_path)
+    (root / "backup-2147483647").mkdir()
+    for create_missing in (False, True):
+        with pytest.raises(LogDirError, match="holds backup-2147483647, but only 1 of 2147483648 partitions"):
+            adopt(root, create_missing=create_missing, clock=clock)
+
+
+def test_topic_gets_partitions_of_another_with_its_name(tmp_path: Path) -> None:
+    root = copy_of("codecs-none", tmp_path)
+    (root / "codecs-none-2" / "partition.metadata").write_text(f"version: 0\ntopic_id: {ID_A}")
+    with pytest.raises(LogDirError, match="have different topic ids"):
+        adopt(root, clock=clock)
+
+
+def test_lost_topic_ids_stay_lost(tmp_path: Path) -> None:
+    root = copy_of("codecs-none", tmp_path)
+    known = LogDir.open(root).topic("codecs-none").topic_id
+    (root / "codecs-none-0" / "partition.metadata").unlink()
+    (root / "codecs-none-1" / "partition.metadata").write_bytes(b"\xff")
+    before = contents(root)
+    log_dir = LogDir.adopt(root, clock=clock)
+    assert log_dir.topic("codecs-none").topic_id == known
+    log_dir.add_partitions("codecs-none", 4)  # puts directories of other topics aside
+    assert contents(root)["codecs-none"][0] == before["codecs-none"][0]
+
+
+def test_damage_below_a_clean_end_is_cut_off(tmp_path: Path) -> None:
+    root = copy_of("codecs-none", tmp_path)
+    log = max((root / "codecs-none-0").glob("*.log"))
+    log.write_bytes(log.read_bytes()[:-10])
+    with pytest.raises(CorruptRecordError, match=log.name):
+        adopt(root, clock=clock)
+    assert (root / ".kafka_cleanshutdown").exists(), "the next try would recover, and lose records"
+
+
+def test_damaged_checkpoints_keep_from_adopting(tmp_path: Path) -> None:
+    root = copy_of("unclean", tmp_path)
+    before = contents(root)
+    (root / "recovery-point-offset-checkpoint").write_text("0\nx\n")
+    outcome = adopt(root, clock=clock)
+    assert any("recovery-point-offset-checkpoint is damaged" in note for note in outcome.notes)
+    assert contents(root) == before
+
+
+def test_directories_that_the_broker_put_aside_come_back(tmp_path: Path) -> None:
+    root = copy_of("retention", tmp_path)
+    (aside,) = [path.name for path in root.iterdir() if path.name.endswith("-delete")]
+    for name in ("moved-0.0123456789abcdef0123456789abcdef-future", "odd-0.0123456789abcdef0123456789abcdef-stray"):
+        (root / name).mkdir()
+    outcome = adopt(root, clock=clock)
+    assert f"{aside} stays as it is" in outcome.notes
+    assert sum(note.endswith("stays as it is") for note in outcome.notes) == 3
+    assert (root / aside).is_dir()
+    assert LogDir.open(root).topics() == ("delete-records", "retention-bytes")
+
+
+def test_lock_is_of_a_kind_that_brokers_do_not_see() -> None:
+    assert hasattr(fcntl, "F_OFD_SETLK") or sys.platform != "linux"
