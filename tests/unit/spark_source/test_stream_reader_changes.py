@@ -1,0 +1,235 @@
+"""The stream reader while partitions, topics and log starts change; directories of brokers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from stream_queries import Query, append, make_root, rows_of, stream
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.metadata.records import partition_state_record
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_root(tmp_path / "log")
+
+
+def move_log_start(root: Path, topic: str, log_start_offset: int, partition: int = 0) -> None:
+    store = MetadataStore.open(root)
+    found = store.image.topic(topic)
+    state = replace(found.partitions[partition].state, log_start_offset=log_start_offset)
+    store.commit(lambda _: [partition_state_record(found.topic_id, partition, state)], operation="delete records")
+
+
+# Partitions and topics that come and go
+
+
+def test_new_partitions_and_topics_start_at_earliest(root: Path) -> None:
+    query = Query(lambda: stream(root))
+    query.run()
+    LogDir.open(root).add_partitions("t", 3)
+    append(root, "t", 4, 2)
+    LogDir.open(root).create_topic("v", partitions=1)
+    append(root, "v", 2)
+    query.restart()
+    assert query.run() == [*rows_of("t", 2, 0, 4), *rows_of("v", 0, 0, 2)]
+    assert query.offsets[-1] == '{"t": {"0": 100, "1": 20, "2": 4}, "u": {"0": 0}, "v": {"0": 2}}'
+
+
+def test_a_deleted_topic_is_data_loss_or_a_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    strict = Query(lambda: stream(root, startingOffsets="earliest"))
+    lenient = Query(lambda: stream(root, startingOffsets="earliest", failOnDataLoss="false"))
+    strict.run()
+    lenient.run()
+    LogDir.open(root).delete_topic("t")
+    with pytest.raises(DataLossError, match=r"t-0: offsets from 100 on were asked for.*t-1: offsets from 20 on"):
+        strict.run()
+    with caplog.at_level(logging.WARNING):
+        assert lenient.run() == []
+    assert "t-1: offsets from 20 on were asked for, the partition is not there" in caplog.text
+    assert lenient.offsets[-1] == '{"u": {"0": 0}}'
+
+
+@pytest.mark.parametrize("count", [3, 150], ids=["shorter", "longer"])
+def test_a_topic_made_anew_is_noticed_by_its_id(root: Path, count: int, caplog: pytest.LogCaptureFixture) -> None:
+    strict = Query(lambda: stream(root, startingOffsets="earliest", subscribe="t"))
+    lenient = Query(lambda: stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss="false"))
+    strict.run()
+    lenient.run()
+    log_dir = LogDir.open(root)
+    log_dir.delete_topic("t")
+    log_dir.create_topic("t", partitions=2)
+    append(root, "t", count)
+    with pytest.raises(DataLossError, match=r"t-0: offsets from 100 on were asked for.*deleted and made anew"):
+        strict.run()
+    with caplog.at_level(logging.WARNING):
+        assert lenient.plan()
+    assert lenient.offsets[-1] == "{}"
+    lenient.restart()
+    assert lenient.read() == []
+    assert lenient.run() == rows_of("t", 0, 0, count)
+
+
+def test_a_shorter_log_of_ours_is_noticed_after_a_restart_too(root: Path) -> None:
+    query = Query(lambda: stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss="false"))
+    query.run()
+    log_dir = LogDir.open(root)
+    log_dir.delete_topic("t")
+    log_dir.create_topic("t", partitions=1)
+    append(root, "t", 3)
+    query.restart()
+    assert query.run() == rows_of("t", 0, 0, 3)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_made_anew_between_plan_and_task_gives_no_row_of_the_new_one(root: Path, fail: str) -> None:
+    reader = stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss=fail)
+    start = reader.initialOffset()
+    planned = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    log_dir = LogDir.open(root)
+    log_dir.delete_topic("t")
+    for state in ("deleted", "made anew"):
+        if state == "made anew":
+            log_dir.create_topic("t", partitions=2)
+            append(root, "t", 100)
+        if fail == "true":
+            with pytest.raises(DataLossError, match="t-0: offsets 0 to 100 were asked for, but the topic was deleted"):
+                list(reader.read(planned[0]))
+        else:
+            assert list(reader.read(planned[0])) == []
+
+
+def test_a_topic_made_anew_while_a_task_reads_fails_it_in_any_case(root: Path) -> None:
+    reader = stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss="false")
+    start = reader.initialOffset()
+    planned = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    batches = reader.read(planned[0])
+    next(batches)
+    log_dir = LogDir.open(root)
+    log_dir.delete_topic("t")
+    log_dir.create_topic("t", partitions=2)
+    with pytest.raises(DataLossError, match="made anew"):
+        list(batches)
+
+
+def test_offsets_below_the_log_start_are_data_loss_or_a_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = {"subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": 12}
+    strict = Query(lambda: stream(root, **options))
+    lenient = Query(lambda: stream(root, **options, failOnDataLoss="false"))
+    for query in (strict, lenient):
+        query.plan()
+        assert query.read() == [*rows_of("t", 0, 0, 10), *rows_of("t", 1, 0, 2)]
+    move_log_start(root, "t", 10)
+    strict.plan()
+    assert len(strict.read()) == 12, "what was read may go"
+    move_log_start(root, "t", 40)
+    asked_and_there = "t-0: offsets from 20 on were asked for, those from the log start 40 to the high watermark 100"
+    with pytest.raises(DataLossError, match=asked_and_there):
+        strict.run()
+    with caplog.at_level(logging.WARNING):
+        rows = lenient.run()
+    assert sorted(rows) == [*rows_of("t", 0, 40, 100), *rows_of("t", 1, 2, 20)]
+    assert "t-0: offsets 10 to" in caplog.text
+    assert "those from the log start 40 to the high watermark 100 are there" in caplog.text
+
+
+# Directories of brokers
+
+
+def test_every_fixture_of_a_broker_as_a_batch_read_has_it(kafka_fixtures: Path) -> None:
+    for path in sorted(kafka_fixtures.glob("*/expected/manifest.json")):
+        topics = [topic for topic in json.loads(path.read_text()).get("records") or {} if not topic.startswith("__")]
+        for isolation in ("read_uncommitted", "read_committed"):
+            if topics:
+                check_fixture(path.parents[1], topics, isolation)
+
+
+def check_fixture(fixture: Path, topics: list[str], isolation: Any) -> None:
+    """Gaps of compaction and transactions are no loss; only what is there comes, in batches of 37 offsets."""
+    options = {"isolationLevel": isolation, "startingOffsets": "earliest", "subscribe": ",".join(topics)}
+    log_dir = LogDir.open(fixture)
+    expected = [
+        (topic, *row.values())
+        for topic in topics
+        for row in log_dir.read(topic, isolation=isolation, columns=["partition", "offset"]).to_pylist()
+    ]
+    is_whole = all(each.log_start_offset == 0 for topic in topics for each in log_dir.topic(topic).partitions)
+    query = Query(lambda: stream(fixture, **options, maxOffsetsPerTrigger=37))
+    assert is_whole or fixture.name == "retention"
+    assert sorted(query.run()) == sorted(expected), fixture
+
+
+@pytest.fixture
+def foreign(root: Path) -> Path:
+    """`root` as if a broker had written it, with small segments in partition 0."""
+    shutil.rmtree(root)
+    LogDir.create(root).create_topic("t", partitions=1, configs={"internal.segment.bytes": "4096"})
+    for _ in range(20):
+        append(root, "t", 10)
+    shutil.rmtree(root / "__cluster_metadata-0")
+    assert (root / META_PROPERTIES).exists()
+    return root
+
+
+def test_segments_that_a_broker_deleted(foreign: Path) -> None:
+    strict = Query(lambda: stream(foreign, startingOffsets="earliest", maxOffsetsPerTrigger=10))
+    lenient = Query(
+        lambda: stream(foreign, startingOffsets="earliest", maxOffsetsPerTrigger=10, failOnDataLoss="false")
+    )
+    for query in (strict, lenient):
+        query.plan()
+        assert len(query.read()) == 10
+    logs = sorted(foreign.glob("t-0/*.log"))
+    for log in logs[:2]:
+        log.unlink()
+    log_start_offset = int(logs[2].stem)
+    with pytest.raises(DataLossError, match=f"from 10 on were asked for, those from the log start {log_start_offset}"):
+        strict.run()
+    assert lenient.run() == rows_of("t", 0, log_start_offset, 200)
+
+
+def test_a_log_start_checkpoint_that_rose(foreign: Path) -> None:
+    query = Query(lambda: stream(foreign, startingOffsets="earliest", maxOffsetsPerTrigger=10))
+    query.plan()
+    query.read()
+    (foreign / "log-start-offset-checkpoint").write_text("0\n1\nt 0 15\n")
+    with pytest.raises(DataLossError, match="those from the log start 15 to the high watermark 200 are there"):
+        query.run()
+
+
+def test_a_checkpointed_high_watermark_that_lags_is_no_loss(foreign: Path) -> None:
+    query = Query(lambda: stream(foreign, startingOffsets="earliest"))
+    assert len(query.run()) == 200
+    (foreign / "replication-offset-checkpoint").write_text("0\n1\nt 0 150\n")
+    assert query.run() == []
+    query.restart()
+    assert query.read() == rows_of("t", 0, 0, 200)
+    assert query.run() == []
+
+
+def test_a_broker_without_topic_ids(foreign: Path) -> None:
+    (foreign / "t-0" / PARTITION_METADATA).unlink()
+    query = Query(lambda: stream(foreign, startingOffsets="earliest"))
+    assert len(query.run()) == 200
+
+
+def test_a_brokers_directory_that_became_ours_while_it_was_read(foreign: Path) -> None:
+    reader = stream(foreign, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {"t": {"0": 200}}
+    shutil.rmtree(foreign)
+    LogDir.create(foreign).create_topic("t", partitions=1)
+    with pytest.raises(DataLossError):
+        reader.latestOffset(end, ReadAllAvailable())
