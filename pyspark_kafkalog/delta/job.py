@@ -77,14 +77,14 @@ def run_job(name: str, begin: Callable[[SparkSession], StreamingQuery]) -> int:
     except (KafkalogError, OSError) as error:
         return _fail(name, str(error))
     except PySparkException as error:
-        return _fail(name, _said(error))
+        return _fail(name, said(error))
     finally:
         for each, handler in handlers.items():
             signal.signal(each, handler)
     return 0
 
 
-def _said(error: Any) -> str:
+def said(error: Any) -> str:
     """What an error of Spark's comes down to."""
     text = str(error)
     if (raised := _RAISED.search(text)) is not None:

@@ -1,0 +1,47 @@
+"""Options of the Delta jobs that cannot be, and errors of Spark that nobody can read."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_kafkalog.delta import delta_to_topic, topic_to_delta
+from pyspark_kafkalog.delta.bad_records import BadRecords
+from pyspark_kafkalog.delta.job import named_values, said
+from pyspark_kafkalog.errors import InvalidOptionError
+
+
+def test_settings_without_a_name_or_a_value_are_taken() -> None:
+    assert named_values("--x", ["a=1", "b = c=d "]) == {"a": "1", "b": "c=d"}
+    for setting in ("a", "=1", " =1"):
+        with pytest.raises(InvalidOptionError, match=r"--x .*expected NAME=VALUE"):
+            named_values("--x", [setting])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "[STREAM_FAILED] Query failed: Job aborted. [USER_RAISED_EXCEPTION] bad record in t-1 at offset 7: "
+            "its value is no JSON; --bad-records skip SQLSTATE: P0001\n\tat x",
+            "bad record in t-1 at offset 7: its value is no JSON; --bad-records skip",
+        ),
+        ("[PATH_NOT_FOUND] There is no /x. SQLSTATE: 42K03;\n'Scan", "There is no /x. SQLSTATE: 42K03;"),
+        ("\n\tat only.a.trace\n", "Exception"),
+    ],
+)
+def test_what_spark_says_is_a_trace(text: str, expected: str) -> None:
+    assert said(Exception(text)) == expected
+
+
+@pytest.mark.parametrize(("policy", "table"), [("quarantine", None), ("skip", "x"), ("fail", "x")])
+def test_a_quarantine_without_a_table_or_a_table_without_one_is_taken(policy: str, table: str | None) -> None:
+    with pytest.raises(InvalidOptionError, match="need a table"):
+        BadRecords(policy, table)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("job", [topic_to_delta, delta_to_topic])
+def test_help_starts_spark(job: object, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        job.main(["--help"])  # type: ignore[attr-defined]
+    assert exited.value.code == 0
+    assert "--checkpoint" in capsys.readouterr().out
