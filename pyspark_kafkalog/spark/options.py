@@ -243,7 +243,7 @@ def _path(given: Mapping[str, Any], raw: Mapping[str, str]) -> str:
         "CREATE TABLE lists no columns; to write into such a table use INSERT INTO ... WITH (path = ..., topic = ...) "
         "or df.write.format('kafkalog').option('path', ...))"
     )
-    raise InvalidOptionError(f"option path is missing: the log directory{hint}")
+    raise InvalidOptionError(f"option path is missing: the log directory, in place of kafka.bootstrap.servers{hint}")
 
 
 def _subscription(given: Mapping[str, Any]) -> Subscription:

@@ -151,6 +151,10 @@ def _top_level(arguments: Sequence[str]) -> int:
     if not arguments:
         parser.print_usage(sys.stderr)
         return 1
+    if not arguments[0].startswith("-"):
+        from pyspark_kafkalog.tools.kafka_tools import advice
+
+        parser.error(advice(arguments[0], _MODULES))
     parser.parse_args(arguments)
     return 0
 
@@ -164,7 +168,8 @@ def _top_level_parser() -> _Parser:
         prog="kafkalog",
         usage="kafkalog [-h] COMMAND ...",
         description="Work with Kafka's log in files, without a broker.\n" + "\n".join(lines),
-        epilog="kafkalog COMMAND --help tells what a command takes, with examples.",
+        epilog="kafkalog COMMAND --help tells what a command takes, with examples. What bin/kafka-topics.sh does is\n"
+        "kafkalog topics, and so on; kafkalog kafka-NAME.sh tells where a tool is that has another name here.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", metavar="COMMAND", choices=tuple(_MODULES), help=argparse.SUPPRESS)

@@ -84,7 +84,7 @@ def test_mistyped_command_goes_unsaid(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as exited:
         main(["topic"])
     assert exited.value.code == 1
-    assert "invalid choice: 'topic'" in capsys.readouterr().err
+    assert "did you mean topics?" in capsys.readouterr().err
     assert main([]) == 1
 
 

@@ -1,0 +1,68 @@
+"""Where those who know Kafka's tools find each here, by the name of its script: `kafka-topics.sh` is `topics`.
+
+Loaded only for a name that is no command.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+_NO_MEMBERS: Final = "groups have no members here; kafkalog consumer-groups has their offsets"
+_NO_BROKER: Final = "no broker runs here"
+#: The command that does what a script of Kafka does.
+COUNTERPARTS: Final[dict[str, str]] = {
+    "kafka-acls": "acls",
+    "kafka-configs": "configs",
+    "kafka-console-consumer": "console-consumer",
+    "kafka-console-producer": "console-producer",
+    "kafka-consumer-groups": "consumer-groups",
+    "kafka-consumer-perf-test": "perf-test consumer",
+    "kafka-delete-records": "delete-records",
+    "kafka-dump-log": "dump-log",
+    "kafka-get-offsets": "get-offsets",
+    "kafka-groups": "consumer-groups --list",
+    "kafka-jmx": "metrics",
+    "kafka-log-dirs": "log-dirs",
+    "kafka-metadata-quorum": "metadata-quorum",
+    "kafka-producer-perf-test": "perf-test producer",
+    "kafka-topics": "topics",
+    "kafka-transactions": "transactions",
+}
+#: Why there is no such command.
+NOT_HERE: Final[dict[str, str]] = {
+    "kafka-broker-api-versions": _NO_BROKER,
+    "kafka-client-metrics": _NO_BROKER,
+    "kafka-cluster": "the cluster's id is in meta.properties of the log directory",
+    "kafka-console-share-consumer": _NO_MEMBERS,
+    "kafka-delegation-tokens": "nobody logs in here: file permissions decide",
+    "kafka-e2e-latency": "kafkalog perf-test measures latencies",
+    "kafka-features": "features have no levels here",
+    "kafka-leader-election": "a partition has one replica here",
+    "kafka-metadata-shell": "kafkalog dump-log --cluster-metadata-decoder shows the metadata log",
+    "kafka-reassign-partitions": "a partition has one replica here; kafkalog export copies partitions elsewhere",
+    "kafka-replica-verification": "a partition has one replica here; kafkalog verify checks it",
+    "kafka-run-class": "no JVM runs here",
+    "kafka-server-start": _NO_BROKER,
+    "kafka-server-stop": _NO_BROKER,
+    "kafka-share-groups": _NO_MEMBERS,
+    "kafka-storage": "a log directory needs no formatting: the first kafkalog topics --create, or write, makes it",
+    "kafka-streams-application-reset": "kafkalog consumer-groups --reset-offsets, topics --delete do what it does",
+    "kafka-streams-groups": _NO_MEMBERS,
+    "kafka-verifiable-consumer": "a tool of Kafka's own tests",
+    "kafka-verifiable-producer": "a tool of Kafka's own tests",
+}
+
+
+def advice(name: str, commands: Iterable[str]) -> str:
+    """What to say to somebody who asked for a command of that name, which is none of the commands there are."""
+    script = name.removesuffix(".sh").removesuffix(".bat")
+    script = script if script.startswith("kafka-") else f"kafka-{script}"
+    if script in COUNTERPARTS:
+        return f"Kafka's {script} is kafkalog {COUNTERPARTS[script]}"
+    if script in NOT_HERE:
+        return f"Kafka's {script} has no counterpart: {NOT_HERE[script]}"
+    near = difflib.get_close_matches(name, commands, n=1)
+    guess = f"did you mean {near[0]}? " if near else ""
+    return f"there is no command {name!r}: {guess}kafkalog --help lists all"

@@ -1,0 +1,67 @@
+"""Who knows Kafka's tools finds each by the name of its script."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_kafkalog.tools.kafka_tools import COUNTERPARTS, NOT_HERE, advice
+from pyspark_kafkalog.tools.main import command_parser, main
+
+#: The scripts in bin/ of Kafka 4.1 that are tools of Kafka's.
+SCRIPTS = [
+    "acls",
+    "broker-api-versions",
+    "client-metrics",
+    "cluster",
+    "configs",
+    "console-consumer",
+    "console-producer",
+    "console-share-consumer",
+    "consumer-groups",
+    "consumer-perf-test",
+    "delegation-tokens",
+    "delete-records",
+    "dump-log",
+    "e2e-latency",
+    "features",
+    "get-offsets",
+    "groups",
+    "jmx",
+    "leader-election",
+    "log-dirs",
+    "metadata-quorum",
+    "metadata-shell",
+    "producer-perf-test",
+    "reassign-partitions",
+    "replica-verification",
+    "run-class",
+    "server-start",
+    "server-stop",
+    "share-groups",
+    "storage",
+    "streams-application-reset",
+    "streams-groups",
+    "topics",
+    "transactions",
+    "verifiable-consumer",
+    "verifiable-producer",
+]
+
+
+def test_script_of_kafka_is_not_told_of() -> None:
+    assert sorted([*COUNTERPARTS, *NOT_HERE]) == [f"kafka-{name}" for name in SCRIPTS]
+
+
+def test_counterpart_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for counterpart in COUNTERPARTS.values():
+        command, *rest = counterpart.split()
+        assert all(word in command_parser(command).format_help() for word in rest)
+
+
+def test_name_of_a_script_is_not_recognised(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["kafka-producer-perf-test.sh", "--topic", "orders"])
+    assert exited.value.code == 1
+    assert capsys.readouterr().err == "kafkalog: Kafka's kafka-producer-perf-test is kafkalog perf-test producer\n"
+    assert advice("storage", ()).startswith("Kafka's kafka-storage has no counterpart: a log directory needs no ")
+    assert advice("frobnicate", ("topics",)) == "there is no command 'frobnicate': kafkalog --help lists all"
