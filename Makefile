@@ -1,6 +1,7 @@
 # make demo   sets everything up in .venv and runs the main job
 # make test   the same, then lint, types and all tests
 #             KAFKALOG_SOAK_SECONDS=3600 (120) and KAFKALOG_STATE_MACHINE_EXAMPLES=2000 (100) make its longest tests longer
+# make docs   the reference of the Python API, build/docs/index.html
 # Wanted on the machine: Python 3.10 to 3.13 and make. Java 17 or newer is looked for, and installed when that is
 # possible (scripts/bootstrap.sh). PYTHON=... picks the interpreter for a new .venv.
 
@@ -15,7 +16,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 # Spark's Python workers run in the same environment.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: demo test lint pytest bench bench-stream java chromium clean help
+.PHONY: demo test docs lint pytest bench bench-stream java chromium clean help
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -38,6 +39,10 @@ bench: $(VENV)/.installed-test java
 
 bench-stream: $(VENV)/.installed-test java
 	$(PY) benchmarks/bench_stream.py $(BENCH_ARGS)
+
+docs: $(VENV)/.installed
+	$(PY) -m pip install --quiet --config-settings editable_mode=compat --editable ".[docs]"
+	$(PY) scripts/make_api_reference.py
 
 java:
 	@sh scripts/bootstrap.sh java

@@ -158,6 +158,7 @@ class LogDir(LogDirItems):
 
     @property
     def path(self) -> Path:
+        """The directory."""
         return self._root.path
 
     @property

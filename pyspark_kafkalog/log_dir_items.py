@@ -26,7 +26,9 @@ class LogDirItems(ABC):
     """The part of `LogDir` whose work is done elsewhere."""
 
     @abstractmethod
-    def topics(self) -> tuple[str, ...]: ...
+    def topics(self) -> tuple[str, ...]:
+        """Names of the topics, in order."""
+        ...
 
     @overload
     def __getitem__(self, item: str) -> TopicLog: ...

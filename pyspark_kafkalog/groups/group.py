@@ -85,6 +85,7 @@ class Group:
 
     @property
     def log_dir(self) -> LogDir:
+        """The log directory that the group is of."""
         return self._log_dir
 
     def exists(self) -> bool:
@@ -288,6 +289,7 @@ class TopicIds:
 
 
 def as_topic_partition(partition: AnyPartition) -> TopicPartition:
+    """The partition, also where it is given as its topic and number."""
     return partition if isinstance(partition, TopicPartition) else TopicPartition(*partition)
 
 

@@ -76,6 +76,7 @@ class SparkTasks:
             thread.start()
 
     def submit(self, work: Callable[[], T], *, first: bool = False) -> Future[T]:
+        """Have `work` called by a Spark task; see `Tasks.submit`."""
         future: Future[T] = Future()
 
         def call() -> None:
@@ -89,6 +90,7 @@ class SparkTasks:
         return future
 
     def as_completed(self, futures: Collection[Future[T]]) -> Iterator[Future[T]]:
+        """The futures as they are done; see `Tasks.as_completed`."""
         done: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
         for future in futures:
             future.add_done_callback(done.put)

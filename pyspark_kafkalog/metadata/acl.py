@@ -149,6 +149,7 @@ class AclFilter:
     permission: PermissionType | None = None
 
     def matches(self, acl: Acl) -> bool:
+        """Whether the entry is one of those that are asked for."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self._matches_name(acl)

@@ -53,10 +53,12 @@ class HistoryEntry:
 
     @property
     def records(self) -> int:
+        """Records that the commit wrote, to all partitions."""
         return sum(each.records for each in self.partitions)
 
     @property
     def bytes(self) -> int:
+        """Bytes of record batches that the commit wrote, to all partitions."""
         return sum(each.bytes for each in self.partitions)
 
 
