@@ -30,7 +30,9 @@ def forget_images() -> None:
     store_module._CACHE._images.clear()
 
 
-def add_topic(store: MetadataStore, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> str:
+def add_topic(
+    store: MetadataStore, name: str = "orders", partitions: int = 2, configs: Mapping[str, str] | None = None
+) -> str:
     """Create a topic; its id."""
     outcome = store.commit(
         lambda image: create_topic(image, name, partitions=partitions, configs=configs), operation="create topic"

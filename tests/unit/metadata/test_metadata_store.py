@@ -1,22 +1,17 @@
-"""Creating a root, and the commit loop: races, unknown ends, invariants, the cache, the lock."""
+"""The metadata store: creating and opening a root, the image of its commits, what may not be committed."""
 
 from __future__ import annotations
 
-import errno
-import multiprocessing
 import os
 import random
 import shutil
-import threading
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from metadata_roots import add_topic, forget_images, write_to
 from stopping_filesystem import StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import (
-    CommitConflictError,
     CommitStateUnknownError,
     CorruptRecordError,
     InvalidRecordError,
@@ -24,21 +19,16 @@ from pyspark_kafkalog.errors import (
     ReadOnlyLogDirError,
     UnsupportedFormatError,
 )
-from pyspark_kafkalog.metadata import store as store_module
 from pyspark_kafkalog.metadata.bootstrap import FORMAT_MARKER, is_ours, metadata_dir
-from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.records import (
-    MetadataRecord,
     WrittenPartition,
     partition_state_record,
     record,
     transactional_id_record,
     write_commit_record,
 )
-from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.metadata.topics import create_topic, delete_topic
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.metadata.topics import delete_topic
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.meta_properties import read_meta_properties
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id
@@ -53,20 +43,6 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(root: Path) -> MetadataStore:
     return MetadataStore.create(root, clock=lambda: 1_000)
-
-
-def forget_images() -> None:
-    store_module._CACHE._images.clear()
-
-
-def add_topic(store: MetadataStore, name: str = "orders", partitions: int = 2) -> str:
-    outcome = store.commit(lambda image: create_topic(image, name, partitions=partitions), operation="create topic")
-    return outcome.image.topic(name).topic_id
-
-
-def append(store: MetadataStore, topic_id: str, end: int, *, partition: int = 0) -> None:
-    state = LogState(log_end_offset=end, active_size_bytes=end * 10)
-    store.commit(lambda image: [partition_state_record(topic_id, partition, state)], operation="write")
 
 
 def test_created_root_is_ours_and_opens_to_the_same_image(root: Path) -> None:
@@ -133,29 +109,6 @@ def test_creation_killed_at_any_call_is_finished_by_the_next(tmp_path: Path) -> 
     raise AssertionError("creation never came through")
 
 
-def test_killed_commit_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    for calls in range(50):
-        root = tmp_path / f"root-{calls}"
-        MetadataStore.create(root)
-        fs = StoppingFileSystem(calls, error=broken_disk)
-        store = MetadataStore.open(root, fs=fs)
-        committed = False
-        try:
-            store.commit(lambda image: create_topic(image, "a", partitions=3), operation="x", max_attempts=1)
-            committed = True
-        except (OSError, CommitStateUnknownError):
-            pass
-        forget_images()
-        topics = MetadataStore.open(root).image.topics
-        assert len(topics) in (0, 1)
-        assert not committed or "a" in topics
-        assert all(len(topic.partitions) == 3 for topic in topics.values())
-        if committed:
-            assert calls >= 6
-            return
-    raise AssertionError("the commit never came through")
-
-
 def test_image_after_replay_equals_image_built_by_commits(store: MetadataStore, root: Path) -> None:
     topic_id = add_topic(store)
     producer = ProducerStateEntry(9, 1, 5, 6, 2, 1_234)
@@ -186,148 +139,11 @@ def test_image_after_replay_equals_image_built_by_commits(store: MetadataStore, 
     assert set(replayed.topics) == {"orders"}
 
 
-def test_lost_race_is_tried_again_from_the_newer_image(root: Path, store: MetadataStore) -> None:
-    other = MetadataStore.open(root)
-    offsets = []
-
-    def build(image: MetadataImage) -> list[MetadataRecord]:
-        offsets.append(image.next_offset)
-        if len(offsets) <= 2:
-            add_topic(other, f"other-{len(offsets)}")
-        return create_topic(image, "mine", partitions=1)
-
-    outcome = store.commit(build, operation="create topic")
-    assert len(offsets) == 3
-    assert offsets == sorted(set(offsets))
-    assert set(outcome.image.topics) == {"mine", "other-1", "other-2"}
-    assert other.refresh() == outcome.image
-
-
-def test_races_lost_for_ever_end_in_an_error(root: Path, store: MetadataStore) -> None:
-    other = MetadataStore.open(root)
-
-    def build(image: MetadataImage) -> list[MetadataRecord]:
-        add_topic(other, f"other-{image.next_offset}")
-        return create_topic(image, "mine", partitions=1)
-
-    with pytest.raises(CommitConflictError):
-        store.commit(build, operation="create topic", max_attempts=3)
-    assert "mine" not in store.refresh().topics
-
-
-class LinkReportsFailure(FileSystem):
-    """A link that fails once: without its effect, with it, or with it only when the next one is tried."""
-
-    def __init__(self, effect: str) -> None:
-        self._effect = effect
-        self._failed = False
-        self._late: tuple[bytes, Path] | None = None
-        self.after_failure: Callable[[], object] = lambda: None
-
-    def link(self, source: Path, target: Path) -> None:
-        if self._failed:
-            if self._late is not None:
-                self._late[1].write_bytes(self._late[0])
-            super().link(source, target)
-            return
-        self._failed = True
-        if self._effect == "late":
-            self._late = (source.read_bytes(), target)
-        elif self._effect == "at once":
-            super().link(source, target)
-        self.after_failure()
-        raise OSError(errno.EIO, "no answer")
-
-
-@pytest.mark.parametrize("other_thread_refreshes", [False, True])
-@pytest.mark.parametrize(("effect", "builds"), [("none", 2), ("at once", 1), ("late", 2)])
-def test_unknown_end_of_a_publish_is_resolved_by_looking_for_ones_own_commit(
-    root: Path, store: MetadataStore, effect: str, builds: int, other_thread_refreshes: bool
-) -> None:
-    built = []
-
-    def build(image: MetadataImage) -> list[MetadataRecord]:
-        built.append(image)
-        return [record("ProducerIdsRecord", brokerId=1, nextProducerId=image.next_producer_id + 1000)]
-
-    fs = LinkReportsFailure(effect)
-    unsure = MetadataStore.open(root, clock=lambda: 1_000, fs=fs)
-    if other_thread_refreshes:
-        fs.after_failure = unsure.refresh
-    outcome = unsure.commit(build, operation="producer ids")
-    assert outcome.commit is not None
-    assert outcome.commit.base_offset == store.image.next_offset
-    assert len(built) == builds
-    assert store.refresh() == outcome.image
-    assert store.image.next_producer_id == 1000
-    assert len(list(store.log.replay())) == 2
-
-
-def test_commit_that_comes_through_late_is_known_before_it_is_built_again(
-    root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fs = LinkReportsFailure("late")
-    unsure = MetadataStore.open(root, clock=lambda: 1_000, fs=fs)
-
-    def arrive(attempt: int) -> None:
-        assert fs._late is not None
-        fs._late[1].write_bytes(fs._late[0])
-
-    monkeypatch.setattr(unsure, "_back_off", arrive)
-    outcome = unsure.commit(lambda image: create_topic(image, "orders", partitions=1), operation="create topic")
-    assert outcome.commit is not None
-    assert outcome.commit.base_offset == store.image.next_offset
-    assert set(outcome.image.topics) == {"orders"}
-
-
-def test_disk_that_fails_after_an_unknown_end_leaves_it_unknown(
-    root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fs = LinkReportsFailure("none")
-    unsure = MetadataStore.open(root, clock=lambda: 1_000, fs=fs)
-
-    def no_space(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(unsure, "_back_off", lambda attempt: monkeypatch.setattr(fs, "open", no_space))
-    with pytest.raises(CommitStateUnknownError, match="No space left"):
-        unsure.commit(lambda image: create_topic(image, "orders", partitions=1), operation="create topic")
-
-
 def test_build_without_records_publishes_nothing(store: MetadataStore) -> None:
     before = store.image
     outcome = store.commit(lambda image: (), operation="nothing")
     assert outcome.commit is None
     assert outcome.image is before
-
-
-def _count_up(root: Path, times: int, lock: bool) -> None:
-    store = MetadataStore.open(root)
-
-    def build(image: MetadataImage) -> list[MetadataRecord]:
-        topic = image.topic("counter")
-        state = topic.partitions[0].state
-        return [partition_state_record(topic.topic_id, 0, replace(state, log_end_offset=state.log_end_offset + 1))]
-
-    for _ in range(times):
-        if lock:
-            with root_lock(root):
-                store.commit(build, operation="count", max_attempts=1)
-        else:
-            store.commit(build, operation="count", max_attempts=1000)
-
-
-@pytest.mark.parametrize("lock", [False, True])
-def test_processes_that_count_up_together_lose_no_step(root: Path, store: MetadataStore, lock: bool) -> None:
-    add_topic(store, "counter", 1)
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=_count_up, args=(root, 15, lock)) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
-    assert store.refresh().partition("counter", 0).high_watermark == 45
 
 
 def test_damaged_commit_is_named_on_refresh(root: Path, store: MetadataStore) -> None:
@@ -455,7 +271,7 @@ def test_small_commit_shares_what_it_does_not_touch(store: MetadataStore) -> Non
     big = add_topic(store, "big", 500)
     add_topic(store, "other", 3)
     before = store.image
-    append(store, big, 5, partition=7)
+    write_to(store, big, 5, partition=7)
     after = store.image
     assert after.topics["other"] is before.topics["other"]
     changed = [
@@ -480,37 +296,6 @@ def test_newer_format_of_the_root_is_refused_clearly(root: Path, store: Metadata
 def test_format_version_cannot_be_changed_by_a_commit(store: MetadataStore) -> None:
     with pytest.raises(InvalidRecordError, match="format_version_stays"):
         store.commit(lambda image: [record("FormatRecord", formatVersion=2)], operation="x")
-
-
-def test_lock_held_elsewhere_times_out_with_a_clear_error(root: Path, store: MetadataStore) -> None:
-    with root_lock(root), pytest.raises(LogDirError, match="held by another writer"), root_lock(root, timeout_s=0.01):
-        pass
-    with root_lock(root, timeout_s=0):
-        pass
-
-
-def test_lock_is_free_after_an_error_inside(root: Path, store: MetadataStore) -> None:
-    with pytest.raises(KeyError), root_lock(root):
-        raise KeyError("inside")
-    with root_lock(root, timeout_s=0):
-        pass
-
-
-def test_lock_orders_threads(root: Path, store: MetadataStore) -> None:
-    inside = []
-
-    def work() -> None:
-        with root_lock(root):
-            inside.append(1)
-            assert len(inside) == 1
-            inside.pop()
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not inside
 
 
 def test_marker_names_the_format_version(root: Path, store: MetadataStore) -> None:
