@@ -1,0 +1,202 @@
+"""Offset and time index: what a kill leaves, readers beside a writer, damaged files."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_indexes import BASE, ROOM_BYTES, offset_index, time_index
+
+from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.storage.offset_index import OffsetIndex
+
+
+@pytest.mark.parametrize("entries", [0, 1, 2, 3, 63, 127, 128])
+def test_zero_tail_after_a_kill_does_not_count(tmp_path: Path, entries: int) -> None:
+    path = tmp_path / "0.index"
+    index = offset_index(path)
+    for number in range(1, entries + 1):
+        index.append(BASE + number, number * 10)
+    index.close_handler()  # as a kill leaves it: not trimmed
+    assert path.stat().st_size == ROOM_BYTES
+    for writable in (False, True):
+        with offset_index(path, writable=writable) as again:
+            assert again.entries == entries
+            assert again.last_offset == BASE + entries
+            again.sanity_check()
+    assert path.stat().st_size == entries * 8
+
+
+def test_first_entry_of_zeros_counts_when_others_follow_or_nothing_does(tmp_path: Path) -> None:
+    path = tmp_path / "0.timeindex"
+    index = time_index(path)
+    index.maybe_append(0, BASE)
+    index.maybe_append(9, BASE + 1)
+    index.close_handler()
+    with time_index(path, writable=False) as again:
+        assert again.entries_array().tolist() == [(0, BASE), (9, BASE + 1)]
+    path.write_bytes(bytes(12))
+    with time_index(path, writable=False) as again:
+        assert again.entries_array().tolist() == [(0, BASE)]
+
+
+def test_reader_survives_its_writers_trim_and_truncation(tmp_path: Path) -> None:
+    path = tmp_path / "0.index"
+    writer = offset_index(path, room_bytes=1 << 20)
+    count = 3 * mmap.PAGESIZE // 8
+    writer.append_many(np.arange(1, count + 1) + BASE, np.arange(1, count + 1) * 10)
+    reader = offset_index(path, writable=False)
+    writer.truncate_to(BASE + 2)
+    writer.close()
+    assert path.stat().st_size == 8
+    # A page that is no longer in the file would kill this process here.
+    assert reader.lookup(BASE + count) == (BASE + count, count * 10)
+    assert len(reader.entries_array()) == count
+    reader.close()
+
+
+@pytest.mark.parametrize("entries", [0, 1, 2, 5])
+def test_trim_while_a_reader_opens_does_not_mislead_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: int
+) -> None:
+    path = tmp_path / "0.index"
+    path.write_bytes(b"".join(struct.pack(">ii", number, number * 10) for number in range(1, entries + 1)))
+    sizes = {path: ROOM_BYTES}  # what the reader is told just before the writer trims
+    real_fstat = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda fd: _Stat(sizes[path]) if _is(fd, path) else real_fstat(fd))
+    with offset_index(path, writable=False) as index:
+        assert index.entries == entries
+        assert index.lookup(BASE + 100) == ((BASE + entries, entries * 10) if entries else (BASE, 0))
+
+
+def test_index_cut_back_while_a_reader_opens_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "0.index"
+    path.write_bytes(struct.pack(">ii", 1, 10))
+    monkeypatch.setattr(OffsetIndex, "_count_entries", lambda self, fd: 100)
+    with pytest.raises(CorruptIndexError, match="found a shorter one"):
+        offset_index(path, writable=False)
+
+
+class _Stat:
+    def __init__(self, size_bytes: int) -> None:
+        self.st_size = size_bytes
+
+
+def _is(fd: int, path: Path) -> bool:
+    return os.readlink(f"/proc/self/fd/{fd}") == str(path)
+
+
+def test_dropped_entries_do_not_come_back_after_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "0.index"
+    index = offset_index(path)
+    for number in range(1, 20):
+        index.append(BASE + number, number * 10)
+    index.truncate_to(BASE + 5)
+    assert index.length_bytes == ROOM_BYTES
+    index.append(BASE + 50, 500)
+    index.close_handler()
+    with offset_index(path, writable=False) as again:
+        assert again.entries_array()["offset"].tolist() == [BASE + number for number in (1, 2, 3, 4, 50)]
+
+
+def test_truncation_keeps_what_lies_below(tmp_path: Path) -> None:
+    with offset_index(tmp_path / "0.index") as offsets, time_index(tmp_path / "0.timeindex") as times:
+        for number in (10, 20, 30):
+            offsets.append(BASE + number, number)
+            times.maybe_append(number, BASE + number)
+        for offset, kept in ((BASE + 31, 3), (BASE + 30, 2), (BASE + 11, 1), (BASE, 0)):
+            offsets.truncate_to(offset)
+            times.truncate_to(offset)
+            assert (offsets.entries, times.entries) == (kept, kept)
+        assert offsets.last_offset == BASE
+        assert times.last_entry == (-1, BASE)
+        times.maybe_append(1, BASE)
+        times.truncate()
+        assert times.entries == 0
+
+
+def test_reset_empties_a_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "0.index"
+    path.write_bytes(b"\xff" * 77)
+    with offset_index(path) as index:
+        index.reset()
+        assert index.length_bytes == ROOM_BYTES
+        index.append(BASE + 1, 5)
+    assert path.read_bytes() == struct.pack(">ii", 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (struct.pack(">ii", 5, 10)[:7], "7 bytes"),
+        (struct.pack(">iiii", 5, 10, 6, 20)[:-1], "15 bytes"),
+    ],
+)
+def test_truncated_offset_index_is_corrupt(tmp_path: Path, content: bytes, what: str) -> None:
+    path = tmp_path / "0.index"
+    path.write_bytes(content)
+    with offset_index(path, writable=False) as index:
+        with pytest.raises(CorruptIndexError, match=f"0.index.*{what}"):
+            index.sanity_check()
+        with pytest.raises(CorruptIndexError, match=what):
+            index.check_entries()
+
+
+@pytest.mark.parametrize("length_bytes", [1, 11, 13, 23])
+def test_truncated_time_index_is_corrupt(tmp_path: Path, length_bytes: int) -> None:
+    path = tmp_path / "0.timeindex"
+    path.write_bytes(struct.pack(">qiqi", 5, 10, 6, 20)[:length_bytes])
+    with time_index(path, writable=False) as index, pytest.raises(CorruptIndexError, match=f"{length_bytes} bytes"):
+        index.sanity_check()
+
+
+def test_offset_below_the_base_is_corrupt(tmp_path: Path) -> None:
+    (tmp_path / "0.index").write_bytes(struct.pack(">ii", -5, 10))
+    (tmp_path / "0.timeindex").write_bytes(struct.pack(">qi", 10, -5))
+    with offset_index(tmp_path / "0.index", writable=False) as index, pytest.raises(CorruptIndexError, match="995"):
+        index.sanity_check()
+    with time_index(tmp_path / "0.timeindex", writable=False) as index, pytest.raises(CorruptIndexError, match="995"):
+        index.sanity_check()
+
+
+def test_last_timestamp_before_the_first_is_corrupt(tmp_path: Path) -> None:
+    (tmp_path / "0.timeindex").write_bytes(struct.pack(">qiqi", 10, 1, 9, 2))
+    with (
+        time_index(tmp_path / "0.timeindex", writable=False) as index,
+        pytest.raises(CorruptIndexError, match="found 9"),
+    ):
+        index.sanity_check()
+
+
+@pytest.mark.parametrize(
+    ("entries", "log_size_bytes", "position"),
+    [
+        ([(1, 10), (1, 20)], None, 8),
+        ([(1, 10), (2, 10)], None, 8),
+        ([(1, 10), (2, 20), (3, 5)], 100, 16),
+        ([(-1, 10)], None, 0),
+        ([(1, -10)], None, 0),
+        ([(1, 10), (2, 20), (3, 100)], 100, 16),
+    ],
+)
+def test_entries_that_contradict_the_log_are_found(
+    tmp_path: Path, entries: list[tuple[int, int]], log_size_bytes: int | None, position: int
+) -> None:
+    path = tmp_path / "0.index"
+    path.write_bytes(b"".join(struct.pack(">ii", *entry) for entry in entries))
+    with offset_index(path, writable=False) as index, pytest.raises(CorruptIndexError) as caught:
+        index.check_entries(log_size_bytes=log_size_bytes)
+    assert caught.value.position == position
+
+
+@pytest.mark.parametrize("second", [(10, 5), (9, 5), (11, 0)])
+def test_time_index_entries_that_do_not_rise_are_found(tmp_path: Path, second: tuple[int, int]) -> None:
+    path = tmp_path / "0.timeindex"
+    path.write_bytes(struct.pack(">qi", 10, 1) + struct.pack(">qi", *second) + struct.pack(">qi", 20, 9))
+    with time_index(path, writable=False) as index, pytest.raises(CorruptIndexError) as caught:
+        index.check_entries()
+    assert caught.value.position == 12
