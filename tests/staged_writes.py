@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import TransactionalIdImage
@@ -68,6 +69,18 @@ def written_by(log_dir: LogDir, topic: str = "orders", partition: int = 0) -> li
     return runs
 
 
+def check_batches(path: Path, next_offset: int) -> tuple[int, NDArray[np.void]]:
+    """Batches of a `.log` are valid and go on from `next_offset` without a gap; the offset after them, and they."""
+    data = np.fromfile(path, dtype=np.uint8)
+    scan = scan_batches(data, file=str(path))
+    assert (scan.fault, scan.consumed_bytes) == (None, len(data))
+    verify_crcs(data, scan.batches, data_position=0, file=str(path))
+    for row in scan.batches:
+        assert int(row["base_offset"]) == next_offset
+        next_offset = int(row["last_offset"]) + 1
+    return next_offset, scan.batches
+
+
 def check_files(log_dir: LogDir) -> None:
     """Every batch of every partition is valid, offsets have no gap, and nothing lies past the high watermark."""
     log_dir.refresh()
@@ -75,14 +88,8 @@ def check_files(log_dir: LogDir) -> None:
         for partition in log_dir.topic(topic).partitions:
             next_offset = 0
             for path in sorted(partition.directory.glob(f"*{LOG_SUFFIX}")):
-                data = np.fromfile(path, dtype=np.uint8)
-                scan = scan_batches(data, file=str(path))
-                assert (scan.fault, scan.consumed_bytes) == (None, len(data))
-                verify_crcs(data, scan.batches, data_position=0, file=str(path))
-                for row in scan.batches:
-                    assert int(row["base_offset"]) == next_offset
-                    next_offset = int(row["last_offset"]) + 1
-                    assert 0 <= int(row["leader_epoch"]) <= partition.leader_epoch
+                next_offset, batches = check_batches(path, next_offset)
+                assert all(0 <= int(row["leader_epoch"]) <= partition.leader_epoch for row in batches)
             assert next_offset == partition.high_watermark
 
 
