@@ -28,7 +28,8 @@ from crash_faults import (
     ShortFileSystem,
 )
 from crash_power import LOSSES, Disk, PowerFileSystem
-from crash_scenarios import Scenario, Step, Writer
+from crash_scenarios import Scenario, Step
+from crash_writer import Writer
 
 from pyspark_kafkalog.errors import CommitStateUnknownError, KafkalogError
 from pyspark_kafkalog.storage.filesystem import FileSystem
