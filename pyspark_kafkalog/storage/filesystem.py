@@ -1,7 +1,7 @@
 """Every call that changes the file system goes through here, so that a test can make any one of them fail.
 
-Reading needs no seam: it changes nothing, and hostile bytes are tried with real files. A symbolic link in the place of a
-file is not followed, neither to read nor to write: whoever may make names in a log directory could else have a job
+Reading needs no seam: it changes nothing, and hostile bytes are tried with real files. A symbolic link in the place of
+a file is not followed, neither to read nor to write: whoever may make names in a log directory could else have a job
 of somebody else's read other files, or write over them.
 """
 
