@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -250,3 +251,24 @@ class PowerFileSystem(SeamFileSystem):
             node = self.disk.find(path)
             assert isinstance(node, File)
             node.gone = path.read_bytes()
+
+
+def power_cuts(
+    root: Path, into: Path, act: Callable[[Path, PowerFileSystem], object], loss: Loss, points: int
+) -> Iterator[Path]:
+    """What a power failure leaves of `root` at so many points of `act`, from its first call to its last; in `into`."""
+    disk = Disk(root)
+    whole = into / "whole"
+    shutil.copytree(root, whole)
+    fs = PowerFileSystem(disk.moved_to(whole))
+    act(whole, fs)
+    for number in range(points):
+        at = 1 + number * (fs.calls - 1) // (points - 1)
+        case = into / f"{at}"
+        shutil.copytree(root, case)
+        cut = PowerFileSystem(disk.moved_to(case), at)
+        with contextlib.suppress(PowerCut):  # the last call may be one that lets go of a file
+            act(case, cut)
+        left = into / f"{at}-left"
+        cut.disk.restore(left, loss, seed=at)
+        yield left

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from crash_faults import CountingFileSystem, FailingFileSystem
-from crash_power import LOSSES, Disk, Loss, PowerCut, PowerFileSystem
+from crash_power import LOSSES, Loss, power_cuts
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
@@ -77,22 +77,7 @@ def test_an_error_leaves_half_an_abort(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_power_failure_leaves_half_an_abort(root: Path, tmp_path: Path, loss: Loss) -> None:
     end = LogDir.open(root).partition(TOPIC, 0).high_watermark
-    disk = Disk(root)
-    whole = tmp_path / "whole"
-    shutil.copytree(root, whole)
-    fs = PowerFileSystem(disk.moved_to(whole))
-    abort(whole, fs)
-    came_through = []
-    for number in range(_POINTS):
-        at = 1 + number * (fs.calls - 1) // (_POINTS - 1)
-        case = tmp_path / f"{at}"
-        shutil.copytree(root, case)
-        cut = PowerFileSystem(disk.moved_to(case), at)
-        with contextlib.suppress(PowerCut):  # the last call may be one that lets go of a file
-            abort(case, cut)
-        left = tmp_path / f"{at}-left"
-        cut.disk.restore(left, loss, seed=at)
-        came_through.append(check(left, end))
+    came_through = [check(left, end) for left in power_cuts(root, tmp_path, abort, loss, _POINTS)]
     assert came_through == sorted(came_through)
     assert came_through[0] is False
     assert came_through[-1] is True

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from crash_power import LOSSES, Disk, Loss, PowerCut, PowerFileSystem
+from crash_power import LOSSES, Loss, PowerFileSystem, power_cuts
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner import clean_partition
@@ -50,22 +49,12 @@ def clean(root: Path, fs: PowerFileSystem | None = None) -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_power_failure_in_a_cleaning_loses_a_record(root: Path, tmp_path: Path, loss: Loss) -> None:
     before = read(root)
-    disk = Disk(root)
-    whole = tmp_path / "whole"
-    shutil.copytree(root, whole)
-    fs = PowerFileSystem(disk.moved_to(whole))
-    clean(whole, fs)
-    after = read(whole)
+    undisturbed = tmp_path / "undisturbed"
+    shutil.copytree(root, undisturbed)
+    clean(undisturbed)
+    after = read(undisturbed)
     assert len(after) < len(before)
-    for number in range(_POINTS):
-        at = 1 + number * (fs.calls - 1) // (_POINTS - 1)
-        case = tmp_path / f"{at}"
-        shutil.copytree(root, case)
-        cut = PowerFileSystem(disk.moved_to(case), at)
-        with contextlib.suppress(PowerCut):  # the last call may be one that lets go of a file
-            clean(case, cut)
-        left = tmp_path / f"{at}-left"
-        cut.disk.restore(left, loss, seed=at)
+    for left in power_cuts(root, tmp_path, clean, loss, _POINTS):
         found = read(left)
         assert set(after) <= set(found) <= set(before)
         clean(left)
