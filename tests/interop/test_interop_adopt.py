@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from interop_samples import assert_dumps_clean, sample_records, to_table
-from kafka_oracle import Broker, ConsumedRecord, consume, dump_log, producing, run_tool
+from kafka_clients import ConsumedRecord, consume, producing
+from kafka_oracle import Broker, dump_log, run_tool
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError

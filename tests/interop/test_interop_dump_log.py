@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from interop_samples import sample_records
-from kafka_oracle import Broker, dump_log, producing
+from kafka_clients import producing
+from kafka_oracle import Broker, dump_log
 
 OPTIONS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "plain": ((), ("*.log", "*.index", "*.timeindex", "*.snapshot", "*.txnindex")),

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from kafka_oracle import Broker, dump_log, producing, run_tool
+from kafka_clients import producing
+from kafka_oracle import Broker, dump_log, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir

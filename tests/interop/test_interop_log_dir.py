@@ -11,7 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from interop_samples import CODECS, assert_dumps_clean, sample_records, to_table
-from kafka_oracle import Broker, ConsumedRecord, consume, dump_log, producing
+from kafka_clients import ConsumedRecord, consume, producing
+from kafka_oracle import Broker, dump_log
 
 from pyspark_kafkalog import LogDir
 

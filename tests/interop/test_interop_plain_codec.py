@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from interop_samples import CODECS, assert_dumps_clean, sample_records
-from kafka_oracle import Broker, ConsumedRecord, consume
+from kafka_clients import ConsumedRecord, consume
+from kafka_oracle import Broker
 
 from pyspark_kafkalog.record.header import CompressionType
 from pyspark_kafkalog.record.plain import Record, encode_batch

@@ -20,7 +20,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from kafka_oracle import Broker, consume, dump_log, producing, run_tool
+from kafka_clients import consume, producing
+from kafka_oracle import Broker, dump_log, run_tool
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.tools.main import main

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from kafka_oracle import Broker, producing
+from kafka_clients import producing
+from kafka_oracle import Broker
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.verify import verify
