@@ -172,7 +172,7 @@ class CommitLog:
         path = self.path(base_offset)
         temporary = self._write_temporary(path, data)
         try:
-            self._fs.link(temporary, path)
+            self._link(temporary, path)
             self._fs.unlink(temporary)
             self._fs.fsync_dir(self.directory)
         except FileExistsError:
@@ -186,6 +186,14 @@ class CommitLog:
         commit = Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data))
         self._note_head(commit.next_offset)
         return commit
+
+    def _link(self, temporary: Path, path: Path) -> None:
+        try:
+            self._fs.link(temporary, path)
+        except FileExistsError:
+            # Over NFS a call whose answer got lost is made again, and then finds the link that it made itself.
+            if temporary.stat().st_nlink == 1:
+                raise
 
     def _note_head(self, next_offset: int) -> None:
         if not self._fs.waits_for_disk:

@@ -73,6 +73,23 @@ def test_of_racing_writers_exactly_one_wins(log: CommitLog) -> None:
     assert names(log) == ["00000000000000000000.log"]
 
 
+class RepeatedLinkFileSystem(FileSystem):
+    """A network file system that lost the answer to a link and asked again."""
+
+    def link(self, source: Path, target: Path) -> None:
+        super().link(source, target)
+        super().link(source, target)
+
+
+def test_own_link_is_taken_for_another_writers(tmp_path: Path) -> None:
+    log = CommitLog(tmp_path, fs=RepeatedLinkFileSystem())
+    commit = log.publish(0, [feature(1)], timestamp_ms=1)
+    assert list(log.replay()) == [commit]
+    with pytest.raises(CommitConflictError):
+        CommitLog(tmp_path).publish(0, [feature(2)], timestamp_ms=2)
+    assert names(log) == ["00000000000000000000.log"]
+
+
 class FailingCalls(FileSystem):
     """Fails the named call, before or after it took effect."""
 
