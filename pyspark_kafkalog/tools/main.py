@@ -53,6 +53,8 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
 }
 _MODULES: Final = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
+#: Where Kafka's tools look for what they work on.
+_BROKER_OPTION: Final = "--bootstrap-server"
 _EXAMPLES: Final = "\nexamples:\n"
 #: Set by a shell that asks how a line could go on (tools/completion.py).
 _COMPLETING: Final = "_ARGCOMPLETE"
@@ -91,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # File names may hold bytes that are no text; what is dumped is UTF-8 whatever the locale says.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+    if _BROKER_OPTION in arguments:
+        parser.error(f"no broker is asked here: --path ROOT, a log directory, stands in place of {_BROKER_OPTION}")
     try:
         exit_code = int(module.run(parser.parse_args(arguments[1:])))
         sys.stdout.flush()

@@ -65,3 +65,10 @@ def test_name_of_a_script_is_not_recognised(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "kafkalog: Kafka's kafka-producer-perf-test is kafkalog perf-test producer\n"
     assert advice("storage", ()).startswith("Kafka's kafka-storage has no counterpart: a log directory needs no ")
     assert advice("frobnicate", ("topics",)) == "there is no command 'frobnicate': kafkalog --help lists all"
+
+
+def test_who_names_a_broker_is_left_to_guess(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["topics", "--bootstrap-server", "localhost:9092", "--list"])
+    assert exited.value.code == 1
+    assert "--path ROOT, a log directory, stands in place of --bootstrap-server" in capsys.readouterr().err
