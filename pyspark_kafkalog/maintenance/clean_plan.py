@@ -21,11 +21,15 @@ _INT32_MAX: Final = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class ClosedSegment:
-    """A segment that is no longer appended to: sizes of its files in bytes, the `.log` file's modification time."""
+    """A segment that is no longer appended to: offsets [base_offset, next_base_offset), sizes of its files in bytes.
+
+    `modified_ns` is the time of the `.log` file's last modification.
+    """
 
     base_offset: int
+    next_base_offset: int
     size_bytes: int
-    index_bytes: int
+    offset_index_bytes: int
     time_index_bytes: int
     modified_ns: int
 
@@ -137,7 +141,7 @@ def group_segments(
     sizes: tuple[int, ...] = (0, 0, 0)
     ends = [*(each.base_offset for each in segments[1:]), first_uncleanable_offset]
     for segment, end in zip(segments, ends, strict=True):
-        own = (segment.size_bytes, segment.index_bytes, segment.time_index_bytes)
+        own = (segment.size_bytes, segment.offset_index_bytes, segment.time_index_bytes)
         together = tuple(a + b for a, b in zip(sizes, own, strict=True))
         is_near = segment.size_bytes == 0 or not groups or end - 1 - groups[-1][0].base_offset <= _INT32_MAX
         limits = (config.segment_bytes, config.segment_index_bytes, config.segment_index_bytes)

@@ -1,8 +1,9 @@
-"""What a log's files tell the cleaner: closed segments, their timestamps, aborted transactions, active producers."""
+"""What a log's files tell the cleaner and a merge: closed segments, times, aborted transactions, active producers."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from pathlib import Path
 from typing import Final
@@ -45,12 +46,13 @@ def closed_segments(directory: Path, state: LogState) -> list[ClosedSegment]:
     return [
         ClosedSegment(
             base_offset,
+            next_base_offset,
             sizes[base_offset][LOG_SUFFIX],
             sizes[base_offset].get(INDEX_SUFFIX, 0),
             sizes[base_offset].get(TIME_INDEX_SUFFIX, 0),
             modified_ns[base_offset],
         )
-        for base_offset in sorted(modified_ns)
+        for base_offset, next_base_offset in itertools.pairwise([*sorted(modified_ns), state.active_base_offset])
     ]
 
 

@@ -13,7 +13,6 @@ leaves `.cleaned` files, which the next run removes; in step 3 the next run goes
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import mmap
 import os
@@ -28,8 +27,10 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
+from pyspark_kafkalog.maintenance.closed_segments import closed_segments
 from pyspark_kafkalog.maintenance.deleted_files import remove_deleted_files
-from pyspark_kafkalog.maintenance.merge_plan import ClosedSegment, plan_merge
+from pyspark_kafkalog.maintenance.merge_plan import plan_merge
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
@@ -47,7 +48,6 @@ from pyspark_kafkalog.storage.names import (
     TXN_INDEX_SUFFIX,
     TopicPartition,
     offset_file_name,
-    parse_segment_file,
     segment_file,
 )
 from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -57,7 +57,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 ACTION: Final = "merge-segments"
 _BATCHES_A_SCAN: Final = 1 << 16
-_NS_A_MS: Final = 1_000_000
 
 
 def merge_segments(
@@ -205,7 +204,7 @@ class _JoinedSegment:
         aborted = b"".join(self._aborted_transactions(each.base_offset) for each in self.group)
         if aborted:
             self._write_whole(TXN_INDEX_SUFFIX, aborted)
-        modified_ns = max(each.modified_ms for each in self.group) * _NS_A_MS
+        modified_ns = max(each.modified_ns for each in self.group)
         os.utime(self._path(LOG_SUFFIX), ns=(modified_ns, modified_ns))
         return True
 
@@ -266,28 +265,6 @@ class _JoinedSegment:
 
     def _path(self, suffix: str) -> Path:
         return self.directory / (offset_file_name(self.group[0].base_offset, suffix) + CLEANED_SUFFIX)
-
-
-def closed_segments(directory: Path, state: LogState) -> list[ClosedSegment]:
-    """The closed segments of the log as of `state`, in order; none where there is no directory yet."""
-    sizes: dict[tuple[int, str], os.stat_result] = {}
-    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-        for entry in entries:
-            parsed = parse_segment_file(entry.name)
-            if parsed is not None and parsed[0] < state.active_base_offset:
-                sizes[parsed] = entry.stat()
-    bases = sorted(base for base, suffix in sizes if suffix == LOG_SUFFIX)
-    return [
-        ClosedSegment(
-            base_offset=base,
-            next_base_offset=following,
-            size_bytes=sizes[base, LOG_SUFFIX].st_size,
-            offset_index_bytes=sizes[base, INDEX_SUFFIX].st_size if (base, INDEX_SUFFIX) in sizes else 0,
-            time_index_bytes=sizes[base, TIME_INDEX_SUFFIX].st_size if (base, TIME_INDEX_SUFFIX) in sizes else 0,
-            modified_ms=sizes[base, LOG_SUFFIX].st_mtime_ns // _NS_A_MS,
-        )
-        for base, following in itertools.pairwise([*bases, state.active_base_offset])
-    ]
 
 
 def _not_filled(file: str, position: int, size_bytes: int) -> CorruptRecordError:

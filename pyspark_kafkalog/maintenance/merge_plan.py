@@ -9,25 +9,13 @@ up to which the log has been cleaned.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
 from pyspark_kafkalog.storage.index_rows import OFFSET_ENTRY, TIME_ENTRY
 from pyspark_kafkalog.storage.log_config import LogConfig
 
 _RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedSegment:
-    """A closed segment: offsets [base_offset, next_base_offset), sizes of its files in bytes, modification time."""
-
-    base_offset: int
-    next_base_offset: int
-    size_bytes: int
-    offset_index_bytes: int
-    time_index_bytes: int
-    modified_ms: int
 
 
 def plan_merge(

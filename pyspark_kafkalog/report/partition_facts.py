@@ -7,6 +7,7 @@ told of by itself. Of a long log neighbouring segments are told of together, so 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -149,8 +150,12 @@ def _size_bins(segments: Sequence[StoredSegment]) -> Mapping[int, tuple[int, int
 
 
 def _cleaner_facts(look: PartitionLook, segments: Sequence[StoredSegment], now_ms: int) -> CleanerFacts:
+    closed = [
+        ClosedSegment(each.base_offset, after.base_offset, each.size_bytes, 0, 0, each.modified_ms * _NS_A_MS)
+        for each, after in itertools.pairwise(segments)
+    ]
     plan = plan_cleaning(
-        [ClosedSegment(each.base_offset, each.size_bytes, 0, 0, each.modified_ms * _NS_A_MS) for each in segments[:-1]],
+        closed,
         look.state,
         look.config,
         checkpoint_offset=look.cleaner_offset,

@@ -7,7 +7,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_kafkalog.maintenance.merge_plan import ClosedSegment, plan_merge
+from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
+from pyspark_kafkalog.maintenance.merge_plan import plan_merge
 from pyspark_kafkalog.storage.log_config import LogConfig
 
 CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=400)

@@ -21,7 +21,11 @@ COMPACT = LogConfig(cleanup_policy=("compact",))
 
 
 def segments(*bases: int, size_bytes: int = 100) -> list[ClosedSegment]:
-    return [ClosedSegment(base, size_bytes, 8, 12, base * 1_000_000) for base in bases]
+    following = [*bases[1:], bases[-1] + 10]
+    return [
+        ClosedSegment(base, after, size_bytes, 8, 12, base * 1_000_000)
+        for base, after in zip(bases, following, strict=True)
+    ]
 
 
 def state(active: int = 300, *, start: int = 0, unstable: int = -1) -> LogState:
@@ -149,5 +153,5 @@ def test_offsets_of_a_group_are_out_of_reach_of_its_indexes() -> None:
     assert bases(group_segments(closed, COMPACT, first_uncleanable_offset=far + 5)) == [[0, 100], [far]]
     closed = segments(1, 100, far)
     assert bases(group_segments(closed, COMPACT, first_uncleanable_offset=far + 1)) == [[1, 100, far]]
-    empty = [*segments(0, 100), ClosedSegment(far, 0, 0, 0, 0)]
+    empty = [*segments(0, 100), ClosedSegment(far, far + 5, 0, 0, 0, 0)]
     assert bases(group_segments(empty, COMPACT, first_uncleanable_offset=far + 5)) == [[0, 100, far]]

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
 from pyspark_kafkalog.maintenance.delete_records import delete_records
 from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.merge_plan import ClosedSegment, plan_merge
+from pyspark_kafkalog.maintenance.merge_plan import plan_merge
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.storage.index_rebuild import rebuild_indexes
 from pyspark_kafkalog.storage.listing import list_base_offsets
