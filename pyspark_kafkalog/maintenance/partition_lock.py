@@ -92,7 +92,9 @@ def _open(directory: Path, fs: FileSystem) -> Iterator[int]:
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
-        fs.close(fd)
+        # Whatever closing says, the lock is let go of; what was done under it is not to be called a failure for that.
+        with contextlib.suppress(OSError):
+            fs.close(fd)
 
 
 def _try(fd: int, kind: int) -> bool:
