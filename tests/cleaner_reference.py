@@ -71,32 +71,25 @@ class Pass:
     config: LogConfig
     producers: Mapping[int, ProducerStateEntry] = field(default_factory=dict)
 
+    @property
+    def rules(self) -> RetentionRules:
+        return RetentionRules(
+            now_ms=self.now_ms,
+            delete_retention_ms=self.config.delete_retention_ms,
+            end_offset=self.end_offset,
+            producers=self.producers,
+        )
+
 
 def clean_directory(
     directory: Path, run: Pass, *, map_bytes: int = 1 << 16, fs: FileSystem = LOCAL
 ) -> tuple[CopyCounts, int]:
     """Clean the segments below `end_offset` as the cleaner does; counts, and how many shards the keys took."""
-    segments = tuple(closed_segments(directory, LogState(active_base_offset=run.end_offset)))
-    part = LogPart(
-        directory=directory,
-        segments=segments,
-        first_dirty_offset=run.first_dirty_offset,
-        end_offset=run.end_offset,
-        aborted=aborted_transactions(directory, run.end_offset),
-        seed=np.array([1, 2], np.uint64),
-        now_ms=run.now_ms,
-        throttle=Throttle(),
-    )
+    part = _part(directory, run)
     survivors, shards = find_survivors(part, OffsetMap(map_bytes, 0.9))
-    rules = RetentionRules(
-        now_ms=run.now_ms,
-        delete_retention_ms=run.config.delete_retention_ms,
-        end_offset=run.end_offset,
-        producers=run.producers,
-    )
-    copier = GroupCopier(part, survivors, rules, CleanedTransactions.of(part.aborted), run.config, fs)
+    copier = GroupCopier(part, survivors, run.rules, CleanedTransactions.of(part.aborted), run.config, fs)
     counts = CopyCounts()
-    for group in group_segments(segments, run.config, first_uncleanable_offset=run.end_offset):
+    for group in group_segments(part.segments, run.config, first_uncleanable_offset=run.end_offset):
         counts = counts.plus(copier.copy(group))
         swap_in(directory, group[0].base_offset, [each.base_offset for each in group], now_ms=run.now_ms, fs=fs)
     return counts, shards
@@ -104,10 +97,24 @@ def clean_directory(
 
 def clean_directory_by_tasks(directory: Path, run: Pass, *, map_bytes: int) -> None:
     """The same by tasks that could run anywhere: shards of the keys first, then the groups, the last one first."""
-    segments = tuple(closed_segments(directory, LogState(active_base_offset=run.end_offset)))
-    part = LogPart(
+    part = _part(directory, run)
+    noted = NotedSurvivors()
+    left = [ALL_KEYS]
+    while left:
+        offset_map = OffsetMap(map_bytes, 0.9)
+        left += build_map(part, offset_map, left.pop())
+        noted.merge(pickle.loads(pickle.dumps(note_survivors(part, offset_map))))
+    groups = group_segments(part.segments, run.config, first_uncleanable_offset=run.end_offset)
+    for group, transactions in reversed(list(zip(groups, transactions_at(part, groups), strict=True))):
+        GroupCopier(part, noted.of_segments(group), run.rules, transactions, run.config, LOCAL).copy(group)
+    for group in groups:
+        swap_in(directory, group[0].base_offset, [each.base_offset for each in group], now_ms=run.now_ms, fs=LOCAL)
+
+
+def _part(directory: Path, run: Pass) -> LogPart:
+    return LogPart(
         directory=directory,
-        segments=segments,
+        segments=tuple(closed_segments(directory, LogState(active_base_offset=run.end_offset))),
         first_dirty_offset=run.first_dirty_offset,
         end_offset=run.end_offset,
         aborted=aborted_transactions(directory, run.end_offset),
@@ -115,23 +122,6 @@ def clean_directory_by_tasks(directory: Path, run: Pass, *, map_bytes: int) -> N
         now_ms=run.now_ms,
         throttle=Throttle(),
     )
-    noted = NotedSurvivors()
-    left = [ALL_KEYS]
-    while left:
-        offset_map = OffsetMap(map_bytes, 0.9)
-        left += build_map(part, offset_map, left.pop())
-        noted.merge(pickle.loads(pickle.dumps(note_survivors(part, offset_map))))
-    rules = RetentionRules(
-        now_ms=run.now_ms,
-        delete_retention_ms=run.config.delete_retention_ms,
-        end_offset=run.end_offset,
-        producers=run.producers,
-    )
-    groups = group_segments(segments, run.config, first_uncleanable_offset=run.end_offset)
-    for group, transactions in reversed(list(zip(groups, transactions_at(part, groups), strict=True))):
-        GroupCopier(part, noted.of_segments(group), rules, transactions, run.config, LOCAL).copy(group)
-    for group in groups:
-        swap_in(directory, group[0].base_offset, [each.base_offset for each in group], now_ms=run.now_ms, fs=LOCAL)
 
 
 def reference(stored: Sequence[bytes], aborted: Sequence[AbortedTxn], run: Pass) -> list[bytes]:

@@ -33,7 +33,7 @@ from pyspark_kafkalog.maintenance.group_recopy import CopyCounts, GroupCopier, t
 from pyspark_kafkalog.maintenance.offset_map import ALL_KEYS, OffsetMap, Shard
 from pyspark_kafkalog.maintenance.partition_lock import file_claim, join_partition_lock, shared_partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
-from pyspark_kafkalog.maintenance.survivors import LogPart, MapSurvivors, Survivors, build_map, note_survivors
+from pyspark_kafkalog.maintenance.survivors import LogPart, MapSurvivors, Survivors, build_map, note_shards
 from pyspark_kafkalog.maintenance.task_files import load_map, load_notes, remove_task_files, save_map, save_notes
 from pyspark_kafkalog.maintenance.tasks import StoppedError, Tasks
 from pyspark_kafkalog.maintenance.throttle import Throttle
@@ -212,12 +212,7 @@ def _note(plan: _SpreadPlan, number: int, shard: Shard | None) -> int:
         else:
             offset_map = plan.new_map()
             left = build_map(part, offset_map, shard)
-        noted = note_survivors(part, offset_map)
-        shards = 1
-        while left:
-            left += build_map(part, offset_map, left.pop())
-            noted.merge(note_survivors(part, offset_map))
-            shards += 1
+        noted, shards = note_shards(part, offset_map, left)
         save_notes(plan.directory, number, noted)
         return shards
 

@@ -147,6 +147,11 @@ def find_survivors(part: LogPart, offset_map: OffsetMap) -> tuple[Survivors, int
     left = build_map(part, offset_map, ALL_KEYS)
     if not left:
         return MapSurvivors(offset_map, offset_map.marks(part.first_dirty_offset)), 1
+    return note_shards(part, offset_map, left)
+
+
+def note_shards(part: LogPart, offset_map: OffsetMap, left: list[Shard]) -> tuple[NotedSurvivors, int]:
+    """What stays by the map as it is and by maps of the shards `left`, one after the other; how many maps that took."""
     noted = note_survivors(part, offset_map)
     shards = 1
     while left:

@@ -83,6 +83,19 @@ class IndexEntries:
         """The byte at which entry number `row` begins."""
         return row * self._dtype.itemsize
 
+    def tell_of(self, row: int, what: str, *, offset: int, expected: str, found: str) -> None:
+        """Entry number `row`, which names `offset`, is wrong by the batches."""
+        self._sink.add(
+            Severity.ERROR,
+            what,
+            self._file,
+            position=self.position_of(row),
+            offset=offset,
+            expected=expected,
+            found=found,
+            advice=REINDEX,
+        )
+
     def next_position_after(self, position: int) -> int | None:
         """Of an offset index: the first position above `position` that an entry still to come names."""
         while True:
@@ -169,11 +182,9 @@ class IndexEntries:
 class OffsetIndexCheck:
     """The offset index of the segment at `base_offset`."""
 
-    def __init__(self, entries: IndexEntries, file: Path, base_offset: int, sink: FindingSink) -> None:
+    def __init__(self, entries: IndexEntries, base_offset: int) -> None:
         self.entries = entries
-        self._file = file
         self._base_offset = base_offset
-        self._sink = sink
         self.last_position = 0  # of the last entry, 0 without any
 
     def add(self, batches: NDArray[np.void]) -> None:
@@ -192,15 +203,12 @@ class OffsetIndexCheck:
         is_right &= (batches["last_offset"][last] == offsets) | (offsets > int(batches["last_offset"][-1]))
         is_right |= positions < int(batches["position"][0])  # in damage that the walk has passed over
         for row in np.flatnonzero(~is_right).tolist():
-            self._sink.add(
-                Severity.ERROR,
+            self.entries.tell_of(
+                first + row,
                 "offset-index-entry",
-                self._file,
-                position=self.entries.position_of(first + row),
                 offset=int(offsets[row]),
                 expected="the position of a batch, and its last offset",
                 found=f"position {int(positions[row])}, offset {int(offsets[row])}",
-                advice=REINDEX,
             )
 
     def finish(self, end_position: int) -> None:
@@ -208,15 +216,12 @@ class OffsetIndexCheck:
         first = self.entries.taken
         rows = self.entries.take(lambda block: np.ones(len(block), dtype=np.bool_))
         if len(rows):
-            self._sink.add(
-                Severity.ERROR,
+            self.entries.tell_of(
+                first,
                 "offset-index-entry",
-                self._file,
-                position=self.entries.position_of(first),
                 offset=int(rows["relative_offset"][0]) + self._base_offset,
                 expected=f"a position below {end_position}, where the segment ends",
                 found=f"position {int(rows['position'][0])}",
-                advice=REINDEX,
             )
 
 
@@ -257,15 +262,12 @@ class TimeIndexCheck:
         is_right = (batches["base_offset"][at] <= offsets) & (timestamps_ms[at] == entry_ms)
         is_right &= largest_ms[at] == entry_ms
         for row in np.flatnonzero(~is_right).tolist():
-            self._sink.add(
-                Severity.ERROR,
+            self.entries.tell_of(
+                first + row,
                 "time-index-entry",
-                self._file,
-                position=self.entries.position_of(first + row),
                 offset=int(offsets[row]),
                 expected="the largest timestamp so far, and the last offset of the first batch with it",
                 found=f"timestamp {int(entry_ms[row])}, offset {int(offsets[row])}",
-                advice=REINDEX,
             )
 
     def finish(self, *, is_closed: bool) -> None:
@@ -273,15 +275,12 @@ class TimeIndexCheck:
         first = self.entries.taken
         rows = self.entries.take(lambda block: np.ones(len(block), dtype=np.bool_))
         if len(rows):
-            self._sink.add(
-                Severity.ERROR,
+            self.entries.tell_of(
+                first,
                 "time-index-entry",
-                self._file,
-                position=self.entries.position_of(first),
                 offset=int(rows["relative_offset"][0]) + self._base_offset,
                 expected="an offset of the segment",
                 found=f"offset {int(rows['relative_offset'][0]) + self._base_offset}",
-                advice=REINDEX,
             )
         elif is_closed and self._last_entry_ms < self._largest_ms:
             self._sink.add(
@@ -320,7 +319,7 @@ def open_offset_index(
         severity=severity,
         are_positions=True,
     )
-    return OffsetIndexCheck(entries, file, base_offset, sink)
+    return OffsetIndexCheck(entries, base_offset)
 
 
 def open_time_index(
