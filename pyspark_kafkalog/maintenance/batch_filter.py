@@ -36,6 +36,8 @@ from pyspark_kafkalog.record.header import (
     CompressionType,
 )
 from pyspark_kafkalog.record.kernels_memory import COPY_SLACK_BYTES
+from pyspark_kafkalog.record.zstd_batches import compress_batches
+from pyspark_kafkalog.record.zstd_frame import DEFAULT_LEVEL as ZSTD_DEFAULT_LEVEL
 from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry
 
 _KEPT_FLAGS: Final = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
@@ -237,6 +239,11 @@ def _compress(
     file: str, plain: NDArray[np.uint8], sizes: NDArray[np.int64], codecs: NDArray[np.int16], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The same batches with their records compressed, each with its codec."""
+    if (codecs == CompressionType.ZSTD).all():
+        compressed = compress_batches(plain, sizes, ZSTD_DEFAULT_LEVEL)
+        if compressed is not None:
+            _check_unfolds(file, sizes, compressed[1], offsets)
+            return compressed
     header = bytes(RECORD_BATCH_OVERHEAD_BYTES)
     parts: list[bytes | memoryview] = []
     start = 0
@@ -244,12 +251,21 @@ def _compress(
     for i, (size, codec) in enumerate(zip(sizes.tolist(), codecs.tolist(), strict=True)):
         body = plain[start + RECORD_BATCH_OVERHEAD_BYTES : start + size]
         payload = compress(CompressionType(codec), body)
-        if len(body) > decompressed_limit_bytes(len(payload)):
-            raise InvalidRecordError(
-                f"{file}: what stays of the batch at offset {int(offsets[i])} would shrink from {len(body)} to "
-                f"{len(payload)} bytes, which no reader here would unfold again"
-            )
         parts += (header, payload)
         compressed_sizes[i] = RECORD_BATCH_OVERHEAD_BYTES + len(payload)
         start += size
+    _check_unfolds(file, sizes, compressed_sizes, offsets)
     return np.frombuffer(bytearray().join(parts), np.uint8), compressed_sizes
+
+
+def _check_unfolds(
+    file: str, sizes: NDArray[np.int64], compressed_sizes: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> None:
+    """Refuse what a reader would take for a bomb. Sizes are those of batches, at `offsets`."""
+    for i in np.flatnonzero(sizes > decompressed_limit_bytes(0)).tolist():
+        before, after = (int(each[i]) - RECORD_BATCH_OVERHEAD_BYTES for each in (sizes, compressed_sizes))
+        if before > decompressed_limit_bytes(after):
+            raise InvalidRecordError(
+                f"{file}: what stays of the batch at offset {int(offsets[i])} would shrink from {before} to "
+                f"{after} bytes, which no reader here would unfold again"
+            )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record import kernels_encode as kernels
+from pyspark_kafkalog.record.c_functions import crc32c_function
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns, address_of
 from pyspark_kafkalog.record.compression import compress, decompressed_limit_bytes
 from pyspark_kafkalog.record.crc32c import crc32c
@@ -29,6 +30,7 @@ from pyspark_kafkalog.record.header import (
     CompressionType,
     TimestampType,
 )
+from pyspark_kafkalog.record.kernels_crc import compute_crcs
 from pyspark_kafkalog.record.kernels_memory import COPY_SLACK_BYTES
 
 _MAX_BATCH_BYTES: Final = 2**31 - 1  # batchLength is an int32
@@ -233,8 +235,18 @@ def seal_headers(data: NDArray[np.uint8], table: NDArray[np.void]) -> None:
     """Write the headers, and once more with the CRCs that cover most of them."""
     table["crc"] = 0
     kernels.write_headers(data, table)
-    bounds = zip(
-        (table["position"] + ATTRIBUTES_AT).tolist(), (table["position"] + table["size_bytes"]).tolist(), strict=True
-    )
-    table["crc"] = [crc32c(data[start:end]) for start, end in bounds]
+    table["crc"] = _crcs(data, table)
     kernels.write_headers(data, table)
+
+
+def _crcs(data: NDArray[np.uint8], table: NDArray[np.void]) -> NDArray[np.uint32]:
+    """The CRC of each batch in `data`, whose headers are there but for that."""
+    starts, sizes = np.ascontiguousarray(table["position"]), np.ascontiguousarray(table["size_bytes"])
+    crcs = np.empty(len(table), np.uint32)
+    function = crc32c_function()
+    if function:
+        compute_crcs(function, data, starts, sizes, crcs)
+    else:
+        ends = (starts + sizes).tolist()
+        crcs[:] = [crc32c(data[start:end]) for start, end in zip((starts + ATTRIBUTES_AT).tolist(), ends, strict=True)]
+    return crcs

@@ -1,16 +1,18 @@
-"""Compiled look at zstd frames, for many small batches at once: how much does each hold at most?
+"""Compiled work on zstd frames, many small batches at once: how much each holds at most, unfolding, compressing.
 
 Just for what Kafka's clients write: one frame that fills the batch, without a dictionary. Whatever else there is, or
 seems wrong, is left to zstd_frame.py, which then says what. Layout of a frame: RFC 8878.
 """
 
-# mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg, var-annotated"
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit, types
 
+from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORD_BATCH_OVERHEAD_BYTES
+from pyspark_kafkalog.record.kernels_call import call_crc32c, call_zstd
 from pyspark_kafkalog.record.kernels_memory import kernel, load_byte
 from pyspark_kafkalog.record.zstd_blocks import (
     BLOCK_HEADER_BYTES,
@@ -26,10 +28,14 @@ UNKNOWN = -1
 
 _HEADER_BYTES_MAX = 14  # without a dictionary
 _BOUND_MAX = 32 << 20  # what every batch may unfold to
-_WINDOW_LOG_MIN, _WINDOW_LOG_MAX = 10, 31
+_WINDOW_LOG_MIN = 10
+_WINDOW_BYTES_MAX = (1 << 27) + 1  # libzstd's own limit, which it holds just streams to
+#: How far before the records the bytes begin that a CRC covers.
+_COVERED_AT = RECORD_BATCH_OVERHEAD_BYTES - ATTRIBUTES_AT
 
 _INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
 _INT64 = types.Array(types.int64, 1, "C")
+_UINT32_IN = types.Array(types.uint32, 1, "C", readonly=True)
 
 
 @njit(nogil=True)
@@ -55,10 +61,11 @@ def _bound_content(at, end):
     if has_window:
         exponent, mantissa = np.int64(load_byte(at)) >> 3, np.int64(load_byte(at)) & 7
         at += 1
-        if exponent + _WINDOW_LOG_MIN > _WINDOW_LOG_MAX:
-            return np.int64(UNKNOWN)
         base = np.int64(1) << (exponent + _WINDOW_LOG_MIN)
-        block_bytes_max = min(base + (base >> 3) * mantissa, block_bytes_max)
+        window_bytes = base + (base >> 3) * mantissa
+        if window_bytes > _WINDOW_BYTES_MAX:
+            return np.int64(UNKNOWN)
+        block_bytes_max = min(window_bytes, block_bytes_max)
     size_flag = descriptor >> 6
     size_bytes = np.int64(1) << size_flag if size_flag or not has_window else np.int64(0)
     stated = _little_endian(at, size_bytes)
@@ -92,3 +99,56 @@ def bound_contents(addresses, sizes, bounds):
     """Set bounds[i] to the most bytes that the frame of sizes[i] bytes at addresses[i] can hold, or to UNKNOWN."""
     for i in range(len(addresses)):
         bounds[i] = _bound_content(addresses[i], addresses[i] + sizes[i])
+
+
+@kernel(
+    types.UniTuple(types.int64, 3)(
+        types.int64, types.int64, types.int64, _INT64, _INT64, _INT64_IN, _UINT32_IN, _INT64_IN,
+        types.int64, types.int64, types.int64, types.int64, types.int64, types.int64,
+    )
+)  # fmt: skip
+def unfold_frames(
+    decompress, context, crc32c, addresses, sizes, bounds, crcs, stored_to,
+    row, to, room_end, grown_bytes, stop_bytes, bound_max,
+):  # fmt: skip
+    """Decompress the frames from row `row` on, one after the other, to address `to`, never past `room_end`.
+
+    Sets addresses[i] and sizes[i] to the content's. Ends before a row that is to be looked at otherwise: with a bound
+    that is UNKNOWN or above `bound_max` or the room left, with a wrong CRC (of the batch whose header lies in front;
+    `crc32c` 0: not asked for), or a frame that is bad; and after the row with which stored_to[i] and what all have
+    grown by reach `stop_bytes`. Returns (the row where it ended, address after what was written, grown_bytes).
+    """
+    while row < len(addresses):
+        bound, address, size = bounds[row], addresses[row], sizes[row]
+        if bound < 0 or bound > bound_max or bound > room_end - to:
+            break
+        if crc32c != 0 and call_crc32c(crc32c, address - _COVERED_AT, size + _COVERED_AT) != crcs[row]:
+            break
+        length = call_zstd(decompress, context, to, bound, address, size)
+        if length < 0 or length > bound:
+            break
+        addresses[row], sizes[row] = to, length
+        to += length
+        grown_bytes += length - size
+        row += 1
+        if stored_to[row - 1] + grown_bytes >= stop_bytes:
+            break
+    return row, to, grown_bytes
+
+
+@kernel(types.int64(types.int64, types.int64, types.int64, _INT64_IN, types.int64, _INT64_IN, _INT64))
+def compress_bodies(compress, context, source, sizes, to, bounds, compressed_sizes):
+    """Compress the batches that lie back to back at address `source`, each but its header, to address `to`.
+
+    There is room for bounds[i] bytes of each, a header before them. Sets compressed_sizes[i], header and all; returns
+    how many batches have been compressed: less than all when one cannot be.
+    """
+    for i in range(len(sizes)):
+        body, room = source + RECORD_BATCH_OVERHEAD_BYTES, to + RECORD_BATCH_OVERHEAD_BYTES
+        length = call_zstd(compress, context, room, bounds[i], body, sizes[i] - RECORD_BATCH_OVERHEAD_BYTES)
+        if length < 0:
+            return i
+        compressed_sizes[i] = RECORD_BATCH_OVERHEAD_BYTES + length
+        source += sizes[i]
+        to += compressed_sizes[i]
+    return len(sizes)

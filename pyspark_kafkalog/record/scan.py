@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.record.c_functions import crc32c_function
 from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, BATCH_DTYPE, CRC_AT, Buffer, parse_header
+from pyspark_kafkalog.record.kernels_crc import find_bad_crc
 from pyspark_kafkalog.record.kernels_scan import BAD_HEADER, TABLE_FULL, scan_headers
 
 _FIRST_TABLE_ROWS = 1024
@@ -87,9 +89,18 @@ def first_bad_crc(data: Buffer, batches: NDArray[np.void], data_position: int) -
     `data` starts at byte `data_position` of the file that the positions in `batches` count in, and holds all of them.
     """
     view = as_bytes_array(data)
-    starts = (batches["position"] - data_position).tolist()
-    sizes = batches["size_bytes"].tolist()
-    for index, (start, size, crc) in enumerate(zip(starts, sizes, batches["crc"].tolist(), strict=True)):
+    function = crc32c_function()
+    if function:
+        starts = batches["position"] - data_position
+        sizes, crcs = np.ascontiguousarray(batches["size_bytes"]), np.ascontiguousarray(batches["crc"])
+        return int(find_bad_crc(function, view, starts, sizes, crcs))
+    rows = zip(
+        (batches["position"] - data_position).tolist(),
+        batches["size_bytes"].tolist(),
+        batches["crc"].tolist(),
+        strict=True,
+    )
+    for index, (start, size, crc) in enumerate(rows):
         if crc32c(view[start + ATTRIBUTES_AT : start + size]) != crc:
             return index
     return -1

@@ -29,6 +29,7 @@ from pyspark_kafkalog.record.header import (
 )
 from pyspark_kafkalog.record.kernels_decode import sections_in_time
 from pyspark_kafkalog.record.scan import as_bytes_array, verify_crcs
+from pyspark_kafkalog.record.zstd_batches import Unfolding
 
 _MIN_INT64: Final = -(2**63)
 _MAX_INT64: Final = 2**63 - 1
@@ -150,47 +151,44 @@ def open_sections(
     owners = [log.data]
     if not len(compressed):
         return Sections(batches, addresses, sizes, owners)
-    total_bytes = np.cumsum(sizes)[compressed].tolist()
+    compressed_codecs = codecs[compressed]
     bounds = np.full(len(compressed), -1)
-    is_zstd = codecs[compressed] == CompressionType.ZSTD
+    is_zstd = compressed_codecs == CompressionType.ZSTD
     bounds[is_zstd] = zstd_frame.bounds_of(addresses[compressed[is_zstd]], sizes[compressed[is_zstd]])
-    data = log.data.data
-    grown_bytes = filled = 0
+    frames = Unfolding(
+        addresses[compressed],
+        sizes[compressed],
+        bounds,
+        batches["crc"][compressed],
+        np.cumsum(sizes)[compressed],
+        stop_bytes=max_bytes,
+        bound_max=_SCRATCH_BATCH_BYTES,
+        check_crcs=log.check_crcs,
+    )
     if scratch is not None:
-        scratch_at, room = address_of(scratch), scratch.data
         owners.append(scratch)
-    for index, codec, start, size, crc, total, bound in zip(
-        compressed.tolist(),
-        codecs[compressed].tolist(),
-        starts[compressed].tolist(),
-        sizes[compressed].tolist(),
-        batches["crc"][compressed].tolist(),
-        total_bytes,
-        bounds.tolist(),
-        strict=True,
-    ):
-        if log.check_crcs and crc32c(log.data[start - RECORDS_AT + ATTRIBUTES_AT : start + size]) != crc:
-            log.verify(batches[index : index + 1])
+    compressed_starts = starts[compressed]
+    while not frames.is_done:
+        if scratch is not None and bounds[frames.row] >= 0 and frames.take(scratch):
+            continue
+        row = frames.row
+        codec, start, size = int(compressed_codecs[row]), int(compressed_starts[row]), int(frames.sizes[row])
+        if log.check_crcs and crc32c(log.data[start - RECORDS_AT + ATTRIBUTES_AT : start + size]) != frames.crcs[row]:
+            log.verify(batches[compressed[row] : compressed[row] + 1])
         records: bytes | memoryview | None = None
-        if bound >= 0:
-            records = zstd_frame.decompress_bounded(data[start : start + size], bound)
+        if bounds[row] >= 0:
+            records = zstd_frame.decompress_bounded(log.data.data[start : start + size], int(bounds[row]))
         if records is None:
             records = _decompress(codec, log.data[start : start + size], log.file, log.position + start).data
-        length = len(records)
-        if scratch is None or length > _SCRATCH_BATCH_BYTES:
-            array = as_bytes_array(records)
-            addresses[index] = address_of(array)
-            owners.append(array)
+        if scratch is None or len(records) > _SCRATCH_BATCH_BYTES:
+            owners.append(as_bytes_array(records))
+            frames.put_elsewhere(owners[-1])
         else:
-            room[filled : filled + length] = records
-            addresses[index] = scratch_at + filled
-            filled += length
-        sizes[index] = length
-        grown_bytes += length - size
-        if total + grown_bytes >= max_bytes:
-            taken = index + 1
-            return Sections(batches[:taken], addresses[:taken], sizes[:taken], owners)
-    return Sections(batches, addresses, sizes, owners)
+            frames.put(records, scratch)
+    done = compressed[: frames.row]
+    addresses[done], sizes[done] = frames.addresses[: frames.row], frames.sizes[: frames.row]
+    taken = len(batches) if frames.row == len(compressed) and not frames.is_full else int(done[-1]) + 1
+    return Sections(batches[:taken], addresses[:taken], sizes[:taken], owners)
 
 
 def _decompress(codec: int, compressed: NDArray[np.uint8], file: str, position: int) -> NDArray[np.uint8]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.record.compression import decompressed_limit_bytes
+from pyspark_kafkalog.record.zstd_batches import Unfolding
 from pyspark_kafkalog.record.zstd_frame import _measure_frame, bounds_of, decompress, decompress_bounded
 
 CONTENTS = st.one_of(
@@ -39,6 +40,24 @@ def bound_of(data: bytes) -> int:
     return int(bounds_of(addresses, sizes)[0])
 
 
+def unfold_compiled(data: bytes, bound: int) -> bytes | None:
+    """What the compiled loop makes of the frame; None: nothing."""
+    array = np.frombuffer(data, np.uint8)
+    scratch = np.empty(bound, np.uint8)
+    one = np.array([len(data)])
+    frames = Unfolding(
+        np.array([address_of(array)]),
+        one,
+        np.array([bound]),
+        np.zeros(1, np.uint32),
+        one.copy(),
+        stop_bytes=1 << 30,
+        bound_max=bound,
+        check_crcs=False,
+    )
+    return scratch[: frames.filled].tobytes() if frames.take(scratch) else None
+
+
 def assert_as_plain(data: bytes) -> None:
     """What has a bound is read as the plain way reads it, which measures the same bound."""
     bound = bound_of(data)
@@ -49,6 +68,7 @@ def assert_as_plain(data: bytes) -> None:
     assert (end, most_bytes) == (len(data), bound)
     assert stated is None or stated <= bound <= decompressed_limit_bytes(len(data))
     content = decompress_bounded(memoryview(data), bound)
+    assert unfold_compiled(data, bound) == content
     if content is not None:
         assert content == decompress(array, decompressed_limit_bytes(len(data))).tobytes()
 

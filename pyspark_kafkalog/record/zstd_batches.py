@@ -1,0 +1,158 @@
+"""Zstandard for many batches in one compiled call that lets other threads run (kernels_zstd.py).
+
+Where libzstd's functions are not in reach (c_functions.py) nothing is taken, and zstd_frame.py does it all batch by
+batch, with the same bytes as result.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.record.c_functions import ZstdLibrary, crc32c_function, zstd_library
+from pyspark_kafkalog.record.columns import address_of
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, Buffer
+from pyspark_kafkalog.record.kernels_zstd import compress_bodies, unfold_frames
+
+
+class _Decompressor:
+    """A context that goes with its thread."""
+
+    def __init__(self, library: ZstdLibrary) -> None:
+        self.context = library.new_decompressor()
+        weakref.finalize(self, library.free_decompressor, self.context)
+
+
+class _Compressor:
+    """A context for one level that goes with its thread."""
+
+    def __init__(self, library: ZstdLibrary, level: int) -> None:
+        self.context = library.new_compressor(level)
+        weakref.finalize(self, library.free_compressor, self.context)
+
+
+class _Contexts(threading.local):
+    """Contexts are costly to make and not safe to share: one set a thread."""
+
+    def __init__(self) -> None:
+        self.decompressor: _Decompressor | None = None
+        self.compressors: dict[int, _Compressor] = {}
+
+
+_contexts = _Contexts()
+
+
+def _decompress_context(library: ZstdLibrary) -> int:
+    if _contexts.decompressor is None:
+        _contexts.decompressor = _Decompressor(library)
+    return _contexts.decompressor.context
+
+
+def _compress_context(library: ZstdLibrary, level: int) -> int:
+    found = _contexts.compressors.get(level)
+    if found is None:
+        found = _contexts.compressors[level] = _Compressor(library, level)
+    return found.context
+
+
+@dataclass(slots=True)
+class Unfolding:
+    """Some compressed batches, a row each, of which those before `row` have been unfolded.
+
+    `addresses`, `sizes`: of the compressed records, then of the plain ones. `bounds` as `zstd_frame.bounds_of` gives
+    them. `stored_to`: bytes of a batch and all before it as stored; once they and what has been unfolded come to
+    `stop_bytes`, it is enough. `bound_max`: what may be larger goes elsewhere, never to the scratch memory, of which
+    `filled` bytes are in use.
+    """
+
+    addresses: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    crcs: NDArray[np.uint32]
+    stored_to: NDArray[np.int64]
+    stop_bytes: int
+    bound_max: int
+    check_crcs: bool
+    row: int = 0
+    filled: int = 0
+    grown_bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.row > 0 and int(self.stored_to[self.row - 1]) + self.grown_bytes >= self.stop_bytes
+
+    @property
+    def is_done(self) -> bool:
+        return self.row == len(self.addresses) or self.is_full
+
+    def take(self, scratch: NDArray[np.uint8]) -> bool:
+        """Unfold rows into `scratch` up to one that needs a look of its own; False when it is the first of them."""
+        library = zstd_library()
+        crc32c = crc32c_function() if self.check_crcs else 0
+        if library is None or (self.check_crcs and not crc32c):
+            return False
+        begin, first = address_of(scratch), self.row
+        self.row, to, self.grown_bytes = unfold_frames(
+            library.decompress,
+            _decompress_context(library),
+            crc32c,
+            self.addresses,
+            self.sizes,
+            self.bounds,
+            self.crcs,
+            self.stored_to,
+            first,
+            begin + self.filled,
+            begin + len(scratch),
+            self.grown_bytes,
+            self.stop_bytes,
+            self.bound_max,
+        )
+        self.filled = to - begin
+        return self.row > first
+
+    def put(self, records: Buffer, scratch: NDArray[np.uint8]) -> None:
+        """What the batch at `row` has been unfolded to goes to the scratch memory."""
+        end = self.filled + len(records)
+        scratch.data[self.filled : end] = records
+        self._next(address_of(scratch) + self.filled, len(records))
+        self.filled = end
+
+    def put_elsewhere(self, records: NDArray[np.uint8]) -> None:
+        """It stays where it is, in memory that the caller keeps."""
+        self._next(address_of(records), len(records))
+
+    def _next(self, address: int, size_bytes: int) -> None:
+        self.grown_bytes += size_bytes - int(self.sizes[self.row])
+        self.addresses[self.row], self.sizes[self.row] = address, size_bytes
+        self.row += 1
+
+
+def compress_batches(
+    plain: NDArray[np.uint8], sizes: NDArray[np.int64], level: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
+    """Batches that lie back to back in `plain` with their records compressed, and their sizes; None: not here.
+
+    Frames are those of `zstd_frame.compress`. Headers are left to the caller.
+    """
+    library = zstd_library()
+    if library is None:
+        return None
+    bodies = sizes - RECORD_BATCH_OVERHEAD_BYTES
+    bounds = bodies + (bodies >> 8) + 64  # ZSTD_COMPRESSBOUND, a little rounded up
+    out = np.empty(int(bounds.sum()) + RECORD_BATCH_OVERHEAD_BYTES * len(sizes), np.uint8)
+    compressed_sizes = np.empty(len(sizes), np.int64)
+    done = compress_bodies(
+        library.compress,
+        _compress_context(library, level),
+        address_of(plain),
+        sizes,
+        address_of(out),
+        bounds,
+        compressed_sizes,
+    )
+    return (out[: int(compressed_sizes.sum())], compressed_sizes) if done == len(sizes) else None
