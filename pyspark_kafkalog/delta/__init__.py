@@ -6,6 +6,7 @@ record_shape.py     a topic's records as the columns of a table
 bad_records.py      what becomes of records that have not that shape
 change_records.py   a table's changes as keyed records
 delta_target.py     a table by path or name: make it, append, merge by key, each once
+column_names.py     names of columns, quoted
 batch_identity.py   by what a micro-batch is known when it comes again
 job.py              a job around a query: session, trigger, signals, errors
 """

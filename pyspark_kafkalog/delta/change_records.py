@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.delta.column_names import quoted
 from pyspark_kafkalog.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -133,4 +134,4 @@ class ChangeRecords:
 def _column(name: str) -> Column:
     from pyspark.sql import functions as F
 
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))

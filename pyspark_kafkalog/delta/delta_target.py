@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.delta.batch_identity import BatchIdentity
+from pyspark_kafkalog.delta.column_names import quoted
+from pyspark_kafkalog.spark.delta_session import is_path
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -31,7 +33,7 @@ class DeltaTarget:
 
     def __init__(self, table: str, *, merge_schema: bool = False) -> None:
         self.table = table
-        self._is_path = "/" in table
+        self._is_path = is_path(table)
         self._merge_schema = merge_schema
 
     def exists(self, spark: SparkSession) -> bool:
@@ -77,15 +79,15 @@ class DeltaTarget:
         """
         spark = rows.sparkSession
         values: dict[str, str | Column] = {
-            _quoted(name): f"source.{_quoted(name)}" for name in rows.columns if name != deleted
+            quoted(name): f"source.{quoted(name)}" for name in rows.columns if name != deleted
         }
-        same_key = " AND ".join(f"target.{_quoted(key)} = source.{_quoted(key)}" for key in keys)
+        same_key = " AND ".join(f"target.{quoted(key)} = source.{quoted(key)}" for key in keys)
         merge = self._open(spark).alias("target").merge(rows.alias("source"), same_key)
         if self._merge_schema:
             merge = merge.withSchemaEvolution()
-        merge = merge.whenMatchedDelete(f"source.{_quoted(deleted)}").whenMatchedUpdate(set=values)
+        merge = merge.whenMatchedDelete(f"source.{quoted(deleted)}").whenMatchedUpdate(set=values)
         with _identified(spark, identity):
-            merge.whenNotMatchedInsert(f"NOT source.{_quoted(deleted)}", values).execute()
+            merge.whenNotMatchedInsert(f"NOT source.{quoted(deleted)}", values).execute()
 
     def _open(self, spark: SparkSession) -> DeltaTable:
         from delta.tables import DeltaTable
@@ -103,7 +105,3 @@ def _identified(spark: SparkSession, identity: BatchIdentity) -> Iterator[None]:
     finally:
         spark.conf.unset(_SESSION_APP_ID)
         spark.conf.unset(_SESSION_VERSION)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

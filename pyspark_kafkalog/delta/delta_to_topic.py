@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark_kafkalog.delta.batch_identity import BatchIdentity
 from pyspark_kafkalog.delta.change_records import ChangeRecords
 from pyspark_kafkalog.delta.job import add_query_arguments, named_values, run_job, start
+from pyspark_kafkalog.spark.delta_session import is_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +51,7 @@ class DeltaToTopic:
         reader = spark.readStream.format("delta").options(**self.source_options).option("readChangeFeed", "true")
         if self.starting_version is not None:
             reader = reader.option("startingVersion", self.starting_version)
-        changes = reader.load(self.table) if "/" in self.table else reader.table(self.table)
+        changes = reader.load(self.table) if is_path(self.table) else reader.table(self.table)
         records = ChangeRecords.of(
             changes.schema,
             self.keys,

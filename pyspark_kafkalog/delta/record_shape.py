@@ -19,6 +19,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.delta.column_names import quoted
 from pyspark_kafkalog.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -90,9 +91,9 @@ class RecordShape:
             return records.select("*", *(each.alias(name) for name, each in beside.items()), no_key.alias(BAD))
         parsed = records.withColumns({"__kafkalog_key": self._key(), "__kafkalog_value": self._value(self.schema)})
         key_names = {name.lower() for name in self.key_schema.names}
-        columns = [F.col(f"__kafkalog_key.`{name}`").alias(name) for name in self.key_schema.names]
+        columns = [F.col(f"__kafkalog_key.{quoted(name)}").alias(name) for name in self.key_schema.names]
         columns += [
-            F.col(f"__kafkalog_value.`{name}`").alias(name)
+            F.col(f"__kafkalog_value.{quoted(name)}").alias(name)
             for name in self.schema.names
             if name.lower() not in key_names
         ]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from pyspark_kafkalog.delta.bad_records import POLICIES, BadRecords, BadRecordsPolicy
 from pyspark_kafkalog.delta.batch_identity import BatchIdentity
+from pyspark_kafkalog.delta.column_names import quoted
 from pyspark_kafkalog.delta.delta_target import DeltaTarget
 from pyspark_kafkalog.delta.job import add_query_arguments, named_values, run_job, start
 from pyspark_kafkalog.delta.record_shape import (
@@ -115,12 +116,12 @@ def latest_by_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
     columns = [name for name in rows.columns if name not in (*_BESIDE, *keys)]
-    row = F.struct(TIMESTAMP, PARTITION, DELETED, *(F.col(f"`{name}`") for name in columns))
-    quoted = [F.col(f"`{key}`") for key in keys]
-    in_partition = rows.groupBy(*quoted, PARTITION).agg(F.max_by(row, F.col(OFFSET)).alias(_ROW))
+    row = F.struct(TIMESTAMP, PARTITION, DELETED, *(F.col(quoted(name)) for name in columns))
+    by = [F.col(quoted(key)) for key in keys]
+    in_partition = rows.groupBy(*by, PARTITION).agg(F.max_by(row, F.col(OFFSET)).alias(_ROW))
     order = F.struct(f"{_ROW}.{TIMESTAMP}", f"{_ROW}.{PARTITION}")
-    latest = in_partition.groupBy(*quoted).agg(F.max_by(F.col(_ROW), order).alias(_ROW))
-    return latest.select(*quoted, *(f"{_ROW}.`{name}`" for name in columns), f"{_ROW}.{DELETED}")
+    latest = in_partition.groupBy(*by).agg(F.max_by(F.col(_ROW), order).alias(_ROW))
+    return latest.select(*by, *(f"{_ROW}.{quoted(name)}" for name in columns), f"{_ROW}.{DELETED}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

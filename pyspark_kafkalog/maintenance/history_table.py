@@ -28,7 +28,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.job_runner import Round
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
 from pyspark_kafkalog.maintenance.report import PartitionReport
-from pyspark_kafkalog.spark.delta_session import check_delta
+from pyspark_kafkalog.spark.delta_session import check_delta, is_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,7 +123,7 @@ def append_rows(rows: DataFrame, table: str) -> None:
     for tries_left in reversed(range(_TRIES)):
         try:
             writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
-            if "/" in table:
+            if is_path(table):
                 writer.save(table)
             else:
                 writer.saveAsTable(table)
@@ -137,7 +137,7 @@ def append_rows(rows: DataFrame, table: str) -> None:
 
 def read_history(spark: SparkSession, table: str, *, action: str | None = None) -> DataFrame:
     """The rows of all runs, or of those with this action (log-cleaner, retention, ...), oldest first."""
-    rows = spark.read.format("delta").load(table) if "/" in table else spark.read.table(table)
+    rows = spark.read.format("delta").load(table) if is_path(table) else spark.read.table(table)
     return (rows if action is None else rows.where(rows.action == action)).orderBy("timestamp")
 
 

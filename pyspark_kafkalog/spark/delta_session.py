@@ -1,4 +1,4 @@
-"""Sessions with Delta: its SQL extension, its catalog, its jars."""
+"""Sessions with Delta: its SQL extension, its catalog, its jars; and how its tables are named."""
 
 from __future__ import annotations
 
@@ -35,3 +35,8 @@ def check_delta(spark: SparkSession) -> None:
             "the Spark session has no Delta: run the job with python, which fetches Delta's jars, or with "
             f"spark-submit --packages {_PACKAGE}"
         )
+
+
+def is_path(table: str) -> bool:
+    """Whether a table is named by its path, as one is with a slash in it, and not by its name in the catalog."""
+    return "/" in table
