@@ -79,11 +79,6 @@ class OffsetMap:
         """The entries, three words each; to be looked at only."""
         return self._table
 
-    @property
-    def utilization(self) -> float:
-        """How full the map is, 0 to 1."""
-        return self.entries * kernels.ENTRY_WORDS / len(self._table)
-
     def clear(self, shard: Shard = ALL_KEYS) -> None:
         """Forget all keys and take those of `shard` from now on."""
         if self.entries:

@@ -124,15 +124,6 @@ class SegmentReader:
             )
         return os.pread(self._fd, header.size_bytes, position)
 
-    def indexed_positions_backwards(self) -> Iterator[int]:
-        """Positions that the offset index has and their batches confirm, the last one first; then 0."""
-        if self._offset_index is not None:
-            for slot in reversed(range(self._offset_index.entries)):
-                position = self.position_for_offset(self._offset_index.entry(slot).offset)
-                if position:
-                    yield position
-        yield 0
-
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch whose last offset is at or above `offset`, None when there is none.
 
