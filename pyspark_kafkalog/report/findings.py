@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from pyspark_kafkalog.notebook.wording import plural
 from pyspark_kafkalog.report.facts import FINDING_SEVERITIES, Finding, GroupLag, PartitionFacts, RootFacts, TopicFacts
 
 _PROBLEM, _WARNING, _NOTE = FINDING_SEVERITIES
@@ -36,7 +37,7 @@ def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Finding]:
     open_transactions = [each for each in partitions if each.last_stable_offset < each.high_watermark]
     if open_transactions:
         behind = sum(each.high_watermark - each.last_stable_offset for each in open_transactions)
-        text = f"{_numbers(open_transactions)}: {_count(behind, 'offset')} not visible to read_committed"
+        text = f"{_numbers(open_transactions)}: {plural(behind, 'offset')} not visible to read_committed"
         yield Finding(_PROBLEM, "Open transaction", f"{text}.", name)
     failed = [each for each in partitions if each.where in root.uncleanable]
     if failed:
@@ -55,7 +56,7 @@ def _maintenance(topic: TopicFacts, is_foreign: bool) -> Iterator[Finding]:
     if due:
         segments, size = sum(each.due_segments for each in due), sum(each.due_bytes for each in due)
         advice = _advice(is_foreign, "run kafkalog retention")
-        text = f"{_count(segments, 'segment')} with {_size(size)} in {_numbers(due)}{advice}."
+        text = f"{plural(segments, 'segment')} with {_size(size)} in {_numbers(due)}{advice}."
         yield Finding(_NOTE, "Retention is due", text, topic.name)
     dirty = [each for each in topic.partitions if each.cleaner is not None and each.cleaner.is_due]
     if dirty:
@@ -95,7 +96,7 @@ def _shape(topic: TopicFacts, is_foreign: bool) -> Iterator[Finding]:
     closed = segments - len(partitions)
     if closed >= _SMALL_SEGMENTS_MIN and topic.size_bytes / segments < topic.segment_bytes * _SMALL_PART:
         text = (
-            f"{_count(segments, 'segment')} of {_size(topic.size_bytes // segments)} on average, with segment.bytes "
+            f"{plural(segments, 'segment')} of {_size(topic.size_bytes // segments)} on average, with segment.bytes "
             f"of {_size(topic.segment_bytes)}{_advice(is_foreign, 'kafkalog merge-segments puts them together')}."
         )
         yield Finding(_NOTE, "Many small segments", text, topic.name)
@@ -112,11 +113,11 @@ def _of_groups(groups: Sequence[GroupLag]) -> Iterator[Finding]:
     for (group, topic), lags in below.items():
         lost = sum((each.log_start_offset or 0) - each.committed_offset for each in lags)
         text = (
-            f"group {group} has not read {_count(lost, 'offset')} that are gone, in {_count(len(lags), 'partition')}."
+            f"group {group} has not read {plural(lost, 'offset')} that are gone, in {plural(len(lags), 'partition')}."
         )
         yield Finding(_WARNING, "Gone before they were read", text, topic)
     for (group, topic), lags in above.items():
-        text = f"group {group} has committed offsets beyond the end of {_count(len(lags), 'partition')}."
+        text = f"group {group} has committed offsets beyond the end of {plural(len(lags), 'partition')}."
         yield Finding(_WARNING, "Offsets beyond the end", text, topic)
 
 
@@ -125,15 +126,15 @@ def _of_root(root: RootFacts) -> Iterator[Finding]:
     if staged:
         files, size = sum(each.staged_files for each in staged), sum(each.staged_bytes for each in staged)
         text = (
-            f"{_count(files, 'file')} with {_size(size)}: of writes that go on, or that did not come to their end and "
+            f"{plural(files, 'file')} with {_size(size)}: of writes that go on, or that did not come to their end and "
             "go after staging.retention.ms."
         )
         yield Finding(_NOTE, "Staged, not committed", text)
     if root.deleted_directories:
-        text = f"{_count(root.deleted_directories, 'directory', 'directories')} go after file.delete.delay.ms."
+        text = f"{plural(root.deleted_directories, 'directory', 'directories')} go after file.delete.delay.ms."
         yield Finding(_NOTE, "Deleted topics", text)
     if root.stray_directories:
-        text = f"{_count(root.stray_directories, 'directory', 'directories')} of partitions that belong to no topic."
+        text = f"{plural(root.stray_directories, 'directory', 'directories')} of partitions that belong to no topic."
         yield Finding(_NOTE, "Stray partitions", text)
 
 
@@ -147,10 +148,6 @@ def _numbers(partitions: Iterable[PartitionFacts]) -> str:
     listed = ", ".join(map(str, numbers[:_NAMES_MAX]))
     more = f" and {len(numbers) - _NAMES_MAX:,} more" if len(numbers) > _NAMES_MAX else ""
     return f"partition{'s' if len(numbers) > 1 else ''} {listed}{more}"
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def _size(size_bytes: float) -> str:
