@@ -167,28 +167,62 @@ def open_sections(
     )
     if scratch is not None:
         owners.append(scratch)
-    compressed_starts = starts[compressed]
     while not frames.is_done:
-        if scratch is not None and bounds[frames.row] >= 0 and frames.take(scratch):
-            continue
-        row = frames.row
-        codec, start, size = int(compressed_codecs[row]), int(compressed_starts[row]), int(frames.sizes[row])
-        if log.check_crcs and crc32c(log.data[start - RECORDS_AT + ATTRIBUTES_AT : start + size]) != frames.crcs[row]:
-            log.verify(batches[compressed[row] : compressed[row] + 1])
-        records: bytes | memoryview | None = None
-        if bounds[row] >= 0:
-            records = zstd_frame.decompress_bounded(log.data.data[start : start + size], int(bounds[row]))
-        if records is None:
-            records = _decompress(codec, log.data[start : start + size], log.file, log.position + start).data
-        if scratch is None or len(records) > _SCRATCH_BATCH_BYTES:
-            owners.append(as_bytes_array(records))
-            frames.put_elsewhere(owners[-1])
-        else:
-            frames.put(records, scratch)
+        rows_count = len(compressed) if scratch is None else frames.take(scratch)
+        if rows_count:
+            rows = slice(frames.row, frames.row + rows_count)
+            _unfold_one_by_one(log, batches[compressed[rows]], compressed_codecs[rows], frames, scratch, owners)
     done = compressed[: frames.row]
     addresses[done], sizes[done] = frames.addresses[: frames.row], frames.sizes[: frames.row]
-    taken = len(batches) if frames.row == len(compressed) and not frames.is_full else int(done[-1]) + 1
+    taken = int(done[-1]) + 1 if frames.is_full else len(batches)
     return Sections(batches[:taken], addresses[:taken], sizes[:taken], owners)
+
+
+def _unfold_one_by_one(
+    log: LogBytes,
+    batches: NDArray[np.void],
+    codecs: NDArray[np.int16],
+    frames: Unfolding,
+    scratch: NDArray[np.uint8] | None,
+    owners: list[NDArray[np.uint8]],
+) -> None:
+    """Unfold the rows of `frames` from its `row` on, which are `batches`, until it is full."""
+    data = log.data.data
+    first, row, filled, grown_bytes = frames.row, frames.row, frames.filled, frames.grown_bytes
+    rows = slice(first, first + len(batches))
+    if scratch is not None:
+        scratch_at, room = address_of(scratch), scratch.data
+    for codec, start, size, crc, total, bound in zip(
+        codecs.tolist(),
+        (batches["position"] - (log.position - RECORD_BATCH_OVERHEAD_BYTES)).tolist(),
+        frames.sizes[rows].tolist(),
+        frames.crcs[rows].tolist(),
+        frames.stored_to[rows].tolist(),
+        frames.bounds[rows].tolist(),
+        strict=True,
+    ):
+        if log.check_crcs and crc32c(log.data[start - RECORDS_AT + ATTRIBUTES_AT : start + size]) != crc:
+            log.verify(batches[row - first : row - first + 1])
+        records: bytes | memoryview | None = None
+        if bound >= 0:
+            records = zstd_frame.decompress_bounded(data[start : start + size], bound)
+        if records is None:
+            records = _decompress(codec, log.data[start : start + size], log.file, log.position + start).data
+        length = len(records)
+        if scratch is None or length > _SCRATCH_BATCH_BYTES:
+            array = as_bytes_array(records)
+            frames.addresses[row] = address_of(array)
+            owners.append(array)
+        else:
+            room[filled : filled + length] = records
+            frames.addresses[row] = scratch_at + filled
+            filled += length
+        frames.sizes[row] = length
+        grown_bytes += length - size
+        row += 1
+        if total + grown_bytes >= frames.stop_bytes:
+            break
+    frames.row, frames.filled, frames.grown_bytes = row, filled, grown_bytes
 
 
 def _decompress(codec: int, compressed: NDArray[np.uint8], file: str, position: int) -> NDArray[np.uint8]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.record.c_functions import ZstdLibrary, crc32c_function, zstd_library
 from pyspark_kafkalog.record.columns import address_of
-from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, Buffer
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.record.kernels_zstd import compress_bodies, unfold_frames
 
 
@@ -89,47 +89,38 @@ class Unfolding:
     def is_done(self) -> bool:
         return self.row == len(self.addresses) or self.is_full
 
-    def take(self, scratch: NDArray[np.uint8]) -> bool:
-        """Unfold rows into `scratch` up to one that needs a look of its own; False when it is the first of them."""
+    def take(self, scratch: NDArray[np.uint8]) -> int:
+        """Unfold rows into `scratch` up to one that is none for this, in one call.
+
+        Returns how many rows, from `row` on, are to be unfolded otherwise before this is called again.
+        """
         library = zstd_library()
         crc32c = crc32c_function() if self.check_crcs else 0
         if library is None or (self.check_crcs and not crc32c):
-            return False
-        begin, first = address_of(scratch), self.row
-        self.row, to, self.grown_bytes = unfold_frames(
-            library.decompress,
-            _decompress_context(library),
-            crc32c,
-            self.addresses,
-            self.sizes,
-            self.bounds,
-            self.crcs,
-            self.stored_to,
-            first,
-            begin + self.filled,
-            begin + len(scratch),
-            self.grown_bytes,
-            self.stop_bytes,
-            self.bound_max,
-        )
-        self.filled = to - begin
-        return self.row > first
-
-    def put(self, records: Buffer, scratch: NDArray[np.uint8]) -> None:
-        """What the batch at `row` has been unfolded to goes to the scratch memory."""
-        end = self.filled + len(records)
-        scratch.data[self.filled : end] = records
-        self._next(address_of(scratch) + self.filled, len(records))
-        self.filled = end
-
-    def put_elsewhere(self, records: NDArray[np.uint8]) -> None:
-        """It stays where it is, in memory that the caller keeps."""
-        self._next(address_of(records), len(records))
-
-    def _next(self, address: int, size_bytes: int) -> None:
-        self.grown_bytes += size_bytes - int(self.sizes[self.row])
-        self.addresses[self.row], self.sizes[self.row] = address, size_bytes
-        self.row += 1
+            return len(self.addresses) - self.row
+        if self.bounds[self.row] >= 0:
+            first, begin = self.row, address_of(scratch)
+            self.row, to, self.grown_bytes = unfold_frames(
+                library.decompress,
+                _decompress_context(library),
+                crc32c,
+                self.addresses,
+                self.sizes,
+                self.bounds,
+                self.crcs,
+                self.stored_to,
+                first,
+                begin + self.filled,
+                begin + len(scratch),
+                self.grown_bytes,
+                self.stop_bytes,
+                self.bound_max,
+            )
+            self.filled = to - begin
+            if self.row > first:
+                return 0
+        others = self.bounds[self.row + 1 :] < 0
+        return 1 + (len(others) if others.all() else int(others.argmin()))
 
 
 def compress_batches(

@@ -55,7 +55,7 @@ def unfold_compiled(data: bytes, bound: int) -> bytes | None:
         bound_max=bound,
         check_crcs=False,
     )
-    return scratch[: frames.filled].tobytes() if frames.take(scratch) else None
+    return None if frames.take(scratch) else scratch[: frames.filled].tobytes()
 
 
 def assert_as_plain(data: bytes) -> None:
