@@ -112,33 +112,18 @@ def _merge_partition(root: OwnRoot, where: TopicPartition, now_ms: int, dry_run:
 
 @dataclass(frozen=True, slots=True)
 class _PartitionMerge:
-    root: OwnRoot
-    topic_partition: TopicPartition
-    topic_id: str
+    target: SwapTarget
     state: LogState
-    config: LogConfig
-    now_ms: int
 
     @classmethod
     def look(cls, root: OwnRoot, where: TopicPartition, now_ms: int) -> _PartitionMerge:
         root.refresh()
-        image = root.store.image
-        return cls(
-            root,
-            where,
-            image.topic(where.topic).topic_id,
-            image.partition(where.topic, where.partition).state,
-            root.log_config(where.topic),
-            now_ms,
-        )
+        state = root.store.image.partition(where.topic, where.partition).state
+        return cls(SwapTarget.look(root, where, now_ms), state)
 
     @property
     def directory(self) -> Path:
         return self.target.directory
-
-    @property
-    def target(self) -> SwapTarget:
-        return SwapTarget(self.root, self.topic_partition, self.topic_id, self.config, self.now_ms)
 
     def go(self) -> Iterator[Sequence[ClosedSegment]]:
         """Finish or undo what a killed run has left, then join the groups; yields each that is joined."""
@@ -146,22 +131,23 @@ class _PartitionMerge:
         for group in self.plan():
             if self.join(group):
                 yield group
-        delay_ms = self.config.file_delete_delay_ms
-        remove_deleted_files(self.directory, now_ms=self.now_ms, delay_ms=delay_ms, fs=self.root.fs)
+        delay_ms = self.target.config.file_delete_delay_ms
+        remove_deleted_files(self.directory, now_ms=self.target.now_ms, delay_ms=delay_ms, fs=self.target.root.fs)
 
     def plan(self) -> list[tuple[ClosedSegment, ...]]:
         """The groups; segments below the log start are left to retention."""
         segments = closed_segments(self.directory, self.state)
         kept = [each for each in segments if each.next_base_offset > self.state.log_start_offset]
         boundaries: list[int] = []
-        if self.config.compact:
-            cleaned = read_offset_checkpoint(self.root.path / CLEANER_OFFSET_CHECKPOINT)
-            boundaries = [cleaned[self.topic_partition]] if self.topic_partition in cleaned else []
-        return plan_merge(kept, self.config, boundaries=boundaries)
+        if self.target.config.compact:
+            cleaned = read_offset_checkpoint(self.target.root.path / CLEANER_OFFSET_CHECKPOINT)
+            where = self.target.topic_partition
+            boundaries = [cleaned[where]] if where in cleaned else []
+        return plan_merge(kept, self.target.config, boundaries=boundaries)
 
     def join(self, group: Sequence[ClosedSegment]) -> bool:
         """Make one segment of the group; False where that one's indexes would be too large."""
-        joined = _JoinedSegment(self.directory, group, self.config, self.root.fs)
+        joined = _JoinedSegment(self.directory, group, self.target.config, self.target.root.fs)
         fits = False
         try:
             fits = joined.write()

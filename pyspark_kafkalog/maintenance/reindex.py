@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, UnknownTopicError
+from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
@@ -37,7 +37,6 @@ from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.storage.index_rebuild import RebuiltIndexes, read_indexes
 from pyspark_kafkalog.storage.index_rows import OFFSET_ENTRY, TIME_ENTRY
 from pyspark_kafkalog.storage.listing import list_base_offsets
-from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
@@ -93,17 +92,8 @@ def reindex_partition(
     """`reindex` of one partition."""
     began = time.perf_counter()
     root.refresh()
-    image = root.store.image
-    work = _Reindexing(
-        root,
-        where,
-        image.topic(where.topic).topic_id,
-        image.partition(where.topic, where.partition).state,
-        root.log_config(where.topic),
-        now_ms,
-        dry_run,
-        force,
-    )
+    state = root.store.image.partition(where.topic, where.partition).state
+    work = _Reindexing(SwapTarget.look(root, where, now_ms), state, dry_run, force)
     try:
         if dry_run:
             work.go()
@@ -131,12 +121,8 @@ def reindex_partition(
 class _Reindexing:
     """The work on one partition, whose state was `state` when it began."""
 
-    root: OwnRoot
-    topic_partition: TopicPartition
-    topic_id: str
+    target: SwapTarget
     state: LogState
-    config: LogConfig
-    now_ms: int
     dry_run: bool
     force: bool
     bytes_read: int = 0
@@ -145,14 +131,18 @@ class _Reindexing:
     errors: list[Exception] = field(default_factory=list)
 
     @property
+    def root(self) -> OwnRoot:
+        return self.target.root
+
+    @property
     def directory(self) -> Path:
-        return self.root.path / str(self.topic_partition)
+        return self.target.directory
 
     def go(self) -> None:
         if not self.directory.is_dir():
             return
         if not self.dry_run:
-            SwapTarget(self.root, self.topic_partition, self.topic_id, self.config, self.now_ms).finish()
+            self.target.finish()
         bases = [base for base in list_base_offsets(self.directory) if base <= self.state.active_base_offset]
         producers = self._no_producers()
         for base_offset in bases:
@@ -161,7 +151,7 @@ class _Reindexing:
             rebuilt = read_indexes(
                 self.directory,
                 base_offset,
-                self.config,
+                self.target.config,
                 producers,
                 size_bytes=self.state.active_size_bytes if is_active else None,
                 is_closed=not is_active,
@@ -184,13 +174,13 @@ class _Reindexing:
         entries = _read_entries(path)
         if entries is not None:
             producers = self._no_producers()
-            producers.begin_at(base_offset, entries, self.now_ms)
+            producers.begin_at(base_offset, entries, self.target.now_ms)
             self.is_known = True
             return producers
         so_far.end_offset = base_offset
         # Nobody reads one at or below the log start, and of the first segment's beginning nothing is known.
         if not is_first and base_offset > self.state.log_start_offset and self.is_known:
-            so_far.remove_expired(self.now_ms)
+            so_far.remove_expired(self.target.now_ms)
             snapshot = encode_snapshot(state.entry() for state in java_hash_order(so_far.producers))
             self._replace({path: snapshot})
         return so_far
@@ -210,7 +200,7 @@ class _Reindexing:
 
     def _right_files(self, base_offset: int, changed: Collection[Path]) -> set[Path]:
         """Those of the segment's files that differ and are right all the same, with nothing past what is committed."""
-        [scope] = own_scopes(self.root, [self.topic_partition], are_records_checked=False)
+        [scope] = own_scopes(self.root, [self.target.topic_partition], are_records_checked=False)
         following = scope.live(scope.bases()).get(base_offset)
         wrong = {finding.file for finding in check_segment(scope, base_offset, following, None).findings}
         end_offset = self.state.log_end_offset
@@ -229,10 +219,7 @@ class _Reindexing:
         if self.dry_run:
             return
         with root_lock(self.root.path, fs=self.root.fs):
-            topic = self.root.store.refresh().topics.get(self.topic_partition.topic)
-            if topic is None or topic.topic_id != self.topic_id:
-                raise UnknownTopicError(f"topic {self.topic_partition.topic!r} was deleted meanwhile")
-            state = topic.partitions[self.topic_partition.partition].state
+            state = self.target.state_now()
             for path, content in files.items():
                 parsed = parse_segment_file(path.name)
                 if state != self.state and (parsed is None or parsed[0] >= self.state.active_base_offset):

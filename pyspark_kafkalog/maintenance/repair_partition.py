@@ -58,8 +58,7 @@ def write_partition_topic_id(root: OwnRoot, where: TopicPartition, now_ms: int) 
 def finish_swap(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
     """Finish or undo what a killed run has left."""
     with _maintenance_lock(root, where):
-        topic_id = root.store.image.topic(where.topic).topic_id
-        SwapTarget(root, where, topic_id, root.log_config(where.topic), now_ms).finish()
+        SwapTarget.look(root, where, now_ms).finish()
 
 
 def make_indexes(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:

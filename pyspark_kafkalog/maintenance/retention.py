@@ -156,7 +156,7 @@ class _Run:
         directory = self.root.path / str(where)
         config = self.root.log_config(where.topic)
         if not self.dry_run and directory.is_dir():
-            SwapTarget(self.root, where, topic.topic_id, config, self.now_ms).finish()
+            SwapTarget.look(self.root, where, self.now_ms).finish()
         segments = stored_segments(directory, state)
         plan = plan_retention(
             segments,

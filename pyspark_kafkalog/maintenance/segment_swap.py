@@ -33,6 +33,7 @@ from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_segment import LogSegment
+from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -66,6 +67,11 @@ class SwapTarget:
     config: LogConfig
     now_ms: int
 
+    @classmethod
+    def look(cls, root: OwnRoot, where: TopicPartition, now_ms: int) -> SwapTarget:
+        """The partition as of the root's last refresh. Raises UnknownTopicError."""
+        return cls(root, where, root.store.image.topic(where.topic).topic_id, root.log_config(where.topic), now_ms)
+
     @property
     def directory(self) -> Path:
         return self.root.path / str(self.topic_partition)
@@ -81,14 +87,17 @@ class SwapTarget:
             with self._locked():
                 finish_swaps(self.directory, self.config, now_ms=self.now_ms, fs=self.root.fs)
 
+    def state_now(self) -> LogState:
+        """The newest state; who holds the root's lock can go by it. Raises UnknownTopicError when the topic is gone."""
+        topic = self.root.store.refresh().topics.get(self.topic_partition.topic)
+        if topic is None or topic.topic_id != self.topic_id:
+            raise UnknownTopicError(f"topic {self.topic_partition.topic!r} was deleted meanwhile")
+        return topic.partitions[self.topic_partition.partition].state
+
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         with root_lock(self.root.path, fs=self.root.fs):
-            topic = self.root.store.refresh().topics.get(self.topic_partition.topic)
-            if topic is None or topic.topic_id != self.topic_id:
-                raise UnknownTopicError(f"topic {self.topic_partition.topic!r} was deleted meanwhile")
-            active_base_offset = topic.partitions[self.topic_partition.partition].state.active_base_offset
-            remove_committed_names(self.directory, active_base_offset, self.root.fs)
+            remove_committed_names(self.directory, self.state_now().active_base_offset, self.root.fs)
             yield
 
 

@@ -30,7 +30,7 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches
-from pyspark_kafkalog.storage.log_file import BATCH_BYTES_MAX
+from pyspark_kafkalog.storage.segment_reader import BATCH_BYTES_MAX
 
 CHUNK_BYTES: Final = 4 << 20
 _NO_COLUMNS: Final[frozenset[str]] = frozenset()

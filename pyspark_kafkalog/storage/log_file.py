@@ -26,10 +26,8 @@ from pyspark_kafkalog.record.header import (
 )
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.segment_reader import BATCH_BYTES_MAX, CHUNK_BYTES
 
-CHUNK_BYTES: Final = 4 << 20
-#: A batch longer than this is taken for damage, so that no length from disk decides how much memory is used.
-BATCH_BYTES_MAX: Final = 256 << 20
 _RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 _OFFSET_MAX: Final = (1 << 63) - 1
 

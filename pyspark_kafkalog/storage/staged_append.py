@@ -29,8 +29,9 @@ from pyspark_kafkalog.record.header import (
 )
 from pyspark_kafkalog.storage.append_info import AppendInfo
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS
-from pyspark_kafkalog.storage.log_file import CHUNK_BYTES, read_range
+from pyspark_kafkalog.storage.log_file import read_range
 from pyspark_kafkalog.storage.log_validator import check_batch_size, stamp
+from pyspark_kafkalog.storage.segment_reader import CHUNK_BYTES
 from pyspark_kafkalog.storage.staging import StagedFile
 
 if TYPE_CHECKING:

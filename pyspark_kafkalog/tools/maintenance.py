@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.spark.delta_session import SPARK_SUBMIT
 from pyspark_kafkalog.tools.command import UsageError, add_path, positive
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 #: What a module of such a command sets its own USAGE_EXIT_CODE to.
 USAGE_EXIT_CODE: Final = 2
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-#: spark-submit tells the Python it starts where its JVM is.
-_SPARK_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +117,7 @@ def job_session(name: str, *, delta: bool = False) -> Iterator[SparkSession]:
     One that was made for this block ends with it.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if _SPARK_SUBMIT not in os.environ:
+    if SPARK_SUBMIT not in os.environ:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
@@ -131,7 +130,7 @@ def job_session(name: str, *, delta: bool = False) -> Iterator[SparkSession]:
         from pyspark_kafkalog.spark.delta_session import with_delta
 
         builder = with_delta(builder)
-    if _SPARK_SUBMIT not in os.environ:
+    if SPARK_SUBMIT not in os.environ:
         builder = (
             builder.master("local[*]")
             .config("spark.ui.enabled", "false")
