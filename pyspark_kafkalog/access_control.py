@@ -1,10 +1,22 @@
 """The access control entries of a log directory, and changing them.
 
-    acls = log_dir.access_control()
-    acls.add([Acl(ResourceType.TOPIC, "orders", PatternType.LITERAL, "User:ann", "*", AclOperation.READ,
-                  PermissionType.ALLOW)])
-    acls.entries(AclFilter(principal="User:ann"))
-    LogDir.open(path, principal="User:ann").read("orders")
+>>> import tempfile, pyarrow as pa
+>>> from pyspark_kafkalog import LogDir
+>>> from pyspark_kafkalog.metadata.acl import Acl, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
+>>> scratch = tempfile.TemporaryDirectory()
+>>> log_dir = LogDir.create(scratch.name + "/log")
+>>> _ = log_dir.append("orders", pa.table({"value": ["1"]}))
+>>> literal, allow = PatternType.LITERAL, PermissionType.ALLOW
+>>> acls = log_dir.access_control()
+>>> acls.add([Acl(ResourceType.TOPIC, "orders", literal, "User:ann", "*", AclOperation.READ, allow)])
+>>> [(acl.principal, acl.operation.name) for acl in acls.entries(AclFilter(principal="User:ann"))]
+[('User:ann', 'READ')]
+>>> LogDir.open(log_dir.path, principal="User:ann").read("orders").num_rows
+1
+>>> LogDir.open(log_dir.path, principal="User:bob").read("orders")
+Traceback (most recent call last):
+pyspark_kafkalog.errors.AuthorizationError: ...
+>>> scratch.cleanup()
 
 They hold for who opens the log directory with a principal: a guard rail, as whoever can read the files can pass by it.
 """

@@ -1,11 +1,24 @@
 """`LogDir`: a log directory opened from Python, of ours or as a Kafka broker left it.
 
-    from pyspark_kafkalog import LogDir
+>>> import tempfile, pyarrow as pa
+>>> from pyspark_kafkalog import LogDir
+>>> scratch = tempfile.TemporaryDirectory()
+>>> log_dir = LogDir.open_or_create(scratch.name + "/log")
+>>> _ = log_dir.create_topic("orders", partitions=2, configs={"compression.type": "zstd"})
+>>> committed = log_dir.append("orders", pa.table({"key": ["ann", "bob", "ann"], "value": ["1", "2", "3"]}))
+>>> [(str(each.topic_partition), each.records) for each in committed.partitions]
+[('orders-0', 3)]
+>>> log_dir.read("orders", columns=["key", "value", "offset"]).slice(1).to_pylist()
+[{'key': b'bob', 'value': b'2', 'offset': 1}, {'key': b'ann', 'value': b'3', 'offset': 2}]
 
-    log_dir = LogDir.open_or_create("/data/log")
-    log_dir.create_topic("orders", partitions=4, configs={"compression.type": "zstd"})
-    log_dir.append("orders", pa.table({"key": keys, "value": values}))
-    table = log_dir.read("orders")
+A write with an id and a version is made once.
+
+>>> written = pa.table({"value": ["4"]})
+>>> for _ in range(2):
+...     nightly = log_dir.append("orders", written, transactional_id="nightly", transaction_version=20260131)
+>>> nightly.is_duplicate
+True
+>>> scratch.cleanup()
 
 A root whose metadata log is not ours belongs to a broker: it can be read, at any time, and is never written to.
 """
@@ -29,9 +42,10 @@ from pyspark_kafkalog.metadata.bootstrap import is_vacant
 from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
 from pyspark_kafkalog.metadata.commit_result import CommitResult
 from pyspark_kafkalog.metadata.own_root import OwnRoot
-from pyspark_kafkalog.metadata.store import MetadataStore, is_ours, time_ms
+from pyspark_kafkalog.metadata.store import MetadataStore, is_ours
 from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.broker_config import BrokerConfig
+from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.storage.config_definitions import BATCH_SIZE_BYTES
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem

@@ -1,10 +1,22 @@
 """A consumer group of a log directory: what it has committed, and changing that.
 
-    group = log_dir.group("nightly")
-    group.commit({("orders", 0): 12, ("orders", 1): 7})
-    group.fetch()                    # {TopicPartition("orders", 0): OffsetAndMetadata(offset=12, ...), ...}
-    group.lag()                      # how much of each partition is still to be read
-    group.reset("earliest")          # to read all of them again
+>>> import tempfile, pyarrow as pa
+>>> from pyspark_kafkalog import LogDir
+>>> scratch = tempfile.TemporaryDirectory()
+>>> log_dir = LogDir.create(scratch.name + "/log")
+>>> _ = log_dir.append("orders", pa.table({"value": ["1", "2", "3"]}))
+>>> group = log_dir.group("nightly")
+>>> group.commit({("orders", 0): 2})
+>>> {str(partition): committed.offset for partition, committed in group.fetch().items()}
+{'orders-0': 2}
+>>> [(str(each.topic_partition), each.lag) for each in group.lag()]
+[('orders-0', 1)]
+
+To read all of them again:
+
+>>> {str(partition): offset for partition, offset in group.reset("earliest").items()}
+{'orders-0': 0}
+>>> scratch.cleanup()
 
 What a group has is as of the log directory's last `refresh`. A group has no members here: whoever commits last
 counts, as with consumers of Kafka that assign partitions to themselves ("simple" groups, shown by Kafka's tools as
