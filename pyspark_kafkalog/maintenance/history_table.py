@@ -29,6 +29,7 @@ from pyspark_kafkalog.maintenance.job_runner import Round
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
 from pyspark_kafkalog.maintenance.report import PartitionReport
 from pyspark_kafkalog.spark.delta_session import check_delta, is_path
+from pyspark_kafkalog.storage.clock import time_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,8 +92,7 @@ class HistoryTable:
         from pyspark.sql import SparkSession
 
         log_dir = this_round.open()
-        now_ms = time.time_ns() // 1_000_000
-        metrics = {each.name: each for each in collect_metrics(log_dir, now_ms=now_ms)}
+        metrics = {each.name: each for each in collect_metrics(log_dir, now_ms=time_ms())}
         of_root = tuple(_value(metrics, name, ()) for name in ROOT_METRICS)
         names = [field.name for field in fields(PartitionReport)]
         topic_at, partition_at = names.index("topic"), names.index("partition")

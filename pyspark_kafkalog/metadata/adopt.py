@@ -32,8 +32,9 @@ from pyspark_kafkalog.metadata.bootstrap import FORMAT_MARKER, METADATA_DIR, is_
 from pyspark_kafkalog.metadata.broker_configs import broker_config_record
 from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, BrokerImage
 from pyspark_kafkalog.metadata.records import MetadataRecord, partition_record, partition_state_record, record
-from pyspark_kafkalog.metadata.store import MetadataStore, time_ms
+from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.storage.clean_shutdown import remove_clean_shutdown
+from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log_reader import LogReader
 from pyspark_kafkalog.storage.meta_properties import write_meta_properties

@@ -50,6 +50,7 @@ from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.log_tail import LoadedImage
 from pyspark_kafkalog.metadata.records import FORMAT_VERSION, MetadataRecord, record
 from pyspark_kafkalog.metadata.snapshots import Snapshots
+from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.flush_mode import flush_earlier
 from pyspark_kafkalog.storage.names import encode_uuid
@@ -63,11 +64,6 @@ _MAX_RELOADS: Final = 5
 
 Clock = Callable[[], int]
 Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
-
-
-def time_ms() -> int:
-    """Wall clock in ms."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

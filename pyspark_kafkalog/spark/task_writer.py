@@ -9,7 +9,6 @@ that nothing refers to; clean-up removes them by age.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.location import locate
 from pyspark_kafkalog.spark.options import WriteOptions
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
+from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.flush_mode import flushing_file_system
 from pyspark_kafkalog.storage.log_config import LogConfig
@@ -122,9 +122,9 @@ class TaskWriter:
         try:
             for batch in batches:
                 for joined in buffer.add(batch):
-                    self._stage(Rows(joined, _clock_ms()))
+                    self._stage(Rows(joined, time_ms()))
             for joined in buffer.flush():
-                self._stage(Rows(joined, _clock_ms()))
+                self._stage(Rows(joined, time_ms()))
             for topic in sorted(self._stagers):
                 finished.extend(self._stagers[topic].finish())
         except BaseException:
@@ -161,7 +161,7 @@ class TaskWriter:
                 partitioner=partitioner,
                 asked_compression=self._options.compression_type,
                 batch_size_bytes=self._options.batch_size_bytes,
-                clock_ms=_clock_ms,
+                clock_ms=time_ms,
                 fs=flushing_file_system(LOCAL, self._options.flush),
             )
             self._stagers[topic] = stager
@@ -208,7 +208,3 @@ def remove_staged(root: Path, write_ids: Sequence[str]) -> None:
     for write_id in write_ids:
         for path in root.glob(f"*/{write_id}-*{STAGED_SUFFIX}"):
             LOCAL.unlink_if_there(path)
-
-
-def _clock_ms() -> int:
-    return time.time_ns() // 1_000_000

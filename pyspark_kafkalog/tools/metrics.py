@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.tools.command import UsageError, add_path, one_line, open_log_dir
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class LogDirCollector:
         from pyspark_kafkalog.maintenance.metrics import collect_metrics, offline_metrics
 
         try:
-            return collect_metrics(self._refreshed(), now_ms=time.time_ns() // 1_000_000)
+            return collect_metrics(self._refreshed(), now_ms=time_ms())
         except (KafkalogError, OSError) as error:
             self._log_dir = None  # it may be another one when it is back
             sys.stderr.write(f"kafkalog metrics: {one_line(error)}\n")

@@ -23,12 +23,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
+from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.storage.config_definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import (
@@ -123,7 +123,7 @@ def _list(log_dir: LogDir, options: argparse.Namespace) -> None:
             raise UsageError(f"{options.transactional_id_pattern} is an invalid regex: {error}") from error
         found = [each for each in found if pattern.fullmatch(each.transactional_id)]
     if options.duration_filter is not None and options.duration_filter >= 0:
-        now_ms = _now_ms()
+        now_ms = time_ms()
         found = [each for each in found if 0 <= each.start_ms < now_ms - options.duration_filter]
     header = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
     node = _node(log_dir)
@@ -146,7 +146,7 @@ def _describe(log_dir: LogDir, options: argparse.Namespace) -> None:
         "TransactionDurationMs",
         "TopicPartitions",
     )
-    times = (_NONE, _NONE) if found.start_ms < 0 else (found.start_ms, _now_ms() - found.start_ms)
+    times = (_NONE, _NONE) if found.start_ms < 0 else (found.start_ms, time_ms() - found.start_ms)
     row = (
         *(_node(log_dir), name, found.producer_id, found.producer_epoch, found.state, found.timeout_ms),
         *(*times, ",".join(found.partitions)),
@@ -187,7 +187,7 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace) -> None:
         if options.partition in (None, each.partition)
     ]
     going_on = {each.producer_id: each.partitions for each in _transactions(log_dir).values()}
-    now_ms = _now_ms()
+    now_ms = time_ms()
     header = (
         "Topic",
         "Partition",
@@ -267,7 +267,7 @@ def _producers(log_dir: LogDir, where: TopicPartition) -> list[ProducerState]:
         found.high_watermark,
         log_start_offset=found.log_start_offset,
         expiration_ms=_expiration_ms(log_dir),
-        now_ms=_now_ms(),
+        now_ms=time_ms(),
     )
     return [producers.producers[producer_id] for producer_id in sorted(producers.producers)]
 
@@ -337,7 +337,3 @@ def _decoded(name: str, value: Mapping[str, Any]) -> _Transaction:
 def _node(log_dir: LogDir) -> int:
     node_id = node_id_of(log_dir.path)
     return -1 if node_id is None else node_id
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,0 +1,10 @@
+"""The clock that counts where no other is given."""
+
+from __future__ import annotations
+
+import time
+
+
+def time_ms() -> int:
+    """Wall clock in ms since 1970."""
+    return time.time_ns() // 1_000_000
