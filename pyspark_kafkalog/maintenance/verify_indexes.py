@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,15 @@ from pyspark_kafkalog.storage.index_rows import OFFSET_ENTRY, TIME_ENTRY
 _ENTRIES_A_READ: Final = 1 << 16
 
 
+@dataclass(frozen=True, slots=True)
+class IndexExpectation:
+    """Entries at or above offset `visible_end` are left out. `severity`: of what is wrong without the batches."""
+
+    visible_end: int
+    may_have_zeros: bool
+    severity: Severity
+
+
 class IndexEntries:
     """The entries of one index file, in order, some thousand at a time; they end before the first that cannot be."""
 
@@ -33,28 +43,25 @@ class IndexEntries:
         fd: int,
         file: Path,
         dtype: np.dtype[Any],
+        base_offset: int,
         sink: FindingSink,
-        *,
-        max_relative_offset: int,
-        may_have_zeros: bool,
-        severity: Severity,
-        are_positions: bool,
+        expected: IndexExpectation,
     ) -> None:
         self._fd = fd
         self._file = file
         self._dtype = dtype
         self._sink = sink
-        self._max_relative_offset = max_relative_offset
-        self._may_have_zeros = may_have_zeros
-        self._severity = severity
-        self._are_positions = are_positions
+        self._max_relative_offset = expected.visible_end - 1 - base_offset
+        self._may_have_zeros = expected.may_have_zeros
+        self._severity = expected.severity
+        self._are_positions = dtype == OFFSET_ENTRY
         self._size_bytes = os.fstat(fd).st_size
         self._read_bytes = 0
         self._block: NDArray[np.void] = np.empty(0, dtype=dtype)
         self._before: NDArray[np.void] | None = None
         self._is_ended = False
         self.taken = 0
-        if self._size_bytes % dtype.itemsize and not may_have_zeros:
+        if self._size_bytes % dtype.itemsize and not expected.may_have_zeros:
             self._fault(
                 "index-length",
                 self._size_bytes - self._size_bytes % dtype.itemsize,
@@ -296,51 +303,14 @@ class TimeIndexCheck:
 
 
 def open_offset_index(
-    fd: int,
-    file: Path,
-    base_offset: int,
-    sink: FindingSink,
-    *,
-    visible_end: int,
-    may_have_zeros: bool,
-    severity: Severity,
+    fd: int, file: Path, base_offset: int, sink: FindingSink, expected: IndexExpectation
 ) -> OffsetIndexCheck:
-    """A check of the offset index open as `fd`; entries at or above offset `visible_end` are left out.
-
-    `severity` is that of what is wrong by itself, without the batches.
-    """
-    entries = IndexEntries(
-        fd,
-        file,
-        OFFSET_ENTRY,
-        sink,
-        max_relative_offset=visible_end - 1 - base_offset,
-        may_have_zeros=may_have_zeros,
-        severity=severity,
-        are_positions=True,
-    )
-    return OffsetIndexCheck(entries, base_offset)
+    """A check of the offset index open as `fd`."""
+    return OffsetIndexCheck(IndexEntries(fd, file, OFFSET_ENTRY, base_offset, sink, expected), base_offset)
 
 
 def open_time_index(
-    fd: int,
-    file: Path,
-    base_offset: int,
-    sink: FindingSink,
-    *,
-    visible_end: int,
-    may_have_zeros: bool,
-    severity: Severity,
+    fd: int, file: Path, base_offset: int, sink: FindingSink, expected: IndexExpectation
 ) -> TimeIndexCheck:
-    """A check of the time index open as `fd`; see `open_offset_index`."""
-    entries = IndexEntries(
-        fd,
-        file,
-        TIME_ENTRY,
-        sink,
-        max_relative_offset=visible_end - 1 - base_offset,
-        may_have_zeros=may_have_zeros,
-        severity=severity,
-        are_positions=False,
-    )
-    return TimeIndexCheck(entries, file, base_offset, sink)
+    """A check of the time index open as `fd`."""
+    return TimeIndexCheck(IndexEntries(fd, file, TIME_ENTRY, base_offset, sink, expected), file, base_offset, sink)

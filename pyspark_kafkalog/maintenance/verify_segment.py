@@ -22,6 +22,7 @@ from pyspark_kafkalog.maintenance.verify_batches import BatchWalk
 from pyspark_kafkalog.maintenance.verify_epochs import EpochCheck
 from pyspark_kafkalog.maintenance.verify_findings import REINDEX, Finding, FindingSink, Severity
 from pyspark_kafkalog.maintenance.verify_indexes import (
+    IndexExpectation,
     OffsetIndexCheck,
     TimeIndexCheck,
     open_offset_index,
@@ -215,34 +216,18 @@ class _Look:
         if self.is_swapping:
             return None, None
         # A broker sets room aside in the active segment's; ours are looked after by the next writer.
-        may_have_zeros = self.is_active and self.scope.is_foreign
-        severity = Severity.WARNING if self.is_active and not self.scope.is_foreign else Severity.ERROR
-        visible_end = self.scope.visible_end if self.is_active else NO_END
+        expected = IndexExpectation(
+            visible_end=self.scope.visible_end if self.is_active else NO_END,
+            may_have_zeros=self.is_active and self.scope.is_foreign,
+            severity=Severity.WARNING if self.is_active and not self.scope.is_foreign else Severity.ERROR,
+        )
         offset_fd = self._open(INDEX_SUFFIX, closing)
         time_fd = self._open(TIME_INDEX_SUFFIX, closing)
-        path = self.path(INDEX_SUFFIX)
         offsets = times = None
         if offset_fd is not None:
-            offsets = open_offset_index(
-                offset_fd,
-                path,
-                self.base_offset,
-                self.sink,
-                visible_end=visible_end,
-                may_have_zeros=may_have_zeros,
-                severity=severity,
-            )
-        path = self.path(TIME_INDEX_SUFFIX)
+            offsets = open_offset_index(offset_fd, self.path(INDEX_SUFFIX), self.base_offset, self.sink, expected)
         if time_fd is not None:
-            times = open_time_index(
-                time_fd,
-                path,
-                self.base_offset,
-                self.sink,
-                visible_end=visible_end,
-                may_have_zeros=may_have_zeros,
-                severity=severity,
-            )
+            times = open_time_index(time_fd, self.path(TIME_INDEX_SUFFIX), self.base_offset, self.sink, expected)
         return offsets, times
 
     def _open(self, suffix: str, closing: contextlib.ExitStack) -> int | None:
