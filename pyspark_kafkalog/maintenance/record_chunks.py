@@ -32,7 +32,7 @@ CHUNK_BYTES: Final = 8 << 20
 _SCRATCH_SLACK_BYTES: Final = 1 << 20
 #: A piece is what a thread takes at a time: so many stored bytes, compressed ones counted _UNFOLDING times.
 _PIECE_WEIGHT: Final = 4 << 20
-_UNFOLDING: Final = 4
+_UNFOLDING: Final = 2
 _OFFSET_MAX: Final = (1 << 63) - 1
 
 #: Tells of batches (BATCH_DTYPE) which of them need not be read, since nothing in them stays.

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _THREADS_MAX: Final = 2
+#: Items asked for beyond those that threads work on, since some take much longer and results keep to their order.
+QUEUE_ITEMS: Final = 2
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -29,7 +31,7 @@ def spare_threads() -> int:
 
 
 def work_ahead(items: Iterator[Item], work: Callable[[Item], Result], *, threads: int) -> Generator[Result, None, None]:
-    """work(item) of each item, in order. Items are asked for, one more than there are threads, in the caller's thread.
+    """work(item) of each item, in order. Items are asked for in the caller's thread, a few more than there are threads.
 
     What `items` or `work` raises is raised here, when it is that item's turn. When the caller stops early, this waits
     for the work that has begun; so close it before what the work uses goes.
@@ -42,7 +44,7 @@ def work_ahead(items: Iterator[Item], work: Callable[[Item], Result], *, threads
         try:
             for item in items:
                 under_way.append(executor.submit(work, item))
-                if len(under_way) > threads:
+                if len(under_way) > threads + QUEUE_ITEMS:
                     yield under_way.popleft().result()
             while under_way:
                 yield under_way.popleft().result()
