@@ -8,22 +8,22 @@ import pytest
 
 _HERE = Path(__file__).parent
 KAFKA_FIXTURES = _HERE / "data" / "fixtures"
-#: What runs Spark in its own process or beside it: one worker's work, so that there is one session.
-_SPARK_FOLDERS = ("spark", "soak", "notebooks")
+#: Folders with long tests, in the order in which they are to begin.
+_BEGIN_WITH = ("spark", "soak", "notebooks")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what may run side by side (`-n 2 --dist loadgroup`): Spark's tests on one worker, then module by module.
+    """Say what may run side by side (`-n 2 --dist loadgroup`): the tests of the Spark session, others module by module.
 
-    Spark's tests come first: they take longest, and whoever waits for them at the end has nothing else to do.
+    What takes longest comes first: who waits for it at the end would have nothing else to do.
     """
 
-    def is_spark(item: pytest.Item) -> bool:
-        return item.path.relative_to(_HERE).parts[0] in _SPARK_FOLDERS
+    def folder(item: pytest.Item) -> str:
+        return item.path.relative_to(_HERE).parts[0]
 
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("spark" if is_spark(item) else item.path.stem))
-    items.sort(key=lambda item: not is_spark(item))
+        item.add_marker(pytest.mark.xdist_group("spark" if folder(item) == "spark" else item.path.stem))
+    items.sort(key=lambda item: _BEGIN_WITH.index(folder(item)) if folder(item) in _BEGIN_WITH else len(_BEGIN_WITH))
 
 
 @pytest.fixture(scope="session")

@@ -20,14 +20,19 @@ SCRIPT_SECONDS_MAX = 240
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with two cores, UTC, Delta, Arrow batches small enough that a test's rows fill several."""
+    """A local session with two cores, UTC, Arrow batches small enough that a test's rows fill several.
+
+    It has Delta's jars and SQL extension, but not its catalog, which knows no Python data sources (delta/conftest.py).
+    """
+    from delta import configure_spark_with_delta_pip
     from pyspark.sql import SparkSession
 
-    from pyspark_kafkalog.spark.delta_session import with_delta
+    from pyspark_kafkalog.spark.delta_session import EXTENSION
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
-        with_delta(SparkSession.builder)
+        configure_spark_with_delta_pip(SparkSession.builder)
+        .config("spark.sql.extensions", EXTENSION)
         .master("local[2]")
         .appName("kafkalog-tests")
         .config("spark.ui.enabled", "false")

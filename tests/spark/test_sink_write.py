@@ -140,7 +140,6 @@ def test_a_write_with_an_id_and_a_version_is_made_once(
         ),
         (["'x' value"], {"topic": "a/b"}, "topic name 'a/b' is invalid"),
         (["'x' value"], {"topic": "t", "batch.size": "0"}, "option batch.size has the bad value '0'"),
-        (["'x' value"], {"topic": "t", "txnAppId": "a"}, "options txnAppId and txnVersion go together"),
         (["'x' value"], {"topic": "t", "flush": "never"}, "expected one of fsync, os"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_kafkalog.delta import job
+from pyspark_kafkalog.spark import delta_session
 from pyspark_kafkalog.storage.java_properties import parse_properties
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -44,9 +44,9 @@ def test_what_is_not_commented_out_is_little() -> None:
 def test_deltas_settings_are_those_that_the_jobs_make() -> None:
     found = settings()
 
-    assert found["spark.sql.extensions"] == job._EXTENSION
-    assert found["spark.sql.catalog.spark_catalog"] == job._CATALOG
-    assert found["spark.jars.packages"] in job._NO_DELTA
+    assert found["spark.sql.extensions"] == delta_session.EXTENSION
+    assert found["spark.sql.catalog.spark_catalog"] == delta_session.CATALOG
+    assert found["spark.jars.packages"] == delta_session.PACKAGE
 
 
 @pytest.mark.parametrize("name", ["org.apache.spark.sql.execution.datasources.v2.python", ""])
