@@ -106,7 +106,7 @@ def clean_directory_by_tasks(directory: Path, run: Pass, *, map_bytes: int) -> N
         noted.merge(pickle.loads(pickle.dumps(note_survivors(part, offset_map))))
     groups = group_segments(part.segments, run.config, first_uncleanable_offset=run.end_offset)
     for group, transactions in reversed(list(zip(groups, transactions_at(part, groups), strict=True))):
-        GroupCopier(part, noted.of_segments(group), run.rules, transactions, run.config, LOCAL).copy(group)
+        GroupCopier(part, noted, run.rules, transactions, run.config, LOCAL).copy(group)
     for group in groups:
         swap_in(directory, group[0].base_offset, [each.base_offset for each in group], now_ms=run.now_ms, fs=LOCAL)
 

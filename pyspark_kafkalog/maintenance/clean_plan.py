@@ -9,7 +9,7 @@ maxCompactionDelay), LogToClean and Cleaner (groupSegmentsBySize) in org.apache.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -152,13 +152,3 @@ def group_segments(
             groups.append([segment])
             sizes = own
     return [tuple(group) for group in groups]
-
-
-def filthiest_first(plans: Iterable[tuple[CleanPlan, LogConfig]]) -> list[int]:
-    """Numbers of the plans that need a cleaning, the one with the largest dirty ratio first."""
-    numbered = [
-        (plan.dirty_ratio, number)
-        for number, (plan, config) in enumerate(plans)
-        if plan.needs_cleaning(config.min_cleanable_dirty_ratio)
-    ]
-    return [number for _, number in sorted(numbered, key=lambda each: (-each[0], each[1]))]

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.clean_plan import filthiest_first
 from pyspark_kafkalog.maintenance.cleaned_transactions import CleanedTransactions
-from pyspark_kafkalog.maintenance.cleaning import ACTION, CleanablePartition, Cleaning, judge, look_at
+from pyspark_kafkalog.maintenance.cleaning import ACTION, Cleaning, judge
 from pyspark_kafkalog.maintenance.group_recopy import CopyCounts, GroupCopier
 from pyspark_kafkalog.maintenance.offset_map import OffsetMap
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
@@ -31,34 +29,8 @@ from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another
 from pyspark_kafkalog.maintenance.survivors import find_survivors
 from pyspark_kafkalog.maintenance.throttle import Throttle
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 
 _LOG: Final = logging.getLogger(__name__)
-
-
-def choose_partitions(
-    log_dir: LogDir, *, now_ms: int | None = None, topics: Collection[str] | None = None
-) -> list[CleanablePartition]:
-    """The partitions of compacted topics that are due, the filthiest first; all topics', or those of `topics`.
-
-    Due: the dirty ratio is above min.cleanable.dirty.ratio, or max.compaction.lag.ms is over. A partition that cannot
-    be looked at is left out with a warning. Raises ReadOnlyLogDirError for a broker's directory, UnknownTopicError.
-    """
-    root = log_dir.own_root()
-    root.refresh()
-    now = root.clock() if now_ms is None else now_ms
-    checkpoint = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
-    found: list[CleanablePartition] = []
-    for name in root.topics() if topics is None else topics:
-        if not root.log_config(name).compact:
-            continue
-        for partition in root.store.image.topic(name).partitions:
-            where = TopicPartition(name, partition.partition)
-            try:
-                found.append(look_at(root, where, checkpoint.get(where), now))
-            except (KafkalogError, OSError) as error:
-                _LOG.warning("%s cannot be planned for cleaning: %s", where, error)
-    return [found[number] for number in filthiest_first((each.plan, each.config) for each in found)]
 
 
 def clean_partition(

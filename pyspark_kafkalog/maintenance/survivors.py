@@ -127,11 +127,6 @@ class NotedSurvivors:
         noted = self.bits[segment.base_offset, chunk_number]
         keep &= np.unpackbits(noted, count=chunk.records.count)
 
-    def of_segments(self, segments: Sequence[ClosedSegment]) -> NotedSurvivors:
-        """The notes on these segments alone, for a task that copies no others."""
-        bases = {each.base_offset for each in segments}
-        return NotedSurvivors({key: noted for key, noted in self.bits.items() if key[0] in bases})
-
     def merge(self, other: NotedSurvivors) -> None:
         """Take in the notes of another shard: what one of them lets go goes."""
         for key, noted in other.bits.items():

@@ -111,11 +111,6 @@ class MetadataImage:
             raise UnknownTopicError(f"there is no topic {name!r}; topics there are: {there}")
         return found
 
-    def topic_by_id(self, topic_id: str) -> TopicImage | None:
-        """The topic with that id, or None."""
-        name = self.topic_names.get(topic_id)
-        return None if name is None else self.topics[name]
-
     def partition(self, topic: str, partition: int) -> PartitionImage:
         """One partition. Raises UnknownTopicError."""
         partitions = self.topic(topic).partitions

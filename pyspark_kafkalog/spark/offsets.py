@@ -122,22 +122,6 @@ def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
     return tuple(dict.fromkeys(partitions))
 
 
-def format_partition_offsets(offsets: Mapping[TopicPartition, int]) -> str:
-    """Offset JSON without blanks, topics and partitions in order."""
-    by_topic: dict[str, dict[str, int]] = {}
-    for topic_partition in sorted(offsets):
-        by_topic.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = offsets[topic_partition]
-    return json.dumps(by_topic, separators=(",", ":"))
-
-
-def format_partitions(partitions: tuple[TopicPartition, ...]) -> str:
-    """Partition JSON without blanks, topics and partitions in order."""
-    by_topic: dict[str, list[int]] = {}
-    for topic_partition in sorted(partitions):
-        by_topic.setdefault(topic_partition.topic, []).append(topic_partition.partition)
-    return json.dumps(by_topic, separators=(",", ":"))
-
-
 def _parse_by_partition(text: str, expected: str) -> dict[TopicPartition, int]:
     values: dict[TopicPartition, int] = {}
     for topic, by_partition in _load_object(text, expected).items():

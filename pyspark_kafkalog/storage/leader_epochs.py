@@ -83,21 +83,6 @@ class LeaderEpochCheckpoint:
         index = bisect_right(self._entries, offset, key=_start_offset)
         return self._entries[index - 1].epoch if index else None
 
-    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
-        """The largest known epoch up to `epoch`, and the offset where it ended: the next one's start, or the log's end.
-
-        (-1, -1) when `epoch` is above all known. For one below all known: itself, with the first one's start.
-        """
-        if epoch == UNDEFINED_EPOCH:
-            return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)
-        if self._entries and self._entries[-1].epoch == epoch:
-            return EpochEntry(epoch, log_end_offset)
-        index = bisect_right(self._entries, epoch, key=_epoch)
-        if index == len(self._entries):
-            return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)
-        floor = self._entries[index - 1].epoch if index else epoch
-        return EpochEntry(floor, self._entries[index].start_offset)
-
     def truncate_from_end(self, end_offset: int) -> None:
         """Drop the epochs that start at or above `end_offset`, where the log now ends."""
         if end_offset < 0:

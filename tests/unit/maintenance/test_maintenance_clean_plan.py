@@ -9,7 +9,6 @@ import pytest
 from pyspark_kafkalog.maintenance.clean_plan import (
     CleanPlan,
     ClosedSegment,
-    filthiest_first,
     group_segments,
     plan_cleaning,
 )
@@ -116,18 +115,6 @@ def test_max_compaction_lag_does_not_force_a_cleaning() -> None:
     assert due.needs_cleaning(0.5)
     untimed = plan(segments(0, 100), state(), config, first={0: -1, 100: 0})
     assert not untimed.is_overdue
-
-
-def test_the_dirtiest_is_not_first() -> None:
-    plans = [
-        plan(segments(0, 100, 200), state(), checkpoint=200),
-        plan(segments(0, 100, 200), state()),
-        plan(segments(0, 100, 200), state(), checkpoint=100),
-        plan([], state(0)),
-    ]
-    config = replace(COMPACT, min_cleanable_dirty_ratio=0.2)
-    assert filthiest_first((each, config) for each in plans) == [1, 2, 0]
-    assert filthiest_first((each, COMPACT) for each in plans) == [1, 2]
 
 
 def bases(groups: list[tuple[ClosedSegment, ...]]) -> list[list[int]]:

@@ -17,9 +17,12 @@ from typing import Any
 import pytest
 from cleaner_reference import decode, stored_batches
 from engine_fixtures import KAFKA_FIXTURES, files_of, manifest
+from thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner import choose_partitions, clean_partition
+from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.cleaner_job import CleanerJob
+from pyspark_kafkalog.maintenance.job_runner import Round
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 
@@ -89,15 +92,19 @@ def test_a_consumer_gets_the_records_that_kafka_served_after_its_run(tmp_path: P
         assert table["offset"].to_pylist() == [each["offset"] for each in expected]
 
 
-def test_partitions_are_chosen_the_filthiest_first_and_none_is_left_after_cleaning(tmp_path: Path) -> None:
-    log_dir = _adopt("compacted-3-dirty", tmp_path / "root")
-    chosen = choose_partitions(log_dir)
-    ratios = [each.plan.dirty_ratio for each in chosen]
-    assert sorted(each.topic_partition.topic for each in chosen) == sorted(_TOPICS)
+def test_the_cleaners_job_does_not_clean_the_filthiest_first_or_leaves_some(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    _adopt("compacted-3-dirty", root)
+    this_round = Round(path=root)
+    job = CleanerJob()
+    chosen = job.choose(this_round)
+    reports = [each for each in job.run(ThreadTasks(slots=1), this_round, chosen) if each.skipped is None]
+    assert [each.error for each in reports] == [None] * len(reports)
+    assert sorted(each.topic for each in reports) == sorted(_TOPICS)
+    ratios = [each.dirty_percent or 0 for each in reports]
     assert ratios == sorted(ratios, reverse=True)
-    for each in chosen:
-        assert clean_partition(log_dir, each.topic_partition.topic, 0).error is None
-    assert choose_partitions(log_dir) == []
+    assert ratios[0] > ratios[-1]
+    assert all(each.skipped is not None for each in job.run(ThreadTasks(slots=1), this_round, chosen))
 
 
 def test_cleaning_a_clean_log_again_changes_nothing(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_topics_are_those_that_kafka_describes(kafka_fixtures: Path, broker_imag
         assert {**static, **broker_image.broker_configs[""], **topic.configs} == dict(
             item.split("=", 1) for item in configs.split(",")
         )
-        assert broker_image.topic_by_id(topic_id) is topic
+        assert broker_image.topic_names[topic_id] == name
 
 
 def test_features_and_brokers_are_the_brokers_own(broker_image: MetadataImage) -> None:

@@ -161,17 +161,6 @@ def test_epoch_of_an_offset_is_the_last_that_had_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("epoch", "expected"), [(-1, (-1, -1)), (1, (1, 5)), (2, (2, 10)), (4, (3, 30)), (5, (5, 77)), (6, (-1, -1))]
-)
-def test_end_offset_of_an_epoch(tmp_path: Path, epoch: int, expected: tuple[int, int]) -> None:
-    assert _epochs(tmp_path, (2, 5), (3, 10), (5, 30)).end_offset_for(epoch, 77) == expected
-
-
-def test_end_offset_without_epochs_is_undefined(tmp_path: Path) -> None:
-    assert _epochs(tmp_path).end_offset_for(0, 77) == (-1, -1)
-
-
-@pytest.mark.parametrize(
     ("end_offset", "entries"),
     [
         (31, [(2, 5), (3, 10), (5, 30)]),
