@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _THREADS_MAX: Final = 2
-#: Items asked for beyond one more than there are threads: some take much longer, and results keep to their order. More of
-#: them cost the processor's cache.
+#: Items asked for beyond one more than there are threads: some take much longer, and results keep to their order. More
+#: of them cost the processor's cache.
 QUEUE_ITEMS: Final = 1
 
 Item = TypeVar("Item")
