@@ -12,6 +12,7 @@ KAFKA_FIXTURES = _HERE / "data" / "fixtures"
 _BEGIN_WITH = ("spark", "soak", "notebooks")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what may run side by side (`-n 2 --dist loadgroup`): the tests of the Spark session, others module by module.
 
