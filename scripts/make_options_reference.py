@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pyspark_kafkalog.spark.option_table import IGNORED_OPTIONS, OPTIONS, Direction
+from pyspark_kafkalog.spark.directions import Direction
+from pyspark_kafkalog.spark.ignored_options import IGNORED_OPTIONS
+from pyspark_kafkalog.spark.option_table import OPTIONS
 from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS
 from pyspark_kafkalog.storage.config_definitions import ConfigDefinition
 from pyspark_kafkalog.storage.topic_configs import TOPIC_CONFIGS

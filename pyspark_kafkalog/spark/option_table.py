@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, get_args
 
+from pyspark_kafkalog.spark.directions import BATCH_READ, EVERYWHERE, READ, STREAM_READ, WRITE, Direction
 from pyspark_kafkalog.spark.offsets import (
     parse_offset_spec,
     parse_partition_timestamps,
@@ -37,15 +38,6 @@ from pyspark_kafkalog.spark.option_parsers import (
 from pyspark_kafkalog.spark.subscription import Assign, parse_subscribe, parse_subscribe_pattern
 from pyspark_kafkalog.storage.flush_mode import FlushMode
 
-Direction: TypeAlias = Literal["read", "stream", "write"]
-
-#: In batch and streaming reads, in batch reads alone, in streaming reads alone, in writes of both kinds.
-_READ: Final[tuple[Direction, ...]] = ("read", "stream")
-_BATCH_READ: Final[tuple[Direction, ...]] = ("read",)
-_STREAM_READ: Final[tuple[Direction, ...]] = ("stream",)
-_EVERYWHERE: Final[tuple[Direction, ...]] = (*_READ, "write")
-_WRITE: Final[tuple[Direction, ...]] = ("write",)
-
 DEFAULT_MAX_BYTES_PER_PARTITION: Final = 128 << 20
 DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 
@@ -61,24 +53,10 @@ class Option:
     parse: Callable[[str], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoredOption:
-    """Client settings that are accepted and do nothing; a `name` that ends in `*` stands for all with that start."""
-
-    name: str
-    applies_to: tuple[Direction, ...]
-    doc: str
-
-    def matches(self, option: str) -> bool:
-        if self.name.endswith("*"):
-            return option.lower().startswith(self.name[:-1].lower())
-        return option.lower() == self.name.lower()
-
-
 OPTIONS: Final = (
     Option(
         name="path",
-        applies_to=_EVERYWHERE,
+        applies_to=EVERYWHERE,
         default="(required)",
         doc="The log directory: a root with partition directories in it, or for reading also one partition directory "
         "as <root>/orders-0. A path or a file: URI that every executor sees; a relative path is relative to the "
@@ -87,28 +65,28 @@ OPTIONS: Final = (
     ),
     Option(
         name="subscribe",
-        applies_to=_READ,
+        applies_to=READ,
         default="all topics that are not internal",
         doc="Topics to read, with commas between them. At most one of subscribe, subscribePattern and assign.",
         parse=parse_subscribe,
     ),
     Option(
         name="subscribePattern",
-        applies_to=_READ,
+        applies_to=READ,
         default="",
         doc="Regular expression; topics that are not internal and in whose name it is found are read.",
         parse=parse_subscribe_pattern,
     ),
     Option(
         name="assign",
-        applies_to=_READ,
+        applies_to=READ,
         default="",
         doc='Partitions to read: {"topicA":[0,1],"topicB":[2]}.',
         parse=lambda text: Assign(parse_partitions(text)),
     ),
     Option(
         name="startingOffsets",
-        applies_to=_READ,
+        applies_to=READ,
         default="earliest; latest in a streaming read",
         doc="Where to start: earliest, latest (streaming reads only), group (what the group of kafka.group.id has "
         'committed), or an offset for each partition, {"topicA":{"0":23,"1":-2}} (-2: earliest; -1: latest). '
@@ -118,7 +96,7 @@ OPTIONS: Final = (
     ),
     Option(
         name="startingTimestamp",
-        applies_to=_READ,
+        applies_to=READ,
         default="",
         doc="Start in every partition at the first record with this timestamp (ms) or a later one. Goes before "
         "startingOffsetsByTimestamp and startingOffsets.",
@@ -126,14 +104,14 @@ OPTIONS: Final = (
     ),
     Option(
         name="startingOffsetsByTimestamp",
-        applies_to=_READ,
+        applies_to=READ,
         default="",
         doc='As startingTimestamp, with a timestamp for each partition: {"topicA":{"0":1700000000000}}.',
         parse=parse_partition_timestamps,
     ),
     Option(
         name="startingOffsetsByTimestampStrategy",
-        applies_to=_READ,
+        applies_to=READ,
         default="error",
         doc="What to do where all records are older than the starting timestamp: error, or latest to read "
         "nothing there.",
@@ -141,7 +119,7 @@ OPTIONS: Final = (
     ),
     Option(
         name="kafka.group.id",
-        applies_to=_READ,
+        applies_to=READ,
         default="",
         doc="The consumer group that a streaming query commits its progress to, and that startingOffsets group starts "
         "from. Queries of one group do not share partitions among themselves.",
@@ -149,7 +127,7 @@ OPTIONS: Final = (
     ),
     Option(
         name="commitOffsets",
-        applies_to=_STREAM_READ,
+        applies_to=STREAM_READ,
         default="true with kafka.group.id",
         doc="Whether the query commits to its group where each micro-batch ended, for tools that show lag. The query "
         "itself goes by its checkpoint; a commit that fails is logged and fails nothing.",
@@ -157,7 +135,7 @@ OPTIONS: Final = (
     ),
     Option(
         name="auto.offset.reset",
-        applies_to=_READ,
+        applies_to=READ,
         default="earliest; latest in a streaming read",
         doc="Where startingOffsets group starts in partitions of which the group has no offset, or one that is out of "
         "range: earliest, latest, or none, which is an error.",
@@ -165,14 +143,14 @@ OPTIONS: Final = (
     ),
     Option(
         name="kafka.auto.offset.reset",
-        applies_to=_READ,
+        applies_to=READ,
         default="",
         doc="The same as auto.offset.reset.",
         parse=one_of(*OFFSET_RESETS),
     ),
     Option(
         name="endingOffsets",
-        applies_to=_BATCH_READ,
+        applies_to=BATCH_READ,
         default="latest",
         doc="Where to end: latest, or an offset for each partition that is the first not to be read, "
         '{"topicA":{"0":50,"1":-1}} (-1: latest). '
@@ -181,7 +159,7 @@ OPTIONS: Final = (
     ),
     Option(
         name="endingTimestamp",
-        applies_to=_BATCH_READ,
+        applies_to=BATCH_READ,
         default="",
         doc="End in every partition before the first record with this timestamp (ms) or a later one; "
         "latest where there is none.",
@@ -189,14 +167,14 @@ OPTIONS: Final = (
     ),
     Option(
         name="endingOffsetsByTimestamp",
-        applies_to=_BATCH_READ,
+        applies_to=BATCH_READ,
         default="",
         doc="As endingTimestamp, with a timestamp for each partition.",
         parse=parse_partition_timestamps,
     ),
     Option(
         name="minPartitions",
-        applies_to=_READ,
+        applies_to=READ,
         default="",
         doc="About how many tasks to read with at least; large topic partitions are cut, in proportion "
         "to their offsets. Without it a streaming read puts partitions with little that is new together in a task.",
@@ -204,14 +182,14 @@ OPTIONS: Final = (
     ),
     Option(
         name="maxRecordsPerPartition",
-        applies_to=_READ,
+        applies_to=READ,
         default="",
         doc="At most so many offsets in a task.",
         parse=integer(1, 2**63 - 1),
     ),
     Option(
         name="maxBytesPerPartition",
-        applies_to=_READ,
+        applies_to=READ,
         default="128m",
         doc="Topic partitions of more bytes on disk are cut at index entries into tasks of about equal "
         "size below this.",
@@ -219,7 +197,7 @@ OPTIONS: Final = (
     ),
     Option(
         name="maxOffsetsPerTrigger",
-        applies_to=_STREAM_READ,
+        applies_to=STREAM_READ,
         default="no limit",
         doc="At most so many offsets in a micro-batch, shared out among the partitions in proportion to what each has, "
         "one at least.",
@@ -227,28 +205,28 @@ OPTIONS: Final = (
     ),
     Option(
         name="maxBytesPerTrigger",
-        applies_to=_STREAM_READ,
+        applies_to=STREAM_READ,
         default="no limit",
         doc="About so many bytes on disk in a micro-batch, shared out as maxOffsetsPerTrigger; cut at index entries.",
         parse=byte_size(1, 2**62),
     ),
     Option(
         name="minOffsetsPerTrigger",
-        applies_to=_STREAM_READ,
+        applies_to=STREAM_READ,
         default="",
         doc="Wait for so many new offsets before a micro-batch, but no longer than maxTriggerDelay.",
         parse=integer(1, 2**63 - 1),
     ),
     Option(
         name="maxTriggerDelay",
-        applies_to=_STREAM_READ,
+        applies_to=STREAM_READ,
         default="15m",
         doc="How long minOffsetsPerTrigger may hold back a micro-batch: 500ms, 30s, 15m, 1h, 1d; ms without a unit.",
         parse=duration_ms,
     ),
     Option(
         name="failOnDataLoss",
-        applies_to=_READ,
+        applies_to=READ,
         default="true",
         doc="Whether offsets that were asked for and are not there fail the read; if false, what is there is read "
         "and a warning logged.",
@@ -256,14 +234,14 @@ OPTIONS: Final = (
     ),
     Option(
         name="includeHeaders",
-        applies_to=_READ,
+        applies_to=READ,
         default="false",
         doc="Adds the column headers. A schema given by the user decides for itself.",
         parse=parse_bool,
     ),
     Option(
         name="isolationLevel",
-        applies_to=_READ,
+        applies_to=READ,
         default="read_uncommitted",
         doc="read_uncommitted reads to the high watermark; read_committed to the last stable offset, "
         "without records of aborted transactions.",
@@ -271,7 +249,7 @@ OPTIONS: Final = (
     ),
     Option(
         name="filterPushdown",
-        applies_to=_BATCH_READ,
+        applies_to=BATCH_READ,
         default="false",
         doc="Whether filters on topic, partition, offset and timestamp skip partitions, segments and batches, where "
         "spark.sql.python.filterPushdown.enabled is on too. Set it only where what is loaded serves one query: Spark "
@@ -281,35 +259,35 @@ OPTIONS: Final = (
     ),
     Option(
         name="kafka.isolation.level",
-        applies_to=_READ,
+        applies_to=READ,
         default="read_uncommitted",
         doc="The same as isolationLevel.",
         parse=parse_committed,
     ),
     Option(
         name="topic",
-        applies_to=_WRITE,
+        applies_to=WRITE,
         default="the column topic",
         doc="The topic that all rows go to; the column topic is then not looked at.",
         parse=parse_topic,
     ),
     Option(
         name="compression.type",
-        applies_to=_WRITE,
+        applies_to=WRITE,
         default="the topic's compression.type, none where that is producer",
         doc="none, gzip, snappy, lz4 or zstd.",
         parse=one_of(*COMPRESSION_NAMES),
     ),
     Option(
         name="kafka.compression.type",
-        applies_to=_WRITE,
+        applies_to=WRITE,
         default="",
         doc="The same as compression.type.",
         parse=one_of(*COMPRESSION_NAMES),
     ),
     Option(
         name="batch.size",
-        applies_to=_WRITE,
+        applies_to=WRITE,
         default="256k",
         doc="Bytes of records, before compression, at which a record batch is closed. Larger than Kafka's 16384 "
         "because no record waits here for others: large batches compress better and cost less to read.",
@@ -317,14 +295,14 @@ OPTIONS: Final = (
     ),
     Option(
         name="kafka.batch.size",
-        applies_to=_WRITE,
+        applies_to=WRITE,
         default="",
         doc="The same as batch.size.",
         parse=byte_size(1, 64 << 20),
     ),
     Option(
         name="partitioner",
-        applies_to=_WRITE,
+        applies_to=WRITE,
         default="murmur2",
         doc="For rows without a partition: murmur2 puts those with a key where Kafka's Java clients put them, and "
         "spreads the others in whole batches; round_robin spreads all in whole batches.",
@@ -332,7 +310,7 @@ OPTIONS: Final = (
     ),
     Option(
         name="txnAppId",
-        applies_to=_WRITE,
+        applies_to=WRITE,
         default="",
         doc="Batch writes: with txnVersion, makes the write once. A write whose version, or a later one, has been "
         "committed with this id does nothing; a write that began earlier with this id is fenced. In foreachBatch give "
@@ -341,14 +319,14 @@ OPTIONS: Final = (
     ),
     Option(
         name="txnVersion",
-        applies_to=_WRITE,
+        applies_to=WRITE,
         default="",
         doc="The version that goes with txnAppId: whole numbers from 0 that rise from write to write.",
         parse=integer(0, 2**63 - 1),
     ),
     Option(
         name="flush",
-        applies_to=_WRITE,
+        applies_to=WRITE,
         default="fsync",
         doc="fsync: a write that has returned survives a power failure. os: it survives the end of any process, and "
         "the kernel writes it to the disk in its own time, as with Kafka's defaults.",
@@ -356,55 +334,10 @@ OPTIONS: Final = (
     ),
     Option(
         name="principal",
-        applies_to=_EVERYWHERE,
+        applies_to=EVERYWHERE,
         default="",
         doc="Who reads or writes, as User:ann: what the access control entries (kafkalog acls) do not permit is an "
         "error. Without it nothing is checked.",
         parse=parse_principal,
     ),
-)
-
-_ACKNOWLEDGED: Final = "Each write is durable when it returns, once, in order."
-_NO_BROKER: Final = "There is no broker to reach, and groups have no members."
-
-_SPARKS_OWN: Final = "Spark's own setting of a streaming query."
-
-IGNORED_OPTIONS: Final = (
-    IgnoredOption("checkpointLocation", _WRITE, _SPARKS_OWN),
-    IgnoredOption("queryName", _WRITE, _SPARKS_OWN),
-    IgnoredOption("kafka.bootstrap.servers", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.client.*", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.group.*", _READ, _NO_BROKER),
-    IgnoredOption("groupIdPrefix", _READ, _NO_BROKER),
-    IgnoredOption("kafka.security.*", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.sasl.*", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.ssl.*", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.request.timeout.ms", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.session.timeout.ms", _READ, _NO_BROKER),
-    IgnoredOption("kafka.heartbeat.interval.ms", _READ, _NO_BROKER),
-    IgnoredOption("kafka.fetch.*", _READ, _NO_BROKER),
-    IgnoredOption("kafka.max.partition.fetch.bytes", _READ, _NO_BROKER),
-    IgnoredOption("kafka.max.poll.*", _READ, _NO_BROKER),
-    IgnoredOption("kafka.receive.buffer.bytes", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.send.buffer.bytes", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.default.api.timeout.ms", _READ, _NO_BROKER),
-    IgnoredOption("kafka.max.block.ms", _WRITE, _NO_BROKER),
-    IgnoredOption("kafka.metadata.*", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.reconnect.*", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.retry.*", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.connections.max.idle.ms", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.socket.*", _EVERYWHERE, _NO_BROKER),
-    IgnoredOption("kafka.partition.assignment.strategy", _READ, _NO_BROKER),
-    IgnoredOption("kafka.check.crcs", _READ, "They are always checked."),
-    IgnoredOption("kafka.allow.auto.create.topics", _READ, "A read creates no topic."),
-    IgnoredOption("kafka.max.request.size", _WRITE, "A topic's max.message.bytes is the limit."),
-    IgnoredOption("kafkaConsumer.pollTimeoutMs", _READ, _NO_BROKER),
-    IgnoredOption("fetchOffset.*", _READ, _NO_BROKER),
-    IgnoredOption("kafka.acks", _WRITE, _ACKNOWLEDGED),
-    IgnoredOption("kafka.retries", _WRITE, _ACKNOWLEDGED),
-    IgnoredOption("kafka.enable.idempotence", _WRITE, _ACKNOWLEDGED),
-    IgnoredOption("kafka.linger.ms", _WRITE, _ACKNOWLEDGED),
-    IgnoredOption("kafka.delivery.timeout.ms", _WRITE, _ACKNOWLEDGED),
-    IgnoredOption("kafka.max.in.flight.requests.per.connection", _WRITE, _ACKNOWLEDGED),
-    IgnoredOption("kafka.buffer.memory", _WRITE, _ACKNOWLEDGED),
 )

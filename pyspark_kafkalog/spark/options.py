@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.spark.directions import Direction
+from pyspark_kafkalog.spark.ignored_options import IGNORED_OPTIONS
 from pyspark_kafkalog.spark.offset_ranges import check_unresolved
 from pyspark_kafkalog.spark.offsets import (
     EARLIEST_OFFSET,
@@ -27,9 +29,7 @@ from pyspark_kafkalog.spark.offsets import (
 from pyspark_kafkalog.spark.option_table import (
     DEFAULT_MAX_BYTES_PER_PARTITION,
     DEFAULT_MAX_TRIGGER_DELAY_MS,
-    IGNORED_OPTIONS,
     OPTIONS,
-    Direction,
     Option,
 )
 from pyspark_kafkalog.spark.subscription import AllTopics, Subscription

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.spark.ignored_options import IGNORED_OPTIONS
 from pyspark_kafkalog.spark.offsets import (
     Earliest,
     GlobalTimestamp,
@@ -15,7 +16,7 @@ from pyspark_kafkalog.spark.offsets import (
     SpecificOffsets,
     SpecificTimestamps,
 )
-from pyspark_kafkalog.spark.option_table import IGNORED_OPTIONS, OPTIONS
+from pyspark_kafkalog.spark.option_table import OPTIONS
 from pyspark_kafkalog.spark.options import parse_read_options, parse_write_options
 from pyspark_kafkalog.spark.subscription import AllTopics, Assign, Subscribe, SubscribePattern
 from pyspark_kafkalog.storage.names import TopicPartition
