@@ -58,7 +58,6 @@ from pyspark_kafkalog.storage.staging import StagedFile, discard_staged
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.access_control import AccessControl
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.storage.log_reader import LogReader
 
@@ -197,12 +196,6 @@ class LogDir(LogDirItems):
         Raises ReadOnlyLogDirError for a broker's directory, which has none.
         """
         return self._own().history(topic=topic, limit=limit, newest_first=newest_first)
-
-    def access_control(self) -> AccessControl:
-        """The access control entries, and changing them; they hold for who opens with a principal."""
-        from pyspark_kafkalog.access_control import AccessControl
-
-        return AccessControl(self)
 
     def check_read(self, topics: Collection[str]) -> None:
         """Raises AuthorizationError where this was opened for a principal that may not read all of the topics."""

@@ -5,6 +5,7 @@
     "orders" in log_dir         is there such a topic?
     for name in log_dir         the topics' names
     log_dir.group("g")          a consumer group        groups.group.Group
+    log_dir.access_control()    who may do what         access_control.AccessControl
 
 Their modules load on first use.
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast, overload
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.access_control import AccessControl
     from pyspark_kafkalog.groups.group import Group
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.notebook.partition_log import PartitionLog
@@ -45,6 +47,12 @@ class LogDirItems(ABC):
             topic, partition = item
             return TopicLog.open(log_dir, topic)[partition]
         return TopicLog.open(log_dir, item)
+
+    def access_control(self) -> AccessControl:
+        """The access control entries, and changing them; they hold for who opens with a principal."""
+        from pyspark_kafkalog.access_control import AccessControl
+
+        return AccessControl(cast("LogDir", self))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.topics())
