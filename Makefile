@@ -31,6 +31,8 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# The tests' Java processes live for seconds: for them the second compiler costs more than it gains.
+pytest: export SPARK_SUBMIT_OPTS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 pytest: $(VENV)/.installed-test java chromium
 	$(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
