@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.notebook.cleaner_marks import CleanerMarks
 from pyspark_kafkalog.notebook.segments import list_segments
-from pyspark_kafkalog.notebook.svg import heading, note, size_text, table, view
-from pyspark_kafkalog.notebook.wording import plural
+from pyspark_kafkalog.notebook.svg import heading, note, table, view
+from pyspark_kafkalog.wording import plural, size_text
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir

@@ -25,12 +25,11 @@ from pyspark_kafkalog.notebook.svg import (
     line,
     note,
     rect,
-    size_text,
     text_width,
     view,
 )
 from pyspark_kafkalog.notebook.topic_log import TopicLog
-from pyspark_kafkalog.notebook.wording import plural
+from pyspark_kafkalog.wording import plural, size_text
 
 #: Partitions of a topic that are drawn, and segments of a log.
 PARTITIONS_SHOWN: Final = 24

@@ -29,11 +29,11 @@ from pyspark_kafkalog.notebook.svg import (
     line,
     polygon,
     rect,
-    size_text,
     text_width,
     view,
 )
 from pyspark_kafkalog.notebook.time_seek import TimeSeek
+from pyspark_kafkalog.wording import size_text
 
 _BAR: Final = 22.0
 _STEP: Final = 84.0  # from one row to the next

@@ -108,13 +108,3 @@ def label(x: float, y: float, text: object, kind: str = "", anchor: str = "start
 def text_width(text: object) -> float:
     """About how wide a label is."""
     return len(str(text)) * _CHARACTER_WIDTH
-
-
-def size_text(size_bytes: int) -> str:
-    """A size as people read it: 512 B, 3.7 KiB, 1.2 GiB."""
-    size, unit = float(size_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"

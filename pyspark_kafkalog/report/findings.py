@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from pyspark_kafkalog.notebook.wording import plural
 from pyspark_kafkalog.report.facts import FINDING_SEVERITIES, Finding, GroupLag, PartitionFacts, RootFacts, TopicFacts
+from pyspark_kafkalog.wording import plural, size_text
 
 _PROBLEM, _WARNING, _NOTE = FINDING_SEVERITIES
 #: A partition is skewed when it has this many times its fair share, and is not small.
@@ -56,13 +56,13 @@ def _maintenance(topic: TopicFacts, is_foreign: bool) -> Iterator[Finding]:
     if due:
         segments, size = sum(each.due_segments for each in due), sum(each.due_bytes for each in due)
         advice = _advice(is_foreign, "run kafkalog retention")
-        text = f"{plural(segments, 'segment')} with {_size(size)} in {_numbers(due)}{advice}."
+        text = f"{plural(segments, 'segment')} with {size_text(size)} in {_numbers(due)}{advice}."
         yield Finding(_NOTE, "Retention is due", text, topic.name)
     dirty = [each for each in topic.partitions if each.cleaner is not None and each.cleaner.is_due]
     if dirty:
         size = sum(each.cleaner.cleanable_bytes for each in dirty if each.cleaner is not None)
         advice = _advice(is_foreign, "run kafkalog log-cleaner")
-        yield Finding(_NOTE, "Cleaning is due", f"{_size(size)} in {_numbers(dirty)}{advice}.", topic.name)
+        yield Finding(_NOTE, "Cleaning is due", f"{size_text(size)} in {_numbers(dirty)}{advice}.", topic.name)
     stuck = [each for each in topic.partitions if _is_held_back(each)]
     if stuck:
         text = (
@@ -90,14 +90,15 @@ def _shape(topic: TopicFacts, is_foreign: bool) -> Iterator[Finding]:
                 if others
                 else "all there is"
             )
-            text = f"partition {largest.where.partition} has {_size(largest.size_bytes)}, {times}."
+            text = f"partition {largest.where.partition} has {size_text(largest.size_bytes)}, {times}."
             yield Finding(_WARNING, "Skewed partitions", text, topic.name)
     segments = sum(each.segments for each in partitions)
     closed = segments - len(partitions)
     if closed >= _SMALL_SEGMENTS_MIN and topic.size_bytes / segments < topic.segment_bytes * _SMALL_PART:
         text = (
-            f"{plural(segments, 'segment')} of {_size(topic.size_bytes // segments)} on average, with segment.bytes "
-            f"of {_size(topic.segment_bytes)}{_advice(is_foreign, 'kafkalog merge-segments puts them together')}."
+            f"{plural(segments, 'segment')} of {size_text(topic.size_bytes // segments)} on average, "
+            f"with segment.bytes of {size_text(topic.segment_bytes)}"
+            f"{_advice(is_foreign, 'kafkalog merge-segments puts them together')}."
         )
         yield Finding(_NOTE, "Many small segments", text, topic.name)
 
@@ -126,8 +127,8 @@ def _of_root(root: RootFacts) -> Iterator[Finding]:
     if staged:
         files, size = sum(each.staged_files for each in staged), sum(each.staged_bytes for each in staged)
         text = (
-            f"{plural(files, 'file')} with {_size(size)}: of writes that go on, or that did not come to their end and "
-            "go after staging.retention.ms."
+            f"{plural(files, 'file')} with {size_text(size)}: of writes that go on, or that did not come to their end "
+            "and go after staging.retention.ms."
         )
         yield Finding(_NOTE, "Staged, not committed", text)
     if root.deleted_directories:
@@ -148,12 +149,3 @@ def _numbers(partitions: Iterable[PartitionFacts]) -> str:
     listed = ", ".join(map(str, numbers[:_NAMES_MAX]))
     more = f" and {len(numbers) - _NAMES_MAX:,} more" if len(numbers) > _NAMES_MAX else ""
     return f"partition{'s' if len(numbers) > 1 else ''} {listed}{more}"
-
-
-def _size(size_bytes: float) -> str:
-    """Bytes for people, in binary units."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size_bytes < 1024 or unit == "TiB":
-            break
-        size_bytes /= 1024
-    return f"{size_bytes:.0f} {unit}" if unit == "B" or size_bytes >= 100 else f"{size_bytes:.1f} {unit}"

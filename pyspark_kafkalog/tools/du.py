@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from pyspark_kafkalog.tools.command import NO_VALUE, add_output, add_path, positive, print_json, print_table
 from pyspark_kafkalog.tools.partition_files import KINDS, StoredFile, list_root
+from pyspark_kafkalog.wording import size_text
 
 _DELETED: Final = "(deleted)"
 _ROOT: Final = "(root)"
@@ -32,8 +33,6 @@ _GROUPINGS: Final = {
     "kind": ("KIND",),
 }
 _SIZES: Final = ("FILES", "LOG", "INDEX", "OTHER", "TOTAL", "ON-DISK")
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_UNIT_BYTES: Final = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,15 +137,5 @@ def _tree(columns: tuple[str, ...], name: _Name, usage: _Usage) -> dict[str, Any
 def _line(name: _Name, usage: _Usage, *, in_bytes: bool) -> Iterator[str]:
     yield from (NO_VALUE if part is None else str(part) for part in name)
     yield str(usage.files)
-    yield from (str(size) if in_bytes else human_size(size) for size in usage.sizes())
-
-
-def human_size(size_bytes: int) -> str:
-    """A size with a unit and three digits at most: 999B, 1.5MiB, 120GiB."""
-    size, unit = float(size_bytes), _UNITS[0]
-    for unit in _UNITS:
-        if size < _UNIT_BYTES or unit == _UNITS[-1]:
-            break
-        size /= _UNIT_BYTES
-    digits = 1 if unit != _UNITS[0] and size < 100 else 0
-    return f"{size:.{digits}f}{unit}"
+    # Without a blank, so that a column of the table is a word to other programs.
+    yield from (str(size) if in_bytes else size_text(size).replace(" ", "") for size in usage.sizes())

@@ -16,7 +16,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata import own_root
 from pyspark_kafkalog.notebook.log_html import merged
 from pyspark_kafkalog.notebook.segments import SegmentInfo
-from pyspark_kafkalog.notebook.svg import escaped, heading, label, rect, size_text, table, view
+from pyspark_kafkalog.notebook.svg import escaped, heading, label, rect, table, view
 from pyspark_kafkalog.storage.foreign_root import ForeignRoot
 
 HOSTILE = "<script>alert('x')</script>\"&\x00\x1b[31m\u202e"
@@ -122,11 +122,6 @@ def test_many_segments_are_all_drawn() -> None:
     assert (drawn[0].base_offset, drawn[-1].end_offset) == (0, 10_000)
     assert {each.state for each in drawn} == {"clean", "dirty"}
     assert merged(segments[:100]) == segments[:100]
-
-
-def test_sizes_read_wrong() -> None:
-    sizes = [0, 1023, 1024, 1536, 5 << 30, 3 << 50]
-    assert [size_text(each) for each in sizes] == ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 GiB", "3072.0 TiB"]
 
 
 def test_view_lacks_its_dark_style() -> None:

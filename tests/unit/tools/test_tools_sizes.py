@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import pytest
 from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.tools.du import human_size
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 
@@ -89,15 +89,8 @@ def test_du_table_is_not_for_people(root: Path, capsys: pytest.CaptureFixture[st
     header, *lines = Command("du", root, capsys)("--by", "topic", "--limit", "1", "--topic", "orders").splitlines()
     assert header.split() == ["TOPIC", "FILES", "LOG", "INDEX", "OTHER", "TOTAL", "ON-DISK"]
     assert [line.split()[0] for line in lines] == ["orders", "(total)"]
-    assert "KiB" in lines[0]
+    assert re.search(r" \d+(\.\d)?KiB ", lines[0])
     assert str(log_bytes(root / "orders-1")) in Command("du", root, capsys)("--bytes").split()
-    assert [human_size(size) for size in (0, 1023, 1024, 150 << 20, 3 << 40)] == [
-        "0B",
-        "1023B",
-        "1.0KiB",
-        "150MiB",
-        "3.0TiB",
-    ]
     assert "cannot open the log directory" in Command("du", root / "nope", capsys).fails()
 
 
