@@ -65,8 +65,9 @@ class AccessControl:
         removed: list[Acl] = []
 
         def build(image: MetadataImage) -> Sequence[MetadataRecord]:
-            removed[:] = (acl for acl in image.acls.values() if acl_filter.matches(acl))
-            return remove_acls(image, acl_filter)
+            matched = {acl_id: acl for acl_id, acl in image.acls.items() if acl_filter.matches(acl)}
+            removed[:] = matched.values()
+            return remove_acls(matched)
 
         self._log_dir.own_root().commit(build, operation="remove access control entries")
         return sorted(removed)

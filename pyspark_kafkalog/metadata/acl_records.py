@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from pyspark_kafkalog.metadata.acl import Acl, AclFilter, check_acl
+from pyspark_kafkalog.metadata.acl import Acl, check_acl
 from pyspark_kafkalog.metadata.bootstrap import random_uuid
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.records import MetadataRecord, record
@@ -23,13 +23,9 @@ def add_acls(image: MetadataImage, acls: Collection[Acl], rng: random.Random) ->
     return records
 
 
-def remove_acls(image: MetadataImage, acl_filter: AclFilter) -> list[MetadataRecord]:
-    """Records that take the entries away which the filter matches."""
-    return [
-        record("RemoveAccessControlEntryRecord", id=acl_id)
-        for acl_id, acl in image.acls.items()
-        if acl_filter.matches(acl)
-    ]
+def remove_acls(acl_ids: Iterable[str]) -> list[MetadataRecord]:
+    """Records that take entries away."""
+    return [record("RemoveAccessControlEntryRecord", id=acl_id) for acl_id in acl_ids]
 
 
 def acl_record(acl_id: str, acl: Acl) -> MetadataRecord:
