@@ -120,16 +120,6 @@ class LogConfig:
             return 0
         return rng.randrange(min(self.segment_jitter_ms, self.segment_ms))
 
-    @property
-    def effective_local_retention_ms(self) -> int:
-        """local.retention.ms, or retention.ms where it says -2."""
-        return self.retention_ms if self.local_retention_ms == -2 else self.local_retention_ms
-
-    @property
-    def effective_local_retention_bytes(self) -> int:
-        """local.retention.bytes, or retention.bytes where it says -2."""
-        return self.retention_bytes if self.local_retention_bytes == -2 else self.local_retention_bytes
-
 
 def validate_topic_config(name: str, value: str) -> ConfigValue:
     """The parsed value of one topic config. Raises InvalidConfigError that names it and lists what is allowed."""

@@ -153,15 +153,6 @@ class SegmentFiles:
                 if index is not None:
                     closing.callback(index.close)
 
-    def change_suffix(self, suffix: str) -> None:
-        """Close the files and rename them to have another `suffix`."""
-        self.close_files()
-        for kind in _SUFFIXES:
-            source = self.path(kind)
-            with contextlib.suppress(FileNotFoundError):
-                self.fs.rename(source, source.with_name(offset_file_name(self.base_offset, kind) + suffix))
-        self.suffix = suffix
-
     def delete(self) -> None:
         """Close and remove the files, the `.log` first: a load sweeps up an index that has none."""
         self.close_files()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafkalog.errors import CorruptIndexError
-from pyspark_kafkalog.storage.clean_shutdown import read_broker_epoch, was_clean_shutdown, write_clean_shutdown
+from pyspark_kafkalog.storage.clean_shutdown import was_clean_shutdown, write_clean_shutdown
 from pyspark_kafkalog.storage.java_properties import parse_properties
 from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.meta_properties import read_meta_properties, write_meta_properties
@@ -212,7 +212,5 @@ def test_meta_properties_are_read_and_written(path: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", _files(".kafka_cleanshutdown"), ids=_file_id)
 def test_clean_shutdown_file_is_read_and_written(path: Path, tmp_path: Path) -> None:
-    epoch = read_broker_epoch(path.parent)
-    assert epoch is not None
-    write_clean_shutdown(tmp_path, epoch)
+    write_clean_shutdown(tmp_path, json.loads(path.read_bytes())["brokerEpoch"])
     assert (tmp_path / path.name).read_bytes() == path.read_bytes()

@@ -254,8 +254,7 @@ def test_second_tier_has_its_conditions(overrides: dict[str, str], broker: dict[
 def test_second_tier_within_its_conditions() -> None:
     overrides = {"remote.storage.enable": "true", "retention.ms": "10", "local.retention.ms": "10"}
     config = validate_topic_configs({**overrides, "remote.log.copy.disable": "true"}, _TIERED)
-    assert (config.effective_local_retention_ms, config.effective_local_retention_bytes) == (10, -1)
-    assert LogConfig(local_retention_bytes=7).effective_local_retention_bytes == 7
+    assert (config.local_retention_ms, config.local_retention_bytes) == (10, -2)
 
 
 def test_second_tier_is_not_left_with_data_on_it() -> None:
