@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.spark.delta_session import check_delta, with_delta
+from pyspark_kafkalog.stop_signal import stop_signal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,24 +62,20 @@ def run_job(name: str, begin: Callable[[SparkSession], StreamingQuery]) -> int:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    told_to_end = threading.Event()
-    handlers = {each: signal.signal(each, lambda *_: told_to_end.set()) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        spark = with_delta(SparkSession.builder.appName(name)).getOrCreate()
-        check_delta(spark)
-        query = begin(spark)
-        while query.isActive and not told_to_end.wait(_POLL_SECONDS):
-            pass
-        query.stop()
-        if (failure := query.exception()) is not None and not told_to_end.is_set():
-            raise failure
+        with stop_signal() as stop:
+            spark = with_delta(SparkSession.builder.appName(name)).getOrCreate()
+            check_delta(spark)
+            query = begin(spark)
+            while query.isActive and not stop.wait(_POLL_SECONDS):
+                pass
+            query.stop()
+            if (failure := query.exception()) is not None and not stop.is_set():
+                raise failure
     except (KafkalogError, OSError) as error:
         return _fail(name, str(error))
     except PySparkException as error:
         return _fail(name, said(error))
-    finally:
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
     return 0
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.spark.delta_session import SPARK_SUBMIT
+from pyspark_kafkalog.stop_signal import stop_signal
 from pyspark_kafkalog.tools.command import UsageError, add_path, positive
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 #: What a module of such a command sets its own USAGE_EXIT_CODE to.
 USAGE_EXIT_CODE: Final = 2
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,28 +149,6 @@ def _end(session: SparkSession) -> None:
         session.stop()
     except Exception as error:  # a JVM that is gone already
         logging.getLogger(__name__).info("the Spark session had ended: %s", error)
-
-
-@contextmanager
-def stop_signal() -> Iterator[threading.Event]:
-    """An event that the first SIGTERM or SIGINT sets; the second one does what it would have done."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        stop.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in _SIGNALS:
-        signal.signal(number, handle)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _log_to_stderr() -> None:

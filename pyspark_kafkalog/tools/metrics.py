@@ -14,7 +14,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.stop_signal import stop_signal
 from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.tools.command import UsageError, add_path, one_line, open_log_dir
 
@@ -127,17 +127,12 @@ def _serve(registry: object, host: str, port: int) -> int:
     """Until SIGTERM or SIGINT. Raises OSError when it cannot listen there."""
     from prometheus_client import start_http_server
 
-    told_to_end = threading.Event()
-    before = {each: signal.signal(each, lambda *_: told_to_end.set()) for each in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with stop_signal() as stop:
         server, thread = start_http_server(port, host, registry)  # type: ignore[arg-type]
         sys.stdout.write(f"Serving metrics at http://{host}:{server.server_port}/metrics\n")
         sys.stdout.flush()
-        told_to_end.wait()
+        stop.wait()
         server.shutdown()
         server.server_close()
         thread.join()
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
     return 0

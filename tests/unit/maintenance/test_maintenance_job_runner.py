@@ -26,10 +26,10 @@ from pyspark_kafkalog.maintenance.uncleanable import (
     mark_uncleanable,
     read_uncleanable,
 )
+from pyspark_kafkalog.stop_signal import stop_signal
 from pyspark_kafkalog.storage.broker_config import BrokerConfig
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.delete_records import OffsetFileError, parse_offsets
-from pyspark_kafkalog.tools.maintenance import stop_signal
 
 JOBS = ("log-cleaner", "retention", "merge-segments")
 
