@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 
-from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.maintenance.batch_filter import RetentionRules
 from pyspark_kafkalog.maintenance.clean_plan import CleanPlan, ClosedSegment, group_segments, plan_cleaning
 from pyspark_kafkalog.maintenance.closed_segments import (
@@ -104,7 +103,7 @@ class Cleaning:
             remove_task_files(self.directory, fs=self.root.fs)
             found = self.look()  # finished swaps change what there is
             if found.plan.resets_checkpoint:
-                self._write_checkpoint(found.plan.first_dirty_offset)
+                self._write_checkpoint(found, found.plan.first_dirty_offset)
         return judge(report, found, force=force), found
 
     def target(self, found: CleanablePartition) -> SwapTarget:
@@ -154,7 +153,7 @@ class Cleaning:
         self, report: PartitionReport, found: CleanablePartition, counts: CopyCounts, *, groups: int, shards: int
     ) -> PartitionReport:
         """All groups are swapped in: say that it is clean up to there."""
-        self._write_checkpoint(found.plan.first_uncleanable_offset)
+        self._write_checkpoint(found, found.plan.first_uncleanable_offset)
         return _with_counts(report, counts, segments=len(found.plan.segments) - groups, shards=shards)
 
     def remove_deleted(self) -> None:
@@ -162,15 +161,13 @@ class Cleaning:
         delay_ms = self.root.log_config(self.where.topic).file_delete_delay_ms
         remove_deleted_files(self.directory, now_ms=self.now_ms, delay_ms=delay_ms, fs=self.root.fs)
 
-    def _write_checkpoint(self, offset: int) -> None:
+    def _write_checkpoint(self, found: CleanablePartition, offset: int) -> None:
         """Say that the partition is clean below `offset`; lines of topics that are gone go with it."""
         path = self.root.path / CLEANER_OFFSET_CHECKPOINT
         with root_lock(self.root.path, fs=self.root.fs):
-            image = self.root.store.refresh()
-            before = read_offset_checkpoint(path)
-            offsets = {each: at for each, at in before.items() if each.topic in image.topics}
-            if self.where.topic not in image.topics:
-                raise UnknownTopicError(f"topic {self.where.topic!r} was deleted meanwhile")
+            self.target(found).state_now()
+            topics = self.root.store.image.topics
+            offsets = {each: at for each, at in read_offset_checkpoint(path).items() if each.topic in topics}
             offsets[self.where] = offset
             write_offset_checkpoint(path, offsets, fs=self.root.fs)
 

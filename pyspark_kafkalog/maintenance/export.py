@@ -21,7 +21,6 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
@@ -44,6 +43,7 @@ from pyspark_kafkalog.storage.names import (
     parse_segment_file,
 )
 from pyspark_kafkalog.storage.offset_checkpoints import (
+    CHECKPOINTS,
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -53,13 +53,6 @@ from pyspark_kafkalog.storage.offset_checkpoints import (
 )
 from pyspark_kafkalog.storage.partition_metadata import write_topic_id
 from pyspark_kafkalog.storage.unified_log import UnifiedLog
-
-_CHECKPOINTS: Final = (
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    CLEANER_OFFSET_CHECKPOINT,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +102,7 @@ def export_to(
         with root_lock(target, fs=root.fs):
             for where in partitions:
                 _check_mountable(target, where, overwrite=overwrite)
-            keep = {name: read_offset_checkpoint(target / name) for name in _CHECKPOINTS}
+            keep = {name: read_offset_checkpoint(target / name) for name in CHECKPOINTS}
             return _export(root, image, target, partitions, keep, link=link)
     if target.exists() and any(target.iterdir()):
         raise LogDirError(

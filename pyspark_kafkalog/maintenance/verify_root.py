@@ -24,19 +24,11 @@ from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.meta_properties import read_meta_properties
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition, parse_partition_dir
 from pyspark_kafkalog.storage.offset_checkpoints import (
-    CLEANER_OFFSET_CHECKPOINT,
+    CHECKPOINTS,
     LOG_START_OFFSET_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
 )
 
-CHECKPOINTS: Final = (
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    CLEANER_OFFSET_CHECKPOINT,
-)
 _BETWEEN_LOOKS_S: Final = 0.3
 _LEFTOVER_DIR = re.compile(r".+(-delete|-stray|-future)")
 

@@ -4,7 +4,9 @@
     <root>/orders-0.<32 hex>-delete/     of a deleted topic, removed after file.delete.delay.ms
 
 The commit log decides which topics there are; directories follow it. A crash between a commit and its directories is
-made good by the next writer: a missing directory is made, one with another topic's id is put aside first.
+made good by the next writer: a missing directory is made, one with another topic's id is put aside first. Lines that
+the root's checkpoint files have for a log of the name that was there before go at that time too. Where just the id
+cannot be read, of a partition that has records, it is written anew.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import contextlib
 import os
 import re
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +23,7 @@ from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.image import TopicImage
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import forget_partitions
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id, write_topic_id
 
 _DELETE_SUFFIX: Final = "-delete"
@@ -28,17 +32,15 @@ _DELETED_DIR = re.compile(r".+\.[0-9a-f]{32}-delete")
 
 def ensure_partition_directories(root: Path, topic: TopicImage, fs: FileSystem) -> None:
     """Make the directories of `topic` that are not there. The caller holds the root's lock."""
-    made = False
-    for partition in topic.partitions:
-        made |= _ensure(root, TopicPartition(topic.name, partition.partition), topic.topic_id, fs)
-    if made:
-        fs.fsync_dir(root)
+    have_records = {
+        TopicPartition(topic.name, each.partition): each.state.log_end_offset > 0 for each in topic.partitions
+    }
+    _ensure(root, have_records, topic.topic_id, fs)
 
 
 def ensure_partition_directory(root: Path, topic_partition: TopicPartition, topic_id: str, fs: FileSystem) -> None:
-    """Make one partition's directory if it is not there; see `ensure_partition_directories`."""
-    if _ensure(root, topic_partition, topic_id, fs):
-        fs.fsync_dir(root)
+    """Make the directory of a partition without records if it is not there; see `ensure_partition_directories`."""
+    _ensure(root, {topic_partition: False}, topic_id, fs)
 
 
 def has_partition_directories(root: Path, topic: TopicImage) -> bool:
@@ -47,16 +49,21 @@ def has_partition_directories(root: Path, topic: TopicImage) -> bool:
     return _topic_id_of(root / str(last)) == topic.topic_id
 
 
-def _ensure(root: Path, topic_partition: TopicPartition, topic_id: str, fs: FileSystem) -> bool:
-    directory = root / str(topic_partition)
-    if _topic_id_of(directory) == topic_id:
-        return False
-    if directory.exists() and _holds_a_log(directory):
-        put_aside(root, topic_partition, fs)
-    with contextlib.suppress(FileExistsError):
-        fs.mkdir(directory)
-    write_topic_id(directory / PARTITION_METADATA, topic_id, fs=fs)
-    return True
+def _ensure(root: Path, have_records: Mapping[TopicPartition, bool], topic_id: str, fs: FileSystem) -> None:
+    lacking = [where for where in have_records if _topic_id_of(root / str(where)) != topic_id]
+    if not lacking:
+        return
+    # The ids come last: who finds them does not look for lines of another log any more.
+    forget_partitions(root, [where for where in lacking if not have_records[where]], fs=fs)
+    for where in lacking:
+        directory = root / str(where)
+        is_kept = have_records[where] and _topic_id_of(directory) is None
+        if not is_kept and directory.exists() and _holds_a_log(directory):
+            put_aside(root, where, fs)
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir(directory)
+        write_topic_id(directory / PARTITION_METADATA, topic_id, fs=fs)
+    fs.fsync_dir(root)
 
 
 def _topic_id_of(directory: Path) -> str | None:

@@ -12,10 +12,12 @@ org.apache.kafka.storage.internals.checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.text_checkpoint import parse_int, read_checkpoint, write_checkpoint
@@ -24,6 +26,12 @@ RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT: Final = "cleaner-offset-checkpoint"
+CHECKPOINTS: Final = (
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    CLEANER_OFFSET_CHECKPOINT,
+)
 
 
 def read_offset_checkpoint(path: Path) -> dict[TopicPartition, int]:
@@ -37,6 +45,19 @@ def write_offset_checkpoint(
     """Replace the file by one with `offsets`, ordered by topic and partition."""
     lines = (f"{where.topic} {where.partition} {offset}" for where, offset in sorted(offsets.items()))
     write_checkpoint(path, lines, fs=fs, durable=durable)
+
+
+def forget_partitions(root: Path, partitions: Collection[TopicPartition], *, fs: FileSystem = LOCAL) -> None:
+    """Take the lines of logs that are gone out of all these files; a damaged file stays, it is for a repair.
+
+    Source of the rule: asyncDelete of kafka.log.LogManager.
+    """
+    for name in CHECKPOINTS:
+        with contextlib.suppress(CorruptIndexError):
+            before = read_offset_checkpoint(root / name)
+            after = {where: offset for where, offset in before.items() if where not in partitions}
+            if after != before:
+                write_offset_checkpoint(root / name, after, fs=fs)
 
 
 def _parse_entry(fields: Sequence[str]) -> tuple[TopicPartition, int]:

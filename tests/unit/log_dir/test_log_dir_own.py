@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +24,9 @@ from pyspark_kafkalog.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import CHECKPOINTS, read_offset_checkpoint, write_offset_checkpoint
+from pyspark_kafkalog.storage.partition_metadata import read_topic_id
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 
@@ -186,6 +189,29 @@ def test_directory_left_of_a_deleted_topic_becomes_the_new_one(log_dir: LogDir) 
     saved.rename(directory)
     log_dir.append("orders", _table(10, 2))
     assert sorted(_values(log_dir)) == [b"v10", b"v11"]
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["lost", "empty"])
+def test_records_are_put_aside_for_an_id_that_cannot_be_read(log_dir: LogDir, damage: Callable[[Path], None]) -> None:
+    log_dir.append("orders", _table(0, 10))
+    damage(log_dir.path / "orders-0" / "partition.metadata")
+    log_dir.append("orders", _table(10, 2))
+    log_dir.add_partitions("orders", total=2)
+    assert len(_values(log_dir)) == 12
+    assert read_topic_id(log_dir.path / "orders-0" / "partition.metadata") == log_dir.topic("orders").topic_id
+
+
+def test_checkpoints_tell_a_new_topic_where_the_log_before_it_began(log_dir: LogDir) -> None:
+    lines = {TopicPartition("orders", 0): 500, TopicPartition("others", 0): 7}
+    log_dir.append("orders", _table(0, 10))
+    for name in CHECKPOINTS:
+        write_offset_checkpoint(log_dir.path / name, lines)
+    log_dir.append("orders", _table(10, 2))
+    assert all(read_offset_checkpoint(log_dir.path / name) == lines for name in CHECKPOINTS)
+    log_dir.delete_topic("orders")
+    log_dir.append("orders", _table(0, 3))
+    for name in CHECKPOINTS:
+        assert read_offset_checkpoint(log_dir.path / name) == {TopicPartition("others", 0): 7}
 
 
 def test_deleted_topics_files_stay_for_ever(tmp_path: Path) -> None:

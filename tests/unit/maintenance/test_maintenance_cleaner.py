@@ -16,6 +16,7 @@ from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError, UnknownTop
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance import cleaner
 from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.cleaning import Cleaning
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.segment_swap import has_unfinished
 from pyspark_kafkalog.record.header import Buffer
@@ -188,6 +189,37 @@ def test_a_topic_made_anew_under_the_name_is_touched(log_dir: LogDir, monkeypatc
     clean_partition(log_dir, "orders", 0)
     assert not has_unfinished(directory(log_dir))
     assert records(log_dir) == [(0, b"a", b"b")]
+
+
+def make_anew(log_dir: LogDir) -> None:
+    log_dir.delete_topic("orders")
+    log_dir.create_topic("orders", partitions=1, configs=CONFIGS)
+
+
+def test_a_topic_made_anew_is_taken_for_as_clean_as_the_one_before(log_dir: LogDir) -> None:
+    cleaned = clean_partition(log_dir, "orders", 0)
+    make_anew(log_dir)
+    for number in range(50):
+        append(log_dir, ["a"] * 8, [str(number)] * 8)
+    report = clean_partition(log_dir, "orders", 0)
+    assert (report.skipped, report.first_dirty_offset) == (None, 0)
+    assert (report.first_uncleanable_offset or 0) > (cleaned.first_uncleanable_offset or 0)
+
+
+def test_a_topic_made_anew_while_its_name_is_cleaned_is_called_clean(
+    log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = Cleaning.finish
+
+    def first_made_anew(*arguments: Any, **named: Any) -> Any:
+        make_anew(LogDir.open(log_dir.path, clock=lambda: NOW_MS))
+        return finish(*arguments, **named)
+
+    monkeypatch.setattr(Cleaning, "finish", first_made_anew)
+    report = clean_partition(log_dir, "orders", 0)
+    assert report.error is not None
+    assert "deleted meanwhile" in report.error
+    assert read_offset_checkpoint(log_dir.path / CLEANER_OFFSET_CHECKPOINT) == {}
 
 
 def _roots() -> list[tuple[str, Callable[[Path], LogDir], str]]:
