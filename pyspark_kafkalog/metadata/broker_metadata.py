@@ -1,36 +1,24 @@
-"""What a Kafka broker's own metadata log says of topics, where its directory holds one: every KRaft node has a copy.
+"""What a Kafka broker's own metadata log (broker_log.py) says of topics, where its directory holds one.
 
-    __cluster_metadata-0/<20 digit end offset>-<10 digit epoch>.checkpoint   snapshots, the newest whole one counts
-    __cluster_metadata-0/<base offset>.log                                   what came after
-
-Read as far as it is whole; types and versions that are not known here are passed over. Records between a
-BeginTransactionRecord and an EndTransactionRecord count together or, after an AbortTransactionRecord or without an end,
-not at all. Source of the rules: org.apache.kafka.image.loader.MetadataBatchLoader.
+Types and versions that are not known here are passed over. Records between a BeginTransactionRecord and an
+EndTransactionRecord count together or, after an AbortTransactionRecord or without an end, not at all. Source of the
+rules: org.apache.kafka.image.loader.MetadataBatchLoader.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError
+from pyspark_kafkalog.errors import DiskFormatError, InvalidRecordError
 from pyspark_kafkalog.metadata.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
+from pyspark_kafkalog.metadata.broker_log import BrokerBatch, BrokerLog
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record
-from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
-from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
-from pyspark_kafkalog.record.plain import Record, decode_batch
-from pyspark_kafkalog.storage.filesystem import open_to_read
-from pyspark_kafkalog.storage.listing import list_base_offsets
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
-_SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
-_FILE_BYTES_MAX: Final = 256 << 20
 _NO_LEADER_CHANGE: Final = -2
 
 
@@ -136,39 +124,25 @@ def read_topic_configs(root: Path) -> Mapping[str, Mapping[str, str]]:
 def read_broker_metadata(directory: Path) -> BrokerMetadata:
     """What the metadata log in `directory` says. Raises OSError when it cannot be read."""
     metadata = BrokerMetadata()
-    end_offset = _read_snapshot(directory, metadata)
-    reader = _Reader(end_offset)
-    for metadata_record in committed_records(_log_records(directory, end_offset, reader)):
+    log = BrokerLog(directory)
+    for metadata_record in _metadata_records(log.snapshot(), log):
+        metadata.apply(metadata_record)
+    for metadata_record in committed_records(_metadata_records(log.after_snapshot(), log)):
         metadata.apply(metadata_record)
     if metadata.damage is None:
-        metadata.damage = reader.damage
+        metadata.damage = log.damage
     return metadata
 
 
-def _read_snapshot(directory: Path, metadata: BrokerMetadata) -> int:
-    """Apply the newest snapshot that is whole, note the newer ones as damage; returns the offset where it ends."""
-    for end_offset, path in _snapshots(directory):
-        reader = _Reader(0)
-        records = list(reader.records(path, 0))
-        if reader.has_footer:
-            for metadata_record in records:
-                metadata.apply(metadata_record)
-            metadata.damage = metadata.damage or reader.damage
-            return end_offset
-        metadata.damage = metadata.damage or reader.damage or f"{path} has no end"
-    return 0
-
-
-def _snapshots(directory: Path) -> list[tuple[int, Path]]:
-    """End offsets and paths of the snapshots, the newest first."""
-    matches = [match for match in map(_SNAPSHOT.fullmatch, os.listdir(directory)) if match is not None]
-    matches.sort(key=lambda match: (int(match[1]), int(match[2])), reverse=True)
-    return [(int(match[1]), directory / match[0]) for match in matches]
-
-
-def _log_records(directory: Path, start_offset: int, reader: _Reader) -> Iterator[MetadataRecord]:
-    for base_offset in list_base_offsets(directory):
-        yield from reader.records(segment_file(directory, base_offset, LOG_SUFFIX), start_offset)
+def _metadata_records(batches: Iterable[BrokerBatch], log: BrokerLog) -> Iterator[MetadataRecord]:
+    for batch in batches:
+        for each in () if batch.is_control else batch.records:
+            if each.value is None:
+                continue
+            try:
+                yield decode_record(each.value, file=batch.file)
+            except DiskFormatError as error:
+                log.note(str(error))
 
 
 def committed_records(records: Iterator[MetadataRecord]) -> Iterator[MetadataRecord]:
@@ -186,63 +160,3 @@ def committed_records(records: Iterator[MetadataRecord]) -> Iterator[MetadataRec
             pending.append(metadata_record)
         else:
             yield metadata_record
-
-
-class _Reader:
-    """Reads files of batches, which follow each other from `next_offset` on, up to the first damaged one in each.
-
-    `damage` says what could not be read, the first such; a torn batch at an end, which a crash leaves, is none.
-    """
-
-    def __init__(self, next_offset: int) -> None:
-        self.damage: str | None = None
-        self.has_footer = False
-        self._next_offset = next_offset
-
-    def records(self, path: Path, start_offset: int) -> Iterator[MetadataRecord]:
-        """The metadata records from `start_offset` on."""
-        for each in self._values(path, start_offset):
-            if each.value is None:
-                continue
-            try:
-                yield decode_record(each.value, file=str(path))
-            except DiskFormatError as error:
-                self._note(str(error))
-
-    def _values(self, path: Path, start_offset: int) -> Iterator[Record]:
-        with open_to_read(path) as file:
-            data = file.read(_FILE_BYTES_MAX + 1)
-        if len(data) > _FILE_BYTES_MAX:
-            self._note(f"{path} has more than {_FILE_BYTES_MAX} bytes")
-        at = 0
-        try:
-            while at + RECORD_BATCH_OVERHEAD_BYTES <= len(data):
-                header = parse_header(data, at, file=str(path), file_position=at)
-                if at + header.size_bytes > len(data):
-                    break
-                if header.last_offset >= start_offset:
-                    self._check_follows(path, max(header.base_offset, start_offset))
-                    batch = decode_batch(data, at, file=str(path), file_position=at)
-                    if header.is_control:
-                        self._see_control(batch.records, path)
-                    else:
-                        yield from (each for each in batch.records if each.offset >= start_offset)
-                    self._next_offset = header.next_offset
-                at += header.size_bytes
-        except DiskFormatError as error:
-            self._note(str(error))
-
-    def _see_control(self, records: tuple[Record, ...], path: Path) -> None:
-        for each in records:
-            kind = parse_control_type(each.key, file=str(path), file_position=0)
-            self.has_footer |= kind is ControlRecordType.SNAPSHOT_FOOTER
-
-    def _check_follows(self, path: Path, offset: int) -> None:
-        if offset != self._next_offset:
-            raise CorruptRecordError(
-                file=str(path), position=0, expected=f"a batch at offset {self._next_offset}", found=str(offset)
-            )
-
-    def _note(self, damage: str) -> None:
-        if self.damage is None:
-            self.damage = damage
