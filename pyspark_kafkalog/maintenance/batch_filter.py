@@ -40,6 +40,7 @@ from pyspark_kafkalog.record.zstd_batches import compress_batches
 from pyspark_kafkalog.record.zstd_frame import DEFAULT_LEVEL as ZSTD_DEFAULT_LEVEL
 from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry
 
+_INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 _KEPT_FLAGS: Final = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 
 
@@ -58,8 +59,12 @@ class RetentionRules:
 
     @property
     def new_horizon_ms(self) -> int:
-        """The delete horizon that tombstones and markers met for the first time get."""
-        return self.now_ms + self.delete_retention_ms
+        """The delete horizon that tombstones and markers met for the first time get; none if it is past all time.
+
+        Then they stay for good, as with Kafka, where the sum overflows.
+        """
+        horizon_ms = self.now_ms + self.delete_retention_ms
+        return horizon_ms if horizon_ms <= _INT64_MAX else NO_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True)

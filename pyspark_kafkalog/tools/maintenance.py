@@ -36,7 +36,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="change nothing, report what would be done")
     parser.add_argument(
-        "--now", type=not_negative, metavar="MS", help="the time to go by, in ms since 1970 (default: the clock's)"
+        "--now", type=_time_ms, metavar="MS", help="the time to go by, in ms since 1970 (default: the clock's)"
     )
     parser.add_argument("--tasks", type=positive, metavar="N", help="tasks at the same time (default: all cores)")
     parser.add_argument("--loop", action="store_true", help="go on, round after round, until SIGTERM or SIGINT")
@@ -163,6 +163,13 @@ def not_negative(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be 0 or more, not {text}")
     return int(text)
+
+
+def _time_ms(text: str) -> int:
+    time_ms = not_negative(text)
+    if time_ms > _TIME_MAX_MS:
+        raise argparse.ArgumentTypeError(f"must be {_TIME_MAX_MS} at most, ms and not a smaller unit, not {text}")
+    return time_ms
 
 
 def _seconds(text: str) -> float:

@@ -121,6 +121,18 @@ def test_tombstones_go_before_their_horizon_or_stay_after(log_dir: LogDir) -> No
     assert {key for _, key, _ in records(log_dir)} == {b"%d" % each for each in range(3, 10)}
 
 
+def test_tombstones_that_are_to_stay_for_good_stop_the_cleaning(log_dir: LogDir) -> None:
+    log_dir.alter_topic("orders", add={"delete.retention.ms": str(2**63 - 1)})
+    append(log_dir, ["gone"], [None])
+    for number in range(10):
+        append(log_dir, ["1"] * 8, [str(number)] * 8)
+    for now_ms in (NOW_MS, 2 * NOW_MS):
+        assert clean_partition(log_dir, "orders", 0, now_ms=now_ms, force=True).error is None
+        assert any(key == b"gone" and value is None for _, key, value in records(log_dir))
+        for number in range(10):
+            append(log_dir, ["1"] * 8, [str(number)] * 8)
+
+
 def test_a_log_that_is_not_dirty_enough_is_cleaned(log_dir: LogDir) -> None:
     log_dir.alter_topic("orders", add=CONFIGS)
     clean_partition(log_dir, "orders", 0)

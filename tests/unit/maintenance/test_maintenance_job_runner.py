@@ -50,6 +50,7 @@ def root(tmp_path: Path) -> Path:
         ("--nix",),
         ("--now", "-5"),
         ("--now", "x"),
+        ("--now", "1795400000000000"),
         ("--interval", "x"),
         ("--interval", "-1"),
         ("--interval", "5"),
