@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: What a module of such a command sets its own USAGE_EXIT_CODE to.
 USAGE_EXIT_CODE: Final = 2
+#: Files get such times, in ns in 64 bits: in the year 2262.
+_TIME_MAX_MS: Final = (1 << 63) // 1_000_000
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
