@@ -1,22 +1,27 @@
 """`kafkalog metadata-quorum`: the state of the metadata log, as kafka-metadata-quorum describes it.
 
 A log directory of this package has one voter, the node of its meta.properties, which is always the leader; the high
-watermark is the offset after the last commit. A broker's directory is refused: who its voters are, a running
-controller tells.
+watermark is the offset after the last commit. Of a Kafka broker's directory it is told what the disk says, also while
+the broker runs: leader and voters as that node saw them last, and the high watermark where the node is the one voter.
+What only a running leader knows (the high watermark of several voters, how far the others are, times) is shown as -,
+in JSON as null; a leader that is not known as -1.
 
 examples:
   kafkalog metadata-quorum --path /data/log describe --status
   kafkalog metadata-quorum --path /data/log describe --replication --human-readable
-  kafkalog metadata-quorum --path /data/log describe --status --output json
+  kafkalog metadata-quorum --path /var/lib/kafka/data describe --status --output json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.tools.command import (
+    NO_VALUE,
     UsageError,
     add_output,
     add_path,
@@ -26,7 +31,8 @@ from pyspark_kafkalog.tools.command import (
 )
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.metadata.own_root import OwnRoot
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.metadata.quorum import Quorum, QuorumReplica
 
 _HEADER: Final = (
     "NodeId",
@@ -47,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     describe.add_argument("--status", action="store_true", help="a short summary")
     describe.add_argument("--replication", action="store_true", help="each voter's log end and lag")
     describe.add_argument("--human-readable", action="store_true", help="times as ms that have passed (--replication)")
-    add_output(describe, "one object")
+    add_output(describe, "one object; with --replication one a line, by replica")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -58,52 +64,73 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("One of --status or --replication must be specified with describe sub-command")
     if options.status and options.human_readable:
         raise UsageError("The option --human-readable is only supported along with --replication")
-    root = open_log_dir(options).own_root()
+    quorum = _quorum(open_log_dir(options))
     if options.status:
-        _status(root, as_json=options.output == "json")
+        _status(quorum, as_json=options.output == "json")
     else:
-        _replication(root, as_json=options.output == "json", human_readable=options.human_readable)
+        _replication(quorum, as_json=options.output == "json", human_readable=options.human_readable)
     return 0
 
 
-def _status(root: OwnRoot, *, as_json: bool) -> None:
-    from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
+def _quorum(log_dir: LogDir) -> Quorum:
+    from pyspark_kafkalog.metadata.broker_quorum import read_broker_quorum
+    from pyspark_kafkalog.metadata.quorum import own_quorum
 
-    cluster_id, node_id, directory_id = _ids(root)
-    voter: dict[str, Any] = {"id": node_id} | ({} if directory_id is None else {"directoryId": directory_id})
+    return read_broker_quorum(log_dir.path) if log_dir.is_foreign else own_quorum(log_dir.own_root())
+
+
+def _status(quorum: Quorum, *, as_json: bool) -> None:
+    lag = quorum.max_follower_lag()
     status = {
-        "ClusterId": cluster_id,
-        "LeaderId": node_id,
-        "LeaderEpoch": LEADER_EPOCH,
-        "HighWatermark": root.version,
-        "MaxFollowerLag": 0,
-        "MaxFollowerLagTimeMs": 0,
-        "CurrentVoters": [voter],
-        "CurrentObservers": [],
+        "ClusterId": quorum.cluster_id,
+        "LeaderId": quorum.leader_id,
+        "LeaderEpoch": quorum.leader_epoch,
+        "HighWatermark": quorum.high_watermark,
+        "MaxFollowerLag": lag,
+        "MaxFollowerLagTimeMs": lag,  # known where there is no follower, and then none
+        "CurrentVoters": None if quorum.voters is None else [_tree(each) for each in quorum.voters],
+        "CurrentObservers": [_tree(each) for each in quorum.observers],
     }
     if as_json:
         print_json(status)
         return
-    shown = ", ".join(f'"{name}": {value}' if name == "id" else f'"{name}": "{value}"' for name, value in voter.items())
-    texts = {**status, "CurrentVoters": f"[{{{shown}}}]"}
-    sys.stdout.write("".join(f"{name + ':':<24}{value}\n" for name, value in texts.items()))
+    for name, value in status.items():
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else _text(value)
+        sys.stdout.write(f"{name + ':':<24}{text}\n")
 
 
-def _replication(root: OwnRoot, *, as_json: bool, human_readable: bool) -> None:
-    _, node_id, directory_id = _ids(root)
-    now = "0 ms ago" if human_readable else str(root.clock())
-    row = (str(node_id), directory_id or "", str(root.version), "0", now, now, "Leader")
-    if as_json:
-        numbers = {"NodeId": node_id, "LogEndOffset": root.version, "Lag": 0}
-        print_json({**dict(zip(_HEADER, row, strict=True)), **numbers})
-    else:
-        print_padded_table(_HEADER, [row])
+def _tree(replica: QuorumReplica) -> dict[str, Any]:
+    tree: dict[str, Any] = {"id": replica.node_id}
+    if replica.directory_id is not None:
+        tree["directoryId"] = replica.directory_id
+    if replica.endpoints:
+        tree["endpoints"] = list(replica.endpoints)
+    return tree
 
 
-def _ids(root: OwnRoot) -> tuple[str | None, int, str | None]:
-    """Cluster, node and directory."""
-    from pyspark_kafkalog.storage.meta_properties import read_meta_properties
-    from pyspark_kafkalog.storage.names import META_PROPERTIES
+def _replication(quorum: Quorum, *, as_json: bool, human_readable: bool) -> None:
+    rows = list(_rows(quorum, human_readable=human_readable))
+    if not as_json:
+        print_padded_table(_HEADER, [[_text(value) for value in row] for row in rows])
+        return
+    for row in rows:
+        print_json(dict(zip(_HEADER, row, strict=True)))
 
-    properties = read_meta_properties(root.path / META_PROPERTIES)
-    return properties.cluster_id, root.store.image.node.broker_id, properties.directory_id
+
+def _rows(quorum: Quorum, *, human_readable: bool) -> Iterator[tuple[str | int | None, ...]]:
+    """The leader, the other voters, the observers."""
+    moment = None if quorum.as_of_ms is None else "0 ms ago" if human_readable else str(quorum.as_of_ms)
+
+    def row(replica: QuorumReplica, status: str | None) -> tuple[str | int | None, ...]:
+        directory_id = replica.directory_id
+        return replica.node_id, directory_id, replica.log_end_offset, quorum.lag(replica), moment, moment, status
+
+    voters = quorum.voters or ()
+    follower = "Follower" if quorum.leader_id >= 0 else None
+    yield from (row(each, "Leader") for each in voters if each.node_id == quorum.leader_id)
+    yield from (row(each, follower) for each in voters if each.node_id != quorum.leader_id)
+    yield from (row(each, "Observer") for each in quorum.observers)
+
+
+def _text(value: str | int | None) -> str:
+    return NO_VALUE if value is None else str(value)

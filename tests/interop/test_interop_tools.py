@@ -294,6 +294,27 @@ def test_quorum_is_described_in_another_form(live: Live, tmp_path: Path) -> None
     assert [cell.strip() for cell in own_rows[0].split("\t")] == [cell.strip() for cell in theirs_rows[0].split("\t")]
 
 
+def test_brokers_quorum_is_told_otherwise_than_by_kafka(live: Live) -> None:
+    """No-op records keep coming, so ours lies between two statements of Kafka's tool."""
+    own = ours("metadata-quorum", live.broker.data, "describe", "--status")
+    (row,) = sorted_json(ours("metadata-quorum", live.broker.data, "describe", "--replication", "--output", "json"))
+    server = ("--bootstrap-server", live.broker.bootstrap)
+    later = run_tool(TOOLS + "MetadataQuorumCommand", *server, "describe", "--status").stdout
+
+    def high_watermark(text: str) -> int:
+        return int(re.findall(r"^HighWatermark: +(\d+)$", text, re.MULTILINE)[0])
+
+    for theirs in (live.quorum["--status"], later):
+        assert own == re.sub(r"(?<=\nHighWatermark:)( +)\d+", rf"\g<1>{high_watermark(own)}", theirs)
+    assert high_watermark(live.quorum["--status"]) <= high_watermark(own) <= row["LogEndOffset"]
+    assert high_watermark(own) <= high_watermark(later)
+    cells = [cell.strip() for cell in live.quorum["--replication"].splitlines()[1].split("\t")]
+    assert [str(row["NodeId"]), row["DirectoryId"], str(row["Lag"]), row["Status"]] == [
+        cells[at] for at in (0, 1, 3, 6)
+    ]
+    assert int(cells[2]) <= row["LogEndOffset"]
+
+
 def test_lines_become_other_records_than_kafkas(live: Live, tmp_path: Path) -> None:
     server = ("--bootstrap-server", live.broker.bootstrap)
     given = ("--topic", "lines", *properties(LINE_PROPERTIES))

@@ -117,9 +117,52 @@ def test_quorum_is_not_laid_out_as_kafkas(root: Path, capsys: pytest.CaptureFixt
     ]  # fmt: skip
 
 
-def test_quorum_of_others_is_made_up(tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quorum_of_a_broker_is_told_otherwise_than_by_kafkas_tool(capsys: pytest.CaptureFixture[str]) -> None:
+    broker = FIXTURES / "cluster-metadata"
+    tool = Command("metadata-quorum", broker, capsys)
+    while_it_ran = (broker / "expected" / "tools" / "kafka-metadata-quorum-status.txt").read_text()
+    assert tool("describe", "--status") == re.sub(r"(HighWatermark: +)290\n", r"\g<1>338\n", while_it_ran)
+    (status,) = tool.json("describe", "--status")
+    (row,) = tool.json("describe", "--replication")
+    assert status["CurrentVoters"][0]["endpoints"] == ["CONTROLLER://127.0.0.1:23063"]
+    assert (row["NodeId"], row["LogEndOffset"], row["Lag"], row["Status"]) == (1, status["HighWatermark"], 0, "Leader")
+    assert (row["LastFetchTimestamp"], row["LastCaughtUpTimestamp"]) == (None, None)
+
+
+def test_what_only_a_running_leader_knows_is_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metadata = tmp_path / "__cluster_metadata-0"
+    metadata.mkdir()
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=2\n")
+    state = {"leaderId": 3, "leaderEpoch": 4, "currentVoters": [{"voterId": 2}, {"voterId": 3}], "data_version": 0}
+    (metadata / "quorum-state").write_text(json.dumps(state))
+    tool = Command("metadata-quorum", tmp_path, capsys)
+    assert tool("describe", "--status").splitlines() == [
+        "ClusterId:              c",
+        "LeaderId:               3",
+        "LeaderEpoch:            4",
+        "HighWatermark:          -",
+        "MaxFollowerLag:         -",
+        "MaxFollowerLagTimeMs:   -",
+        'CurrentVoters:          [{"id": 2}, {"id": 3}]',
+        "CurrentObservers:       []",
+    ]
+    (status,) = tool.json("describe", "--status")
+    assert (status["HighWatermark"], status["MaxFollowerLag"]) == (None, None)
+    _, *rows = tool("describe", "--replication", "--human-readable").splitlines()
+    assert [[cell.strip() for cell in row.split("\t")] for row in rows] == [
+        ["3", "-", "-", "0", "-", "-", "Leader", ""],
+        ["2", "-", "0", "-", "-", "-", "Follower", ""],
+    ]
+    (metadata / "quorum-state").unlink()
+    assert "CurrentVoters:          -\n" in tool("describe", "--status")
+    assert tool.json("describe", "--replication") == []
+
+
+def test_quorum_that_a_directory_does_not_know_is_made_up(
+    tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(FIXTURES / "cars", tmp_path / "cars")
-    assert "Kafka broker's" in Command("metadata-quorum", tmp_path / "cars", capsys).fails("describe", "--status")
+    assert "metadata.log.dir" in Command("metadata-quorum", tmp_path / "cars", capsys).fails("describe", "--status")
     tool = Command("metadata-quorum", root, capsys)
     assert "One of --status or --replication" in tool.fails("describe")
     assert "Only one of" in tool.fails("describe", "--status", "--replication")
