@@ -193,9 +193,14 @@ class LogDir(LogDirItems):
     ) -> Iterator[HistoryEntry]:
         """The commits that are kept, those that touched `topic` if one is named, the newest `limit` of them if given.
 
-        Raises ReadOnlyLogDirError for a broker's directory, which has none.
+        Raises ReadOnlyLogDirError for a broker's directory, which has none of this package.
         """
-        return self._own().history(topic=topic, limit=limit, newest_first=newest_first)
+        if isinstance(self._root, ForeignRoot):
+            raise ReadOnlyLogDirError(
+                f"{self.path} is a Kafka broker's log directory, which has no commits of this package to list; "
+                "kafkalog dump-log --cluster-metadata-decoder shows the broker's own, in __cluster_metadata-0"
+            )
+        return self._root.history(topic=topic, limit=limit, newest_first=newest_first)
 
     def check_read(self, topics: Collection[str]) -> None:
         """Raises AuthorizationError where this was opened for a principal that may not read all of the topics."""
