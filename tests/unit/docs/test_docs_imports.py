@@ -13,7 +13,7 @@ PACKAGE = "pyspark_kafkalog"
 
 #: From the bottom up. Packages of one line do not know each other.
 LAYERS = (
-    ("errors",),
+    ("errors", "stop_signal", "wording"),
     ("record",),
     ("storage",),
     ("metadata",),
