@@ -198,6 +198,10 @@ class _AuthorizedGroup(Group):
         super().__init__(log_dir, group_id)
         self._opened = opened
 
+    @property
+    def log_dir(self) -> LogDir:
+        return self._opened
+
     def commit(self, offsets: AnyOffsets, *arguments: Any, **named: Any) -> None:
         self._check_commit(offsets)
         super().commit(offsets, *arguments, **named)

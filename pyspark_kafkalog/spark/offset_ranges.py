@@ -142,9 +142,7 @@ class OffsetResolver:
 
     def _group_start(self, topic_partition: TopicPartition, spec: GroupOffsets, available: AvailableOffsets) -> int:
         if self._group_offsets is None:
-            from pyspark_kafkalog.groups.group import Group
-
-            fetched = Group(self._log_dir, spec.group_id).fetch()
+            fetched = self._log_dir.group(spec.group_id).fetch()
             self._group_offsets = {each: committed.offset for each, committed in fetched.items()}
         offset = self._group_offsets.get(topic_partition)
         if offset is not None and available.start_offset <= offset <= self._partitions[topic_partition].high_watermark:

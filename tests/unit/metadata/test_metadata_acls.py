@@ -240,6 +240,12 @@ def test_groups_are_changed_without_a_permission_for_group_and_topic(root: Path)
     assert LogDir.open(root, principal=BOB).groups() == ()
 
 
+def test_a_group_leads_past_its_openers_principal(root: Path) -> None:
+    LogDir.open(root).access_control().add([acl(AclOperation.READ, "g", of=ResourceType.GROUP)])
+    with pytest.raises(AuthorizationError):
+        LogDir.open(root, principal=ANN).group("g").log_dir.delete_topic("secret")
+
+
 def test_topics_that_may_not_be_described_are_listed(root: Path) -> None:
     LogDir.open(root).access_control().add([acl(AclOperation.READ)])
     assert LogDir.open(root, principal=ANN).topics() == ("orders",)

@@ -11,10 +11,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
+from pyspark_kafkalog.errors import AuthorizationError, InvalidOptionError, LogDirError
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.delete_records import delete_records
+from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.group_progress import GroupProgress
 from pyspark_kafkalog.spark.offsets import GroupOffsets
@@ -148,6 +149,18 @@ def test_a_group_starts_elsewhere(root: Path) -> None:
     assert stream(root, startingOffsets="group", auto_offset_reset="earliest").initialOffset()["t"]["1"] == 0
     with pytest.raises(InvalidOptionError, match=r"t-1: group g has no committed offset.*auto\.offset\.reset is none"):
         stream(root, startingOffsets="group", auto_offset_reset="none").initialOffset()
+
+
+def test_a_principal_starts_elsewhere_than_its_group(root: Path) -> None:
+    log_dir = LogDir.open(root)
+    log_dir.group("g").commit({P0: 42, P1: 7})
+    allow = PatternType.LITERAL, "User:ann", "*", AclOperation.READ, PermissionType.ALLOW
+    topic, group = Acl(ResourceType.TOPIC, "t", *allow), Acl(ResourceType.GROUP, "g", *allow)
+    log_dir.access_control().add([topic, group])
+    assert stream(root, startingOffsets="group", principal="User:ann").initialOffset() == {"t": {"0": 42, "1": 7}}
+    log_dir.access_control().remove(group.pattern)
+    with pytest.raises(AuthorizationError, match="may not DESCRIBE group 'g'"):
+        stream(root, startingOffsets="group", principal="User:ann").initialOffset()
 
 
 def test_an_offset_that_is_gone_is_started_from(root: Path, caplog: pytest.LogCaptureFixture) -> None:
