@@ -33,6 +33,7 @@ from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.tools.command import UsageError, add_path, ending_cleanly, one_line, open_log_dir
 from pyspark_kafkalog.tools.java_text import parse_long
+from pyspark_kafkalog.tools.properties import is_true
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="group.id, auto.offset.reset or auto.commit.interval.ms; others have no effect",
+        help="group.id, auto.offset.reset, enable.auto.commit or auto.commit.interval.ms; others have no effect",
     )
     parser.add_argument(
         "--consumer.config", dest="consumer_config", metavar="FILE", type=Path, help="a file of such properties"
@@ -138,6 +139,7 @@ def _take_properties(options: argparse.Namespace, properties: Mapping[str, str])
     if interval is None or interval < 0:
         raise UsageError("auto.commit.interval.ms must be a number of 0 or more")
     options.auto_commit_s = interval / 1000
+    options.auto_commit = is_true(properties, "enable.auto.commit", default=True)
 
 
 def _check(options: argparse.Namespace) -> int | None:
@@ -231,7 +233,7 @@ class _Printing:
         self._left: float = _FOREVER_S if options.max_messages < 0 else options.max_messages
         self._timeout_s: float = _FOREVER_S if options.timeout_ms < 0 else options.timeout_ms / 1000
         self._skips_errors: bool = options.skip_message_on_error
-        self._group = None if options.group is None else log_dir.group(options.group)
+        self._group = log_dir.group(options.group) if options.group is not None and options.auto_commit else None
         self._auto_commit_s: float = options.auto_commit_s
         self._committed: dict[TopicPartition, int] = {}
         self._commit_due_s = time.monotonic() + self._auto_commit_s

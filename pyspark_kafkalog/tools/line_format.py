@@ -86,9 +86,15 @@ class LineFormat:
             if not text:
                 raise UsageError(f"{name} may not be empty")
         try:
-            re.compile(self.headers_separator)
-        except re.error as error:
+            separator = re.compile(self.headers_separator)
+            pc.match_substring_regex(pa.array([""]), pattern=self.headers_separator)  # Arrow knows fewer than Python
+        except (re.error, pa.ArrowInvalid) as error:
             raise UsageError(f"headers.separator is an invalid regex: {error}") from error
+        if separator.search("") or not all(match[0] for match in separator.finditer("a,")):
+            raise UsageError(
+                f"headers.separator is a regex, and {self.headers_separator} matches where nothing stands: put \\ "
+                "before a character that is to mean itself"
+            )
 
     def parse(self, lines: pa.Array, line_number: int) -> tuple[pa.RecordBatch, LineError | None]:
         """The records of `lines` (binary), the first of which is number `line_number`: key, value and headers.

@@ -146,6 +146,9 @@ def test_bad_line_takes_those_before_it_along(
         ((), ("key.separator=N", "null.marker=N"), "null.marker and key.separator may not be equal"),
         ((), ("key.separator=",), "key.separator may not be empty"),
         ((), ("headers.separator=(",), "headers.separator is an invalid regex"),
+        ((), ("headers.separator=(?<=;),",), "headers.separator is an invalid regex"),
+        ((), ("headers.separator=|",), "| matches where nothing stands"),
+        ((), (r"headers.separator=\b",), "matches where nothing stands"),
         ((), ("parse.key",), "expected NAME=VALUE"),
         (("--compression-codec", "brotli"), (), "invalid choice: 'brotli'"),
         (("--line-reader", "com.Mine"), (), "com.Mine is not known"),
@@ -240,6 +243,12 @@ def test_group_does_not_go_on_where_it_was(filled: Console) -> None:
     assert filled.consume("--group", "other") == ""
     filled.produces(b"e\n")
     assert filled.consume("--group", "g") == filled.consume("--group", "other") == "e\n"
+
+
+def test_progress_is_recorded_though_auto_commit_is_off(filled: Console) -> None:
+    no_commit = ("--group", "g", "--consumer-property", "enable.auto.commit=false")
+    assert filled.consume("--from-beginning", "--max-messages", "2", *no_commit) == "a\nb\n"
+    assert LogDir.open(filled.root).group("g").fetch() == {}
 
 
 def test_records_that_come_later_are_not_printed(filled: Console) -> None:
