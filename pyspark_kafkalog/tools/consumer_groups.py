@@ -257,23 +257,35 @@ def _delete_offsets(log_dir: LogDir, options: argparse.Namespace) -> int:
     from pyspark_kafkalog.groups.group import Group
 
     name = options.group[0]
-    partitions, unknown = topic_partitions(log_dir, options.topic)
+    named, unknown = topic_partitions(log_dir, options.topic)
+    partitions = [each for each in named if _is_there(log_dir, each)]
     Group(log_dir, name).delete_offsets(partitions)
-    errors = dict.fromkeys(unknown, "Error: there is no such topic")
-    rows = [(each.topic, str(each.partition), "Successful") for each in partitions]
-    rows += [(topic, NO_VALUE, error) for topic, error in errors.items()]
+    rows = [
+        (each.topic, str(each.partition), "Successful" if each in partitions else "Error: there is no such partition")
+        for each in named
+    ]
+    rows += [(topic, NO_VALUE, "Error: there is no such topic") for topic in unknown]
     rows.sort(key=lambda row: row[0] + row[1])
+    is_complete = len(partitions) == len(rows)
     if options.output == "json":
         for topic, partition, status in rows:
             number = None if partition == NO_VALUE else int(partition)
             print_json({"group": name, "topic": topic, "partition": number, "status": status})
-        return 1 if unknown else 0
+        return 0 if is_complete else 1
     sys.stdout.write(f"Request succeeded for deleting offsets from group {name}.\n")
     width = max([15, *(len(row[0]) for row in rows)])
     for topic, partition, status in [("TOPIC", "PARTITION", "STATUS"), *rows]:
         sys.stdout.write(f"\n{topic:<{width}} {partition:<10} {status:<15}")
     sys.stdout.write("\n")
-    return 1 if unknown else 0
+    return 0 if is_complete else 1
+
+
+def _is_there(log_dir: LogDir, partition: TopicPartition) -> bool:
+    try:
+        log_dir.partition(partition.topic, partition.partition)
+    except UnknownTopicError:
+        return False
+    return True
 
 
 def topic_partitions(log_dir: LogDir, topics: Sequence[str]) -> tuple[list[TopicPartition], list[str]]:

@@ -131,7 +131,7 @@ def parse_datetime_ms(text: str) -> int:
         zone = match[3] or "Z"
         offset = timedelta() if zone == "Z" else _zone_offset(zone)
         seconds = (moment.replace(tzinfo=timezone.utc) - offset).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UsageError(
             f"{text} is no time; expected one as 2026-01-31T13:45:00.000, with Z or +02:00 if need be"
         ) from None

@@ -162,6 +162,14 @@ def test_deleting(command: Command, log_dir: LogDir) -> None:
     assert code == 1
     assert "\nclicks          -          Error: " in out
     assert offsets(log_dir, "g") == {}
+    log_dir.group("g").commit({("orders", 0): 1})
+    code, out, _ = command.try_to("--delete-offsets", "--group", "g", "--topic", "orders:0,7", "--topic", "clicks:0")
+    assert (code, offsets(log_dir, "g")) == (1, {})
+    assert [line.split()[:3] for line in out.splitlines()[-3:]] == [
+        ["clicks", "0", "Error:"],
+        ["orders", "0", "Successful"],
+        ["orders", "7", "Error:"],
+    ]
     code, out, _ = command.try_to("--delete", "--group", "h", "--group", "nobody")
     assert (code, "* Group 'nobody' could not be deleted" in out, "successfully: 'h'" in out) == (1, True, True)
     log_dir.group("h").commit({("orders", 0): 1})
@@ -237,3 +245,8 @@ def test_no_times_and_durations(text: str) -> None:
         parse_duration_ms(text)
     with pytest.raises(UsageError):
         parse_datetime_ms(text or "2026-01-31T25:00:00.000")
+
+
+def test_a_time_before_all_calendars_is_no_clear_error() -> None:
+    with pytest.raises(UsageError, match="is no time"):
+        parse_datetime_ms("0001-01-01T00:00:00.000+02:00")
