@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, open_log_dir, print_json
+from pyspark_kafkalog.tools.java_text import parse_long
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -100,11 +101,8 @@ def _print(partition: PartitionDescription, offset: int, timestamp_ms: int | Non
 
 def _offset_spec(text: str) -> Callable[[LogDir, PartitionDescription], _Found | None]:
     """What `--time` asks for. Raises UsageError."""
-    try:
-        time_ms = _NAMES.get(text) or int(text)
-    except ValueError:
-        time_ms = -len(_NAMES) - 1
-    if time_ms < -len(_NAMES):
+    time_ms = _NAMES.get(text) or parse_long(text)
+    if time_ms is None or time_ms < -len(_NAMES):
         raise UsageError(
             f"Malformed time argument {text}. Please use -1 or latest / -2 or earliest / -3 or max-timestamp / "
             "-4 or earliest-local / -5 or latest-tiered, or a specified long format timestamp"

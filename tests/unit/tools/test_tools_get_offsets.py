@@ -95,6 +95,8 @@ def test_rules_mean_other_partitions(tool: Command, rules: str, partitions: list
         (("--topic", "a("), "invalid regex"),
         (("--time", "noon"), "Malformed time argument noon"),
         (("--time", "-6"), "Malformed time argument -6"),
+        (("--time", "1_000"), "Malformed time argument 1_000"),
+        (("--time", "9223372036854775808"), "Malformed time argument 9223372036854775808"),
     ],
 )
 def test_refusal_is_not_one_clear_line(tool: Command, arguments: tuple[str, ...], message: str) -> None:
