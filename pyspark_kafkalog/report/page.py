@@ -44,7 +44,7 @@ def _page(data: dict[str, Any]) -> str:
     style = _asset("page.css")
     script = '"use strict";\n(() => {\n' + "\n".join(map(_asset, _SCRIPTS)) + "})();\n"
     holes = {
-        "title": html.escape(f"{data['root']['path']} · kafkalog report"),
+        "title": html.escape(f"{data['root']['path']} · kafkalog report").encode(errors="replace").decode(),
         "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'",
         "style": style,
         "script": script,

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,13 @@ def test_hostile_texts_end_no_element() -> None:
     assert page.count("</script") == 2
     assert "<img" not in page
     assert data_of(page)["topics"]["name"] == [HOSTILE]
+
+
+def test_a_path_that_is_no_text_makes_no_page() -> None:
+    page = render(replace(hostile_facts(), path=Path("/data/l\udcffog")))
+
+    assert "<title>/data/l?og" in page
+    assert page.encode()
 
 
 @given(
