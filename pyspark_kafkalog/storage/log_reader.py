@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,7 +219,7 @@ class LogReader:
         split_start, split_bytes = start_offset, 0
         bases = list_base_offsets(self.directory)
         first = max(bisect.bisect_right(bases, start_offset) - 1, 0)
-        for base_offset, following in zip(bases[first:], [*bases[first + 1 :], end_offset], strict=True):
+        for base_offset, following in itertools.pairwise([*bases[first:], end_offset]):
             if base_offset >= end_offset:
                 break
             for cut_offset, size_bytes in self._cut_points(

@@ -128,6 +128,14 @@ def test_splits_overlap_or_leave_gaps(cars: Path, target_bytes: int) -> None:
     assert abs(sum(split.size_bytes for split in reader.split(0, CARS_END, 500)) - total) <= 4 * 400
 
 
+def test_splits_of_a_log_without_segments_hide_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "cars-0").mkdir()
+    reader = LogReader(tmp_path / "cars-0", CARS)
+    (split,) = reader.split(0, 5, 1)
+    with pytest.raises(CorruptRecordError, match=r"found no \.log file"):
+        list(reader.read(split.start_offset, split.end_offset, schema=KAFKA_SCHEMA))
+
+
 def test_splits_are_uneven() -> None:
     directory = FIXTURES / "cars" / "cars-0"
     sizes = [split.size_bytes for split in LogReader(directory, CARS).split(0, CARS_END, 2000)]
