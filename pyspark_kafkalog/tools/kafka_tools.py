@@ -54,6 +54,47 @@ NOT_HERE: Final[dict[str, str]] = {
     "kafka-verifiable-producer": "a tool of Kafka's own tests",
 }
 
+_ONE_REPLICA: Final = "a partition has one replica here, and it is in sync"
+_NO_QUOTAS: Final = "no broker runs here that could keep to quotas"
+_NO_CLIENT: Final = "there is no client to configure here; leave it away"
+_PATH_INSTEAD: Final = "no broker is asked here: --path ROOT, a log directory, stands in place of it"
+_START_OFFSET: Final = "--start-offset says enough of a transaction"
+#: What to say of an option of Kafka's tools that no command here has.
+_OPTIONS_NOT_HERE: Final[dict[str, str]] = {
+    "--bootstrap-server": _PATH_INSTEAD,
+    "--bootstrap-controller": _PATH_INSTEAD,
+    "--command-config": _NO_CLIENT,
+    "--version": "pip show pyspark_kafkalog tells it",
+}
+#: And of one that this command has in Kafka only.
+_OPTIONS_NOT_OF: Final[dict[str, dict[str, str]]] = {
+    "configs": {
+        **dict.fromkeys(("--user", "--user-defaults", "--client", "--client-defaults"), _NO_QUOTAS),
+        **dict.fromkeys(("--ip", "--ip-defaults"), _NO_QUOTAS),
+        **dict.fromkeys(("--broker-logger", "--client-metrics"), _NO_BROKER),
+        "--group": _NO_MEMBERS,
+    },
+    "consumer-groups": {"--validate-regex": _NO_MEMBERS},
+    "dump-log": {"--remote-log-metadata-decoder": "nothing is on tiered storage here"},
+    "topics": {
+        "--at-min-isr-partitions": _ONE_REPLICA,
+        "--partition-size-limit-per-response": _NO_CLIENT,
+        "--replica-assignment": f"{_ONE_REPLICA}; --partitions says how many there are",
+        "--topic-id": "--topic names a topic",
+        "--topics-with-overrides": "kafkalog configs --entity-type topics --describe lists what topics set",
+        "--unavailable-partitions": _ONE_REPLICA,
+        "--under-min-isr-partitions": _ONE_REPLICA,
+        "--under-replicated-partitions": _ONE_REPLICA,
+    },
+    "transactions": dict.fromkeys(("--coordinator-epoch", "--producer-epoch", "--producer-id"), _START_OFFSET),
+}
+
+
+def option_advice(command: str, option: str) -> str | None:
+    """What to say to somebody who gave the command that option of Kafka's; None where there is nothing to say."""
+    why = _OPTIONS_NOT_HERE.get(option) or _OPTIONS_NOT_OF.get(command, {}).get(option)
+    return None if why is None else f"{option}: {why}"
+
 
 def advice(name: str, commands: Iterable[str]) -> str:
     """What to say to somebody who asked for a command of that name, which is none of the commands there are."""

@@ -53,8 +53,6 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
 }
 _MODULES: Final = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
-#: Where Kafka's tools look for what they work on.
-_BROKER_OPTION: Final = "--bootstrap-server"
 _EXAMPLES: Final = "\nexamples:\n"
 #: Set by a shell that asks how a line could go on (tools/completion.py).
 _COMPLETING: Final = "_ARGCOMPLETE"
@@ -93,8 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # File names may hold bytes that are no text; what is dumped is UTF-8 whatever the locale says.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
-    if _BROKER_OPTION in arguments:
-        parser.error(f"no broker is asked here: --path ROOT, a log directory, stands in place of {_BROKER_OPTION}")
+    _advise(parser, command, arguments)
     try:
         exit_code = int(module.run(parser.parse_args(arguments[1:])))
         sys.stdout.flush()
@@ -123,6 +120,19 @@ def command_parser(command: str) -> _Parser:
     module.add_arguments(parser)
     _let_path_follow(parser)
     return parser
+
+
+def _advise(parser: _Parser, command: str, arguments: Sequence[str]) -> None:
+    """Refuse options of Kafka's tools that are not here, with what to do instead."""
+    given = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
+    unknown = sorted(given - parser._option_string_actions.keys())
+    if unknown:
+        from pyspark_kafkalog.tools.kafka_tools import option_advice
+
+        for option in unknown:
+            said = option_advice(command, option)
+            if said is not None:
+                parser.error(said)
 
 
 def _let_path_follow(parser: _Parser) -> None:

@@ -71,4 +71,25 @@ def test_who_names_a_broker_is_left_to_guess(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit) as exited:
         main(["topics", "--bootstrap-server", "localhost:9092", "--list"])
     assert exited.value.code == 1
-    assert "--path ROOT, a log directory, stands in place of --bootstrap-server" in capsys.readouterr().err
+    assert "--path ROOT, a log directory, stands in place of it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("topics --bootstrap-server=localhost:9092 --list", "--path ROOT, a log directory"),
+        ("topics --path x --describe --under-replicated-partitions", "--under-replicated-partitions: a partition has"),
+        ("topics --path x --describe --topics-with-overrides", "kafkalog configs --entity-type topics --describe"),
+        ("get-offsets --path x --command-config client.properties", "there is no client to configure"),
+        ("configs --path x --describe --user ann", "quotas"),
+        ("transactions --path x abort --topic t --partition 0 --producer-id 1", "--start-offset says enough"),
+    ],
+)
+def test_option_of_kafkas_is_just_not_known(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(line.split())
+    assert exited.value.code == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"kafkalog {line.split()[0]}: ")
+    assert said in error
+    assert error.count("\n") == 1
