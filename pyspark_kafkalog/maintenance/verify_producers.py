@@ -117,11 +117,13 @@ class ProducerCheck:
         sink: FindingSink,
         *,
         has_gaps: bool,
+        log_start_offset: int,
         visible_end: int,
     ) -> None:
         self._file = file
         self._sink = sink
         self._has_gaps = has_gaps
+        self._log_start_offset = log_start_offset
         self._state = ProducerStateManager(directory, expiration_ms=_NEVER_MS)
         self._state.begin_at(base_offset, producers, 0)
         self._completed: tuple[CompletedTransaction, int] | None = None
@@ -157,8 +159,10 @@ class ProducerCheck:
                 self._with_data.add(batch.producer_id)
             return
         if batch.marker.control_type is ControlRecordType.ABORT:
-            # Of a cleaned log the data may be gone, and with them the entry.
+            # Of a cleaned log the data may be gone, and with them the entry. Below the log start, where nobody reads,
+            # Kafka's cleaner keeps data and no entry.
             is_needed = batch.producer_id in self._with_data or not self._has_gaps
+            is_needed &= batch.base_offset >= self._log_start_offset
             self._txns.marker(batch, self._completed, is_needed=is_needed, has_gaps=self._has_gaps)
         self._with_data.discard(batch.producer_id)
 

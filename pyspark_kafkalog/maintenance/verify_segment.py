@@ -281,6 +281,7 @@ class _Look:
             str(self.path(LOG_SUFFIX)),
             self.sink,
             has_gaps=self.scope.has_gaps is not False or self.is_swapping,
+            log_start_offset=self.scope.log_start_offset,
             visible_end=self.scope.visible_end,
         )
 

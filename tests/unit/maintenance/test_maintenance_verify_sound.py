@@ -14,6 +14,8 @@ from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention import apply_retention
 from pyspark_kafkalog.maintenance.verify import plan_verification, run_unit, verify
 from pyspark_kafkalog.maintenance.verify_findings import Severity
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 
 NAMES = sorted(path.parent.parent.name for path in FIXTURES.glob("*/expected/manifest.json"))
 
@@ -35,6 +37,19 @@ def test_an_adopted_directory_is_faulted(name: str, tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / name, tmp_path / "log")
     LogDir.adopt(tmp_path / "log", create_missing=True)
     assert findings_in(tmp_path / "log") == []
+
+
+def test_a_transaction_below_the_log_start_needs_an_entry_in_the_index(tmp_path: Path) -> None:
+    """As Kafka's cleaner leaves it: the data stays, as nobody reads it, and the entry goes."""
+    root = tmp_path / "log"
+    shutil.copytree(FIXTURES / "transactions", root)
+    index = root / "transactions-0" / "00000000000000000013.txnindex"
+    last_marker = int.from_bytes(index.read_bytes()[-16:-8])
+    index.unlink()
+    for log_start_offset, found in ((last_marker + 1, []), (last_marker, ["txn-index-missing"])):
+        lines = {TopicPartition("transactions", 0): log_start_offset}
+        write_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT, lines)
+        assert [each.what for each in findings_in(root)] == found
 
 
 def test_a_killed_brokers_directory_is_not_told_from_a_damaged_one() -> None:
