@@ -18,7 +18,7 @@ from pyspark_kafkalog.metadata.bootstrap import random_uuid
 from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, MetadataImage
 from pyspark_kafkalog.metadata.records import MetadataRecord, partition_record, record
 from pyspark_kafkalog.storage.log_config import validate_topic_configs
-from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, validate_topic_name
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
 
 MAX_PARTITIONS_PER_COMMIT: Final = 10_000
 
@@ -57,6 +57,8 @@ def add_partitions(image: MetadataImage, name: str, *, total: int) -> list[Metad
     """The topic gets partitions up to `total`. Raises UnknownTopicError, or InvalidTopicError when that is not more."""
     topic = image.topic(name)
     there = len(topic.partitions)
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopicError(f"partitions of {name} cannot be added: its records are found by the number there is")
     if total <= there:
         raise InvalidTopicError(f"topic {name!r} has {there} partitions; their number can only grow, not be {total}")
     _check_partitions(name, total, first=there)

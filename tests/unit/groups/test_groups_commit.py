@@ -12,7 +12,7 @@ import pytest
 from metadata_roots import Clock
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.errors import InvalidGroupError, InvalidTopicError, UnknownGroupError, UnknownTopicError
 from pyspark_kafkalog.groups.expiry import expire_offsets
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata, group_partition
@@ -177,6 +177,13 @@ def test_another_writers_commit_is_not_seen(log_dir: LogDir, group: Group) -> No
     assert offsets_of(group) == {P0: 1}  # as of the last refresh
     log_dir.refresh()
     assert offsets_of(group) == {P0: 2}
+
+
+def test_more_partitions_hide_the_groups_there_are(log_dir: LogDir, group: Group) -> None:
+    group.commit({P0: 12})
+    with pytest.raises(InvalidTopicError, match="its records are found by the number there is"):
+        log_dir.add_partitions(OFFSETS_TOPIC, 6)
+    assert offsets_of(group) == {P0: 12}
 
 
 def test_groups_are_mixed_up(log_dir: LogDir) -> None:
