@@ -26,6 +26,7 @@ from pyspark_kafkalog.maintenance.group_recopy import CopyCounts, GroupCopier
 from pyspark_kafkalog.maintenance.offset_map import OffsetMap
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.stored_segments import has_directory
 from pyspark_kafkalog.maintenance.survivors import find_survivors
 from pyspark_kafkalog.maintenance.throttle import Throttle
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -60,8 +61,6 @@ def clean_partition(
     now = root.clock() if now_ms is None else now_ms
     broker = root.broker_config()
     report = PartitionReport(topic=topic, partition=partition, action=ACTION)
-    if not (root.path / str(where)).is_dir():
-        return replace(report, skipped="nothing was ever written to it")
     cleaning = Cleaning(
         root=root,
         where=where,
@@ -71,6 +70,8 @@ def clean_partition(
         throttle=throttle or Throttle(broker.log_cleaner_io_max_bytes_per_second),
     )
     try:
+        if not has_directory(root, where):
+            return replace(report, skipped="nothing was ever written to it")
         if dry_run:
             return judge(report, cleaning.look(), force=force)
         with partition_lock(cleaning.directory, fs=root.fs) as is_mine:

@@ -34,6 +34,7 @@ from pyspark_kafkalog.maintenance.merge_plan import plan_merge
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
+from pyspark_kafkalog.maintenance.stored_segments import has_directory
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
@@ -86,9 +87,10 @@ def _merge_partition(root: OwnRoot, where: TopicPartition, now_ms: int, dry_run:
     error: Exception | None = None
     try:
         merge = _PartitionMerge.look(root, where, now_ms)
+        is_there = has_directory(root, where)
         if dry_run:
             done += merge.plan()
-        elif merge.directory.is_dir():
+        elif is_there:
             with partition_lock(merge.directory, fs=root.fs) as is_mine:
                 if not is_mine:
                     return left_to_another_run(where, ACTION)

@@ -30,6 +30,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
+from pyspark_kafkalog.maintenance.stored_segments import has_directory
 from pyspark_kafkalog.maintenance.verify_scope import own_scopes
 from pyspark_kafkalog.maintenance.verify_segment import check_segment
 from pyspark_kafkalog.metadata.own_root import OwnRoot
@@ -97,7 +98,7 @@ def reindex_partition(
     try:
         if dry_run:
             work.go()
-        elif work.directory.is_dir():
+        elif has_directory(root, where):
             with partition_lock(work.directory, fs=root.fs) as is_mine:
                 if not is_mine:
                     return left_to_another_run(where, ACTION)

@@ -28,7 +28,7 @@ from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.retention_plan import RetentionPlan, StoredSegment, plan_retention
 from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
-from pyspark_kafkalog.maintenance.stored_segments import largest_timestamp_ms, stored_segments
+from pyspark_kafkalog.maintenance.stored_segments import has_directory, largest_timestamp_ms, stored_segments
 from pyspark_kafkalog.metadata.log_starts import LogStartMove, move_log_starts
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.storage.log_config import LogConfig
@@ -155,7 +155,7 @@ class _Run:
         state = self.root.store.image.partition(where.topic, where.partition).state
         directory = self.root.path / str(where)
         config = self.root.log_config(where.topic)
-        if not self.dry_run and directory.is_dir():
+        if has_directory(self.root, where) and not self.dry_run:
             SwapTarget.look(self.root, where, self.now_ms).finish()
         segments = stored_segments(directory, state)
         plan = plan_retention(

@@ -13,15 +13,35 @@ import struct
 from pathlib import Path
 from typing import Final
 
+from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.retention_plan import StoredSegment
+from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS
 from pyspark_kafkalog.storage.log_state import LogState
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, TIME_INDEX_SUFFIX, parse_segment_file, segment_file
+from pyspark_kafkalog.storage.names import (
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TopicPartition,
+    parse_segment_file,
+    segment_file,
+)
 from pyspark_kafkalog.storage.segment_reader import SegmentReader
 
 _TIME_ENTRY: Final = struct.Struct(">qi")
 _NS_A_MS: Final = 1_000_000
+
+
+def has_directory(root: OwnRoot, where: TopicPartition) -> bool:
+    """Whether the partition has a directory, as of the root's last refresh; before the first write it may have none.
+
+    Raises LogDirError when it has records and no directory.
+    """
+    if (root.path / str(where)).is_dir():
+        return True
+    if root.store.image.partition(where.topic, where.partition).state.log_end_offset:
+        raise LogDirError(f"the directory of {where} is gone with all its records: restore it from a copy")
+    return False
 
 
 def stored_segments(directory: Path, state: LogState) -> list[StoredSegment]:

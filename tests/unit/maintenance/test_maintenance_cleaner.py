@@ -17,7 +17,10 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance import cleaner
 from pyspark_kafkalog.maintenance.cleaner import clean_partition
 from pyspark_kafkalog.maintenance.cleaning import Cleaning
+from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.reindex import reindex
+from pyspark_kafkalog.maintenance.retention import apply_retention
 from pyspark_kafkalog.maintenance.segment_swap import has_unfinished
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.filesystem import FileSystem
@@ -162,6 +165,17 @@ def test_a_partition_without_a_directory_is_an_error(log_dir: LogDir) -> None:
     assert clean_partition(log_dir, "empty", 0).skipped == "nothing was ever written to it"
     with pytest.raises(UnknownTopicError):
         clean_partition(log_dir, "missing", 0)
+
+
+def test_records_that_are_gone_with_their_directory_pass_for_none(log_dir: LogDir) -> None:
+    shutil.rmtree(directory(log_dir))
+    reports = [
+        clean_partition(log_dir, "orders", 0),
+        *apply_retention(log_dir),
+        *merge_segments(log_dir),
+        *reindex(log_dir),
+    ]
+    assert ["restore it" in str(each.error) for each in reports] == [True] * 4
 
 
 def test_a_brokers_directory_is_cleaned() -> None:
