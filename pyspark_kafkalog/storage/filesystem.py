@@ -27,7 +27,12 @@ READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 def open_to_read(path: Path) -> BinaryIO:
     """A file of a log directory. Raises OSError, also for a symbolic link."""
-    return os.fdopen(os.open(path, READ_FLAGS), "rb")
+    fd = os.open(path, READ_FLAGS)
+    try:
+        return os.fdopen(fd, "rb")
+    except OSError as error:  # a directory: it names the descriptor, and leaves it open
+        os.close(fd)
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 class FileSystem:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -238,6 +240,16 @@ def test_topic_ids_that_kafka_reads_too(tmp_path: Path, content: str) -> None:
     path = tmp_path / "partition.metadata"
     path.write_bytes(content.encode())
     assert read_topic_id(path) == _UUID
+
+
+def test_directory_in_a_files_place_is_not_named_or_stays_open(tmp_path: Path) -> None:
+    free = os.dup(0)
+    os.close(free)
+    with pytest.raises(IsADirectoryError, match=re.escape(str(tmp_path))):
+        read_offset_checkpoint(tmp_path)
+    now_free = os.dup(0)
+    os.close(now_free)
+    assert now_free == free
 
 
 @pytest.mark.parametrize(
