@@ -167,7 +167,7 @@ class _Look:
                 end,
                 self.sink,
                 base_offset=self.base_offset,
-                limit_offset=min(self.next_base or 1 << 62, self.base_offset + (1 << 31)),
+                limit_offset=min(self.next_base or NO_END, self.base_offset + (1 << 31)),
                 severity=lambda reached: self.scope.severity_at(reached, self.next_base),
                 next_start=(lambda at: None) if offsets is None else offsets.entries.next_position_after,
                 are_all_records_checked=self.scope.are_records_checked,

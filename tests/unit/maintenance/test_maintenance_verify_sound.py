@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from cleaner_reference import write_segment
 from verify_roots import FIXTURES, T0, findings_in, look_again_at_once, make_root
 
 from pyspark_kafkalog import LogDir
@@ -14,6 +15,8 @@ from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention import apply_retention
 from pyspark_kafkalog.maintenance.verify import plan_verification, run_unit, verify
 from pyspark_kafkalog.maintenance.verify_findings import Severity
+from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 
@@ -109,6 +112,15 @@ def test_timestamp_zero_in_a_time_index_is_taken_for_zeros(tmp_path: Path) -> No
         timestamps = pa.array([first_ms] * 5, pa.timestamp("ms"))
         log_dir.append("old", pa.table({"value": [b"x" * 20] * 5, "timestamp": timestamps}), partition=0)
     assert findings_in(log_dir.path) == []
+
+
+def test_offsets_in_the_upper_half_are_past_every_segment(tmp_path: Path) -> None:
+    offset = 2**63 - 50
+    directory = tmp_path / "log" / "orders-0"
+    directory.mkdir(parents=True)
+    record = Record(offset=offset, timestamp_ms=T0, key=b"k", value=b"v")
+    write_segment(directory, offset, [encode_batch([record], leader_epoch=0)], LogConfig())
+    assert "offset-past-segment" not in [each.what for each in findings_in(tmp_path / "log")]
 
 
 def test_one_batch_larger_than_what_is_read_at_once_is_torn(tmp_path: Path) -> None:
