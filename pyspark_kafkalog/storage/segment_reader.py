@@ -292,10 +292,9 @@ class SegmentReader:
         self.size_bytes = os.fstat(self._fd).st_size
         left = self.size_bytes - position
         head = os.pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
-        if len(head) >= LOG_OVERHEAD_BYTES:
-            expected = LOG_OVERHEAD_BYTES + int.from_bytes(head[8:12], "big", signed=True)
-        else:
-            expected = RECORD_BATCH_OVERHEAD_BYTES
+        expected = RECORD_BATCH_OVERHEAD_BYTES
+        if len(head) >= LOG_OVERHEAD_BYTES:  # what says less than a header takes is noise
+            expected = max(LOG_OVERHEAD_BYTES + int.from_bytes(head[8:12], "big", signed=True), expected)
         if expected > left or expected > BATCH_BYTES_MAX:
             raise CorruptRecordError(
                 file=self.file,

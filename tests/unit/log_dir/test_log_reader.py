@@ -151,6 +151,15 @@ def test_torn_tail_is_read_as_records(cars: Path) -> None:
         _read(cars, 0, CARS_END + 10)
 
 
+@pytest.mark.parametrize("tail", [b"\0" * 12, b"\0" * 16, b"\xff" * 15, b"\0" * 17, b"\0" * 300])
+def test_noise_behind_the_last_batch_is_looked_at_for_ever(cars: Path, tail: bytes) -> None:
+    last = max(cars.glob("*.log"))
+    last.write_bytes(last.read_bytes() + tail)
+    assert _read(cars, 0, CARS_END).num_rows == CARS_END
+    with pytest.raises(CorruptRecordError, match=r"whole batch|magic|length"):
+        _read(cars, 0, CARS_END + 10)
+
+
 @pytest.mark.parametrize("keep_bytes", [0, 1, 11, 16, 60, 61, 1000, 2509])
 def test_committed_records_cut_off_are_not_noticed(cars: Path, keep_bytes: int) -> None:
     last = max(cars.glob("*.log"))
