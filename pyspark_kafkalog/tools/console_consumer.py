@@ -264,6 +264,7 @@ class _Printing:
             return
         ahead = {name: at for name, at in self._consumer.positions.items() if self._committed.get(name) != at}
         if ahead:
+            sys.stdout.flush()  # what nobody could be given is not read: a full disk, a reader gone away
             self._group.commit(ahead)
             self._committed |= ahead
 

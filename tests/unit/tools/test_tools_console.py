@@ -245,6 +245,16 @@ def test_group_does_not_go_on_where_it_was(filled: Console) -> None:
     assert filled.consume("--group", "g") == filled.consume("--group", "other") == "e\n"
 
 
+def test_records_that_could_not_be_printed_count_as_read(filled: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", full)
+        exit_code, _, err = filled.consumer.try_to(
+            "--topic", "t", "--group", "g", "--from-beginning", "--timeout-ms", "1"
+        )
+    assert (exit_code, "No space left on device" in err) == (1, True)
+    assert LogDir.open(filled.root).group("g").fetch() == {}
+
+
 def test_progress_is_recorded_though_auto_commit_is_off(filled: Console) -> None:
     no_commit = ("--group", "g", "--consumer-property", "enable.auto.commit=false")
     assert filled.consume("--from-beginning", "--max-messages", "2", *no_commit) == "a\nb\n"
