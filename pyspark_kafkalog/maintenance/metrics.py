@@ -29,7 +29,11 @@ from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.storage.listing import list_partitions
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, TopicPartition, segment_file
-from pyspark_kafkalog.storage.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.offset_checkpoints import (
+    CLEANER_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+)
 from pyspark_kafkalog.storage.read_only_state import load_read_only
 
 _LOG: Final = logging.getLogger(__name__)
@@ -83,7 +87,8 @@ def collect_metrics(log_dir: LogDir, *, now_ms: int) -> list[Metric]:
             logs[where] = found
     return [
         *_log_metrics(logs),
-        *_cleaner_metrics(logs, log_dir.path, now_ms),
+        *_uncleanable_metrics(logs, log_dir, now_ms),
+        *_cleaner_metrics(log_dir.path, now_ms),
         *offline_metrics(log_dir.path, is_offline=False),
         *_replica_metrics(logs, offline),
         _lag_metric(log_dir),
@@ -188,13 +193,30 @@ def _log_metrics(logs: Mapping[TopicPartition, LogSize]) -> Iterator[Metric]:
     )
 
 
-def _cleaner_metrics(logs: Mapping[TopicPartition, LogSize], root: Path, now_ms: int) -> Iterator[Metric]:
-    uncleanable = [logs[where].size_bytes for where in read_uncleanable(root) if where in logs]
+def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], log_dir: LogDir, now_ms: int) -> Iterator[Metric]:
+    marked = [where for where in read_uncleanable(log_dir.path) if where in logs]
+    cleanable_bytes = sum(_cleanable_bytes(log_dir.own_root(), where, now_ms) for where in marked)
     for name, meaning, value in (
-        ("uncleanable-partitions-count", "partitions whose last cleaning failed", len(uncleanable)),
-        ("uncleanable-bytes", "bytes of partitions whose last cleaning failed", sum(uncleanable)),
+        ("uncleanable-partitions-count", "partitions whose last cleaning failed", len(marked)),
+        ("uncleanable-bytes", "bytes that a cleaning of those partitions would be about", cleanable_bytes),
     ):
-        yield Metric("kafka.log", "LogCleanerManager", name, meaning, ("logDirectory",), {(str(root),): float(value)})
+        values: dict[tuple[str, ...], float] = {(str(log_dir.path),): float(value)}
+        yield Metric("kafka.log", "LogCleanerManager", name, meaning, ("logDirectory",), values)
+
+
+def _cleanable_bytes(root: OwnRoot, where: TopicPartition, now_ms: int) -> int:
+    """Bytes of the segments that a cleaning would begin with; 0 where the damage keeps that from being told."""
+    from pyspark_kafkalog.maintenance.cleaning import look_at  # the engine: not for roots that are in order
+
+    try:
+        checkpoint = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
+        return look_at(root, where, checkpoint.get(where), now_ms).plan.cleanable_bytes
+    except (KafkalogError, OSError) as error:
+        _LOG.warning("what there is to clean of %s cannot be told: %s", where, error)
+        return 0
+
+
+def _cleaner_metrics(root: Path, now_ms: int) -> Iterator[Metric]:
     run = read_last_run(root)
     if run is None:
         return

@@ -15,6 +15,7 @@ from pyspark_kafkalog.maintenance.last_run import CleanerRun, write_last_run
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
 from pyspark_kafkalog.maintenance.uncleanable import mark_uncleanable
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, write_offset_checkpoint
 
 NOW_MS = 1_800_000_000_000
 SEGMENTS = {"segment.bytes": "2000000", "internal.segment.bytes": "3000"}
@@ -97,7 +98,25 @@ def test_the_cleaners_last_run_and_its_failures_are_not_told(log_dir: LogDir) ->
     assert after["max-clean-time-secs"].values == {(): 2}
     assert after["time-since-last-run-ms"].values == {(): 5000}
     assert after["uncleanable-partitions-count"].values == {(str(log_dir.path),): 1}
-    assert after["uncleanable-bytes"].values == {(str(log_dir.path),): after["Size"].values["t", "0"]}
+
+
+def test_bytes_that_no_cleaning_is_about_count_as_uncleanable(
+    log_dir: LogDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(log_dir, 9)
+    where = TopicPartition("t", 0)
+    mark_uncleanable(log_dir.own_root(), where, "damaged", now_ms=NOW_MS)
+    sizes = {int(path.stem): path.stat().st_size for path in (log_dir.path / "t-0").glob("*.log")}
+    *closed, _ = sorted(sizes)
+    uncleanable_bytes = collected(log_dir)["uncleanable-bytes"]
+    assert uncleanable_bytes.values == {(str(log_dir.path),): sum(sizes[base] for base in closed)}
+    checkpoint = log_dir.path / CLEANER_OFFSET_CHECKPOINT
+    write_offset_checkpoint(checkpoint, {where: closed[2]})
+    uncleanable_bytes = collected(log_dir)["uncleanable-bytes"]
+    assert uncleanable_bytes.values == {(str(log_dir.path),): sum(sizes[base] for base in closed[2:])}
+    checkpoint.write_bytes(b"damaged")
+    assert collected(log_dir)["uncleanable-bytes"].values == {(str(log_dir.path),): 0}
+    assert "what there is to clean of t-0 cannot be told" in caplog.text
 
 
 def test_the_lag_of_a_group_is_told_wrong(log_dir: LogDir) -> None:
