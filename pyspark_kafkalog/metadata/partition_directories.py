@@ -54,7 +54,7 @@ def _ensure(root: Path, have_records: Mapping[TopicPartition, bool], topic_id: s
     if not lacking:
         return
     # The ids come last: who finds them does not look for lines of another log any more.
-    forget_partitions(root, [where for where in lacking if not have_records[where]], fs=fs)
+    forget_partitions(root, {where for where in lacking if not have_records[where]}, fs=fs)
     for where in lacking:
         directory = root / str(where)
         is_kept = have_records[where] and _topic_id_of(directory) is None

@@ -13,7 +13,7 @@ org.apache.kafka.storage.internals.checkpoint.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +47,7 @@ def write_offset_checkpoint(
     write_checkpoint(path, lines, fs=fs, durable=durable)
 
 
-def forget_partitions(root: Path, partitions: Collection[TopicPartition], *, fs: FileSystem = LOCAL) -> None:
+def forget_partitions(root: Path, partitions: Set[TopicPartition], *, fs: FileSystem = LOCAL) -> None:
     """Take the lines of logs that are gone out of all these files; a damaged file stays, it is for a repair.
 
     Source of the rule: asyncDelete of kafka.log.LogManager.
