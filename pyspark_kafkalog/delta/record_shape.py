@@ -127,12 +127,14 @@ class RecordShape:
         from pyspark.sql.types import BinaryType
 
         value, key = F.col("__kafkalog_value"), F.col("__kafkalog_key")
-        unparsed = F.col("value").isNotNull() & (value.isNull() | value[_CORRUPT].isNotNull())
+        unparsed = F.col("value").isNotNull() & (value.isNull() | value[_CORRUPT].isNotNull() | ~_is_one_object("value"))
         fields = [key[field.name] for field in self.key_schema.fields]
         any_null = fields[0].isNull()
         for field in fields[1:]:
             any_null = any_null | field.isNull()
-        if not isinstance(self.key_schema.fields[0].dataType, BinaryType):
+        if len(fields) > 1:
+            any_null = any_null | ~_is_one_object("key")
+        elif not isinstance(self.key_schema.fields[0].dataType, BinaryType):
             any_null = any_null | ~F.is_valid_utf8(F.col("key").cast("string"))
         missing = F.col("key").isNull() & F.lit(self.keys_needed)
         return (
@@ -140,6 +142,16 @@ class RecordShape:
             .when(F.col("key").isNotNull() & any_null, F.lit(f"its key is no {self.key_schema.simpleString()}"))
             .when(unparsed, F.lit("its value is no JSON object of the schema"))
         )
+
+
+def _is_one_object(column: str) -> Column:
+    """Whether it is text with one JSON object and nothing behind that, where `from_json` does not look."""
+    from pyspark.sql import functions as F
+
+    text = F.col(column).cast("string")
+    documents = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))  # null unless all of it is JSON
+    # A bracket would end the array before its end.
+    return F.is_valid_utf8(text) & F.coalesce(documents == 1, F.lit(False)) & ~text.rlike(r"\]\s*$")
 
 
 def _parse_ddl(what: str, text: str, taken: Collection[str]) -> StructType:

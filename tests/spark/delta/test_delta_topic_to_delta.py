@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.delta.record_shape import DELETED, RecordShape
+from pyspark_kafkalog.delta.record_shape import BAD, DELETED, RECORD, RecordShape
 from pyspark_kafkalog.delta.topic_to_delta import TopicToDelta, latest_by_key
 from pyspark_kafkalog.errors import InvalidOptionError
 
@@ -77,7 +77,9 @@ def test_values_of_a_schema_become_columns_and_bad_records_go_to_quarantine_once
 ) -> None:
     good = {"1": '{"id": 1, "at": "2026-01-01T00:00:00.123456Z", "tags": ["x"]}', "2": None, "3": '{"other": 1}'}
     bad = {"4": '{"id": "no"}', "5": "{", "6": "", "x": '{"id": 1}'}
+    bad |= {"7": '{"id": 1}{"id": 2}', "8": '{"id": 1},{"id": 2}', "9": '{"id": 1} ]', "10": '{"id": 1} no'}
     put(log_dir, {**good, **bad})
+    log_dir.append("t", pa.table({"key": ["11"], "value": [b'{"tags": ["\xff"]}']}), flush="os")
     options = {
         "schema": "id LONG, at TIMESTAMP, tags ARRAY<STRING>",
         "key_schema": "number INT",
@@ -97,8 +99,8 @@ def test_values_of_a_schema_become_columns_and_bad_records_go_to_quarantine_once
     ]
     aside = spark.read.format("delta").load(str(tmp_path / "bad"))
     found = {row.key: row.reason for row in aside.selectExpr("cast(key as string) key", "reason").collect()}
-    assert set(found) == set(bad)
-    assert aside.count() == len(bad)
+    assert set(found) == {*bad, "11"}
+    assert aside.count() == len(bad) + 1
     assert found["x"] == "its key is no struct<number:int>"
 
 
@@ -180,6 +182,15 @@ def test_the_latest_of_a_key_is_by_offset_in_a_partition_and_by_time_between_the
     raw = latest_by_key(RecordShape.parse(None).apply(records), ["key"])
     assert {row.key: row.value for row in raw.collect()} == {b"a": b"2", b"b": b"3"}
     assert rows.columns == ["key", "v", DELETED]
+
+
+def test_something_behind_a_key_of_several_columns_is_passed_over(spark: SparkSession, log_dir: LogDir) -> None:
+    key = '{"a": 1, "b": 2}'
+    put(log_dir, {key + behind: '{"id": 1}' for behind in ("", "\n", key, "," + key, "]\n", "x")})
+    records = spark.read.format("kafkalog").option("subscribe", "t").load(str(log_dir.path))
+    shaped = RecordShape.parse("id LONG", key_schema="a INT, b INT").apply(records)
+    good = shaped.filter(f"{BAD} IS NULL").selectExpr(f"string({RECORD}.key) key").collect()
+    assert sorted(row.key for row in good) == [key, key + "\n"]
 
 
 @pytest.mark.parametrize(
