@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.errors import InvalidRecordError, ReadOnlyLogDirError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.tools.command import UsageError, add_path, ending_cleanly, one_line, open_log_dir
 from pyspark_kafkalog.tools.java_text import parse_long
@@ -109,6 +109,11 @@ def run(options: argparse.Namespace) -> int:
     offset = _check(options)
     formatter = _formatter(options)
     log_dir = open_log_dir(options)
+    if options.group is not None and options.auto_commit and log_dir.is_foreign:
+        raise ReadOnlyLogDirError(
+            f"{log_dir.path} is a Kafka broker's log directory, where no group's progress can be recorded; go without "
+            "--group, or with --consumer-property enable.auto.commit=false"
+        )
     if options.topic is not None:
         log_dir.topic(options.topic)
     printing = _Printing(_consumer(options, log_dir, formatter, offset), formatter, options, log_dir)

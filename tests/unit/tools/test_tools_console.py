@@ -261,6 +261,15 @@ def test_progress_is_recorded_though_auto_commit_is_off(filled: Console) -> None
     assert LogDir.open(filled.root).group("g").fetch() == {}
 
 
+def test_progress_that_cannot_be_recorded_is_noticed_behind_the_records(capsys: pytest.CaptureFixture[str]) -> None:
+    consumer = Command("console-consumer", FIXTURES / "cars", capsys)
+    reading = ("--topic", "cars", "--from-beginning", "--max-messages", "2", "--group", "g")
+    exit_code, out, err = consumer.try_to(*reading)
+    assert (exit_code, out) == (1, "")
+    assert "where no group's progress can be recorded" in err
+    assert len(consumer(*reading, "--consumer-property", "enable.auto.commit=false").splitlines()) == 2
+
+
 def test_records_that_come_later_are_not_printed(filled: Console) -> None:
     command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "console-consumer", "--path", str(filled.root)]
     with subprocess.Popen(
