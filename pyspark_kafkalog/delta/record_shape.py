@@ -127,7 +127,8 @@ class RecordShape:
         from pyspark.sql.types import BinaryType
 
         value, key = F.col("__kafkalog_value"), F.col("__kafkalog_key")
-        unparsed = F.col("value").isNotNull() & (value.isNull() | value[_CORRUPT].isNotNull() | ~_is_one_object("value"))
+        is_parsed = value.isNotNull() & value[_CORRUPT].isNull() & _is_one_object("value")
+        unparsed = F.col("value").isNotNull() & ~is_parsed
         fields = [key[field.name] for field in self.key_schema.fields]
         any_null = fields[0].isNull()
         for field in fields[1:]:
