@@ -17,9 +17,11 @@ from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceTy
 from pyspark_kafkalog.metadata.authorizer import Authorizer
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging import StagedFile
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata
     from pyspark_kafkalog.metadata.commit_result import CommitResult
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.metadata.own_root import OwnRoot
@@ -73,11 +75,12 @@ class AuthorizedLogDir(LogDir):
 
     # Looking
 
+    def may_describe(self, topic: str) -> bool:
+        """Whether the principal may see that there is such a topic, and what is told of it."""
+        return self._authorizer().allows(self.principal, AclOperation.DESCRIBE, _TOPIC, topic)
+
     def topics(self) -> tuple[str, ...]:
-        authorizer = self._authorizer()
-        return tuple(
-            name for name in super().topics() if authorizer.allows(self.principal, AclOperation.DESCRIBE, _TOPIC, name)
-        )
+        return tuple(name for name in super().topics() if self.may_describe(name))
 
     def topic(self, name: str) -> TopicDescription:
         self.check(AclOperation.DESCRIBE, _TOPIC, name)
@@ -201,6 +204,12 @@ class _AuthorizedGroup(Group):
     @property
     def log_dir(self) -> LogDir:
         return self._opened
+
+    def fetch(self, topics: Collection[str] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """As for Kafka's OffsetFetch: topics that the principal may not describe are left out, and refused if named."""
+        for topic in topics or ():
+            self._opened.check(AclOperation.DESCRIBE, _TOPIC, topic)
+        return {each: offset for each, offset in super().fetch(topics).items() if self._opened.may_describe(each.topic)}
 
     def commit(self, offsets: AnyOffsets, *arguments: Any, **named: Any) -> None:
         self._check_commit(offsets)

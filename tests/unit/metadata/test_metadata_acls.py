@@ -246,6 +246,17 @@ def test_a_group_leads_past_its_openers_principal(root: Path) -> None:
         LogDir.open(root, principal=ANN).group("g").log_dir.delete_topic("secret")
 
 
+def test_a_group_tells_of_topics_that_may_not_be_described(root: Path) -> None:
+    log_dir = LogDir.open(root)
+    log_dir.group("g").commit({("orders", 0): 1, ("secret", 0): 1})
+    log_dir.access_control().add([acl(AclOperation.DESCRIBE), acl(AclOperation.READ, "g", of=ResourceType.GROUP)])
+    group = LogDir.open(root, principal=ANN).group("g")
+    assert [each.topic for each in group.fetch()] == ["orders"]
+    assert [each.topic_partition.topic for each in group.lag()] == ["orders"]
+    with pytest.raises(AuthorizationError, match="topic 'secret'"):
+        group.fetch(["secret"])
+
+
 def test_topics_that_may_not_be_described_are_listed(root: Path) -> None:
     LogDir.open(root).access_control().add([acl(AclOperation.READ)])
     assert LogDir.open(root, principal=ANN).topics() == ("orders",)
