@@ -62,7 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_views(parser)
     _add_resets(parser)
     parser.add_argument("--timeout", type=int, metavar="MS", help="accepted; there is nothing to wait for")
-    parser.add_argument("--command-config", type=Path, metavar="FILE", help="accepted; there is no client to configure")
     add_output(parser, "one object a line, by group and partition")
 
 

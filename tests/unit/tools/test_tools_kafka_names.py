@@ -81,6 +81,7 @@ def test_who_names_a_broker_is_left_to_guess(capsys: pytest.CaptureFixture[str])
         ("topics --path x --describe --under-replicated-partitions", "--under-replicated-partitions: a partition has"),
         ("topics --path x --describe --topics-with-overrides", "kafkalog configs --entity-type topics --describe"),
         ("get-offsets --path x --command-config client.properties", "there is no client to configure"),
+        ("consumer-groups --path x --command-config client.properties", "there is no client to configure"),
         ("configs --path x --describe --user ann", "quotas"),
         ("transactions --path x abort --topic t --partition 0 --producer-id 1", "--start-offset says enough"),
     ],
