@@ -53,10 +53,11 @@ def plan_latest(start: StreamOffsets, view: StreamView, topic_ids: TopicIds) -> 
     ends: dict[TopicPartition, int] = {}
     for topic_partition, found in view.items():
         offset = start.get(topic_partition)
-        if offset is None:
+        if _is_made_anew(found, topic_ids):  # also a partition that it had not before: the end must have none of it
+            if offset is not None:
+                losses.append(f"{topic_partition}: offsets from {offset} on were asked for, {_made_anew(found)}")
+        elif offset is None:
             ends[topic_partition] = found.readable_end_offset
-        elif _is_made_anew(found, topic_ids):
-            losses.append(f"{topic_partition}: offsets from {offset} on were asked for, {_made_anew(found)}")
         elif not found.reaches(offset):
             losses.append(f"{topic_partition}: offsets from {offset} on were asked for, {_shorter(found)}")
             if found.is_foreign:

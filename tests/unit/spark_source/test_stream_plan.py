@@ -113,6 +113,11 @@ def test_a_topic_made_anew_is_left_out_once_and_is_new_after_that() -> None:
     assert spans(plan_read({}, {A0: 50}, view, is_initial=False).ranges) == [(A0, 0, 50)]
 
 
+def test_a_topic_made_anew_with_more_partitions_than_before_is_not_left_out_for_ever() -> None:
+    view = there(A0, 0, 50, topic_id="anew") | there(A1, 0, 7, topic_id="anew")
+    assert plan_latest({A0: 10}, view, {"a": "id"}).ends == {}, "with A1 in it the topic would go on to be the old one"
+
+
 def test_a_log_of_ours_that_got_shorter_was_made_anew() -> None:
     view = there(A0, 0, 3)
     plan = plan_latest({A0: 4}, view, {})
