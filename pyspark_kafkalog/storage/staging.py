@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.listing import refuse_link
 from pyspark_kafkalog.storage.names import STAGED_SUFFIX, TopicPartition
 from pyspark_kafkalog.storage.parallel import in_parallel
+
+#: Of 1024 files that a process may have open by default; finishing opens a few more.
+_OPEN_FILES_MAX: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +75,48 @@ def _discard(path: Path, fs: FileSystem) -> None:
         fs.unlink_if_there(path)
 
 
+class OpenStagedFiles:
+    """Which of a task's staged files are open: not more than a process may have, however many partitions it writes to.
+
+    The one that was longest not written to is closed for the next, and opened again when it is its turn.
+    """
+
+    def __init__(self) -> None:
+        self._writers: dict[StagedFileWriter, None] = {}  # the one written to last comes last
+
+    def use(self, writer: StagedFileWriter) -> None:
+        """`writer` is about to have its file open."""
+        self._writers.pop(writer, None)
+        while len(self._writers) >= _OPEN_FILES_MAX:
+            next(iter(self._writers)).close()
+        self._writers[writer] = None
+
+    def drop(self, writer: StagedFileWriter) -> None:
+        """`writer` has closed its file."""
+        self._writers.pop(writer, None)
+
+
 class StagedFileWriter:
     """Writes one staged file; `finish` makes it durable, `discard` removes it."""
 
     def __init__(
-        self, root: Path, topic_partition: TopicPartition, *, write_id: str, task: int, fs: FileSystem = LOCAL
+        self,
+        root: Path,
+        topic_partition: TopicPartition,
+        *,
+        write_id: str,
+        task: int,
+        fs: FileSystem = LOCAL,
+        open_files: OpenStagedFiles | None = None,
     ) -> None:
         refuse_link(root / str(topic_partition))
         self._fs = fs
+        self._open_files = open_files if open_files is not None else OpenStagedFiles()
         self._topic_partition = topic_partition
         self._path = root / str(topic_partition) / f"{write_id}-{task}{STAGED_SUFFIX}"
-        self._fd: int | None = fs.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        self._open_files.use(self)
+        self._fd: int | None = None
+        self._fd = fs.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         self._size_bytes = 0
         self._next_offset = 0
         self._tables: list[NDArray[np.void]] = []
@@ -99,14 +134,15 @@ class StagedFileWriter:
         """Write `data`, whose batches are in `batches` (positions in `data`, first base offset `next_offset`)."""
         if not len(batches):
             return
-        assert self._fd is not None
         assert int(batches["base_offset"][0]) == self._next_offset
-        self._fs.pwrite_all(self._fd, data, self._size_bytes)
+        self._open_files.use(self)
+        fd = self._opened()
+        self._fs.pwrite_all(fd, data, self._size_bytes)
         table = np.array(batches, dtype=BATCH_DTYPE)
         table["position"] += self._size_bytes
         self._tables.append(table)
         written_bytes = len(memoryview(data).cast("B"))
-        self._fs.start_writeback(self._fd, self._size_bytes, written_bytes)
+        self._fs.start_writeback(fd, self._size_bytes, written_bytes)
         self._size_bytes += written_bytes
         self._next_offset = int(batches["last_offset"][-1]) + 1
 
@@ -116,19 +152,26 @@ class StagedFileWriter:
         Whatever becomes of it, `discard` removes the file.
         """
         try:
-            if durable and self._fd is not None:
-                self._fs.fsync(self._fd)
+            if durable:
+                self._fs.fsync(self._opened())
         finally:
-            self._close()
+            self.close()
         batches = np.concatenate(self._tables) if self._tables else np.empty(0, dtype=BATCH_DTYPE)
         return StagedFile(self._topic_partition, self._path.name, self._size_bytes, batches)
 
     def discard(self) -> None:
         """Close and remove the file."""
-        self._close()
+        self.close()
         self._fs.unlink_if_there(self._path)
 
-    def _close(self) -> None:
+    def _opened(self) -> int:
+        if self._fd is None:
+            self._fd = self._fs.open(self._path, os.O_WRONLY)
+        return self._fd
+
+    def close(self) -> None:
+        """Let go of the file until there is more to write."""
+        self._open_files.drop(self)
         if self._fd is not None:
             fd, self._fd = self._fd, None
             self._fs.close(fd)

@@ -8,7 +8,7 @@ topic's codec where it has one of its own, LogAppendTime, the limits on timestam
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,7 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.parallel import in_parallel
-from pyspark_kafkalog.storage.staging import StagedFile, StagedFileWriter
+from pyspark_kafkalog.storage.staging import OpenStagedFiles, StagedFile, StagedFileWriter
 
 _CODECS: Final = {
     "uncompressed": CompressionType.NONE,
@@ -43,6 +43,7 @@ class StagingTask:
     root: Path
     write_id: str
     task: int
+    open_files: OpenStagedFiles = field(default_factory=OpenStagedFiles, repr=False, compare=False)
 
 
 def codec_in_force(config: LogConfig, asked: str | None) -> CompressionType:
@@ -118,6 +119,7 @@ class TopicStager:
                 write_id=self._task.write_id,
                 task=self._task.task,
                 fs=self._fs,
+                open_files=self._task.open_files,
             )
             self._writers[partition] = writer
         timestamp_type = self._config.message_timestamp_type

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import resource
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,6 +18,7 @@ from pyspark_kafkalog.record.header import CompressionType
 from pyspark_kafkalog.spark.batch_writer import KafkalogBatchWriter
 from pyspark_kafkalog.spark.options import WriteOptions, parse_write_options
 from pyspark_kafkalog.spark.task_writer import StagedMessage, TaskWriter, TopicTarget, open_target
+from pyspark_kafkalog.storage import staging
 from pyspark_kafkalog.storage.row_buffer import RowBuffer
 from pyspark_kafkalog.storage.staging import StagedFile
 from pyspark_kafkalog.storage.topic_stager import StagingTask
@@ -41,8 +44,8 @@ def stage(
     **given: str,
 ) -> list[StagedFile]:
     target = open_target(root, topic, None) if topic is not None else None
-    staging = StagingTask(root=root, write_id=write_id, task=task)
-    return TaskWriter(staging, options(root, **given), target, first_partition=task).write(iter(batches))
+    staging_task = StagingTask(root=root, write_id=write_id, task=task)
+    return TaskWriter(staging_task, options(root, **given), target, first_partition=task).write(iter(batches))
 
 
 def commit(root: Path, staged: list[StagedFile]) -> LogDir:
@@ -129,6 +132,24 @@ def test_topics_by_row_are_created_and_each_gets_its_rows_in_order(root: Path) -
     new = log_dir.read("new").column("value").to_pylist()
     assert new == [f"value {row}".encode() for row in range(1, 200, 4)]
     assert log_dir.read("orders").num_rows == 100
+
+
+def test_a_task_with_more_partitions_than_it_may_open_files_does_not_run_out_of_them(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_OPEN_FILES_MAX", 4)
+    LogDir.open(root).create_topic("wide", partitions=60)
+    everywhere = [rows(60, partition=pa.array(range(60), pa.int32())) for _ in range(2)]
+    open_target(root, "wide", None)  # what it imports is not to be counted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 40, hard))
+    try:
+        staged = stage(root, everywhere, topic="wide")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert commit(root, staged).read("wide").num_rows == 120
 
 
 def test_a_null_topic_fails_as_in_sparks_sink(root: Path) -> None:
