@@ -127,7 +127,8 @@ def from_arrow(
     """Columns to encode, from Arrow arrays of one length: string or binary of any kind, headers as in KAFKA_SCHEMA.
 
     None stands for a column of nulls (for headers: none). A null list of headers is an empty one; a null header
-    or header key raises InvalidRecordError. Slices and nulls are taken as they are.
+    or header key, and a type that is none of these, raises InvalidRecordError. Lists may be of any kind, a map is one
+    too. Slices and nulls are taken as they are.
     """
     return RecordColumns(
         count=len(timestamps_ms),
@@ -145,11 +146,19 @@ def _from_binary(array: pa.Array) -> BinaryColumn:
             np.zeros(len(array) + 1, np.int32), np.empty(0, np.uint8), np.zeros((len(array) + 7) // 8, np.uint8)
         )
     if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
-        array = array.cast(pa.string() if _is_text(array.type) else pa.binary())
+        kept_type = pa.string() if _is_text(array.type) else pa.binary()
+        array = _cast(array, kept_type, "keys and values are strings or binary")
     validity, offsets, data = array.buffers()
     offsets_array = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
     data_array = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
     return BinaryColumn(offsets_array, data_array, _from_validity(validity, array))
+
+
+def _cast(array: pa.Array, arrow_type: pa.DataType, expected: str) -> pa.Array:
+    try:
+        return array.cast(arrow_type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidRecordError(f"{expected}, this column is of type {array.type}: {error}") from None
 
 
 def _is_text(arrow_type: pa.DataType) -> bool:
@@ -170,15 +179,23 @@ def _from_validity(validity: pa.Buffer | None, array: pa.Array) -> NDArray[np.ui
 def _from_headers(array: pa.Array) -> HeaderColumn | None:
     if pa.types.is_null(array.type) or not len(array):
         return None
-    if pa.types.is_large_list(array.type):
-        array = array.cast(pa.list_(array.type.value_field))
+    if not (pa.types.is_list(array.type) or pa.types.is_map(array.type)):
+        element = getattr(array.type, "value_field", KAFKA_SCHEMA.field("headers").type.value_field)
+        array = _cast(array, pa.list_(element), "headers are lists")
     if array.null_count:
         array = array.fill_null([])
     pairs: Any = array.values
     offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
     first, end = int(offsets[0]), int(offsets[-1])
     used = pairs.slice(first, end - first)
-    keys, values = used.field(0), used.field(1)
+    if not len(used):
+        return None  # also where nothing tells the type of what the lists would hold
+    if pa.types.is_map(array.type):
+        keys, values = used.field(0), used.field(1)
+    elif pa.types.is_struct(used.type) and {"key", "value"} <= {each.name for each in used.type}:
+        keys, values = used.field("key"), used.field("value")
+    else:
+        raise InvalidRecordError(f"headers are lists of a struct with key and value, not of {used.type}")
     if used.null_count or keys.null_count:
         raise InvalidRecordError("a record header without a key: header keys must not be null")
     return HeaderColumn(offsets - np.int32(first), _from_binary(keys), _from_binary(values))

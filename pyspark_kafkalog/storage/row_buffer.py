@@ -91,9 +91,12 @@ def _join(arrays: list[pa.Array]) -> pa.Array:
 
 
 def _timestamps_ms(column: pa.Array | None, count: int, now_ms: int) -> NDArray[np.int64]:
-    """Milliseconds, `now_ms` where there is no timestamp; microseconds below a millisecond are cut off."""
-    if column is None:
+    """Milliseconds, `now_ms` where there is no timestamp; what is below a millisecond is cut off."""
+    if column is None or pa.types.is_null(column.type):
         return np.full(count, now_ms, np.int64)
-    timestamps_us = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    if not pa.types.is_timestamp(column.type):
+        raise InvalidRecordError(f"the column timestamp is of type {column.type}, it must be an Arrow timestamp")
+    is_finer = column.type.unit == "ns"
+    timestamps_us = column.cast(pa.timestamp("us", column.type.tz), safe=not is_finer).cast(pa.int64())
     filled: NDArray[np.int64] = pc.fill_null(timestamps_us, now_ms * _US_PER_MS).to_numpy(zero_copy_only=False)
     return filled // _US_PER_MS

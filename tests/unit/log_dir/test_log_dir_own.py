@@ -50,6 +50,18 @@ def _values(log_dir: LogDir, topic: str = "orders") -> list[bytes]:
     return values
 
 
+@pytest.mark.parametrize("column", [pa.array([1_700_000_000_123_456_789], pa.timestamp("ns", "UTC")), pa.nulls(1)])
+def test_timestamps_finer_than_a_microsecond_or_all_null_are_refused(log_dir: LogDir, column: pa.Array) -> None:
+    log_dir.append("orders", pa.table({"value": ["x"], "timestamp": column}))
+    (found,) = log_dir.read("orders")["timestamp"].cast(pa.int64()).to_pylist()
+    assert column.null_count or found == 1_700_000_000_123_000
+
+
+def test_numbers_as_timestamps_end_in_an_attribute_error(log_dir: LogDir) -> None:
+    with pytest.raises(InvalidRecordError, match="of type int64"):
+        log_dir.append("orders", pa.table({"value": ["x"], "timestamp": [1_700_000_000_123]}))
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_rows_come_back_other_than_written(log_dir: LogDir, codec: str) -> None:
     written = pa.table(

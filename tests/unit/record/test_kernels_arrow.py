@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -155,6 +157,30 @@ def test_headers_of_a_slice_belong_to_other_records(skipped: int, list_type: obj
     records = values_back(from_arrow(None, None, array, np.zeros(len(array), np.int64)))
     expected = [tuple((key.encode(), value) for key, value in each or ()) for each in lists[skipped:]]
     assert [record.headers for record in records] == expected
+
+
+@pytest.mark.parametrize("list_type", [pa.list_, pa.list_view, lambda pair: pa.list_(pair, 1)])
+def test_header_key_and_value_are_told_apart_by_their_order(list_type: Callable[[pa.DataType], pa.DataType]) -> None:
+    pair = pa.struct([("value", pa.binary()), ("key", pa.string())])
+    array = pa.array([[{"key": "a", "value": b"1"}], [{"key": "b", "value": None}], None], list_type(pair))
+    records = values_back(from_arrow(None, None, array, np.zeros(3, np.int64)))
+    assert [record.headers for record in records] == [((b"a", b"1"),), ((b"b", None),), ()]
+
+
+def test_lists_that_are_all_empty_are_no_headers() -> None:
+    records = values_back(from_arrow(None, None, pa.array([[], None]), np.zeros(2, np.int64)))
+    assert [record.headers for record in records] == [(), ()]
+
+
+@pytest.mark.parametrize("headers", [["a"], [["a"]], [[{"k": "a", "v": b"1"}]], [[{"key": "a", "value": 1}]]])
+def test_headers_of_another_type_end_in_an_arrow_error(headers: list[object]) -> None:
+    with pytest.raises(InvalidRecordError, match=r"headers are lists|strings or binary"):
+        from_arrow(None, None, pa.array(headers), np.zeros(1, np.int64))
+
+
+def test_value_of_another_type_ends_in_an_arrow_error() -> None:
+    with pytest.raises(InvalidRecordError, match="of type int64"):
+        from_arrow(None, pa.array([1]), None, np.zeros(1, np.int64))
 
 
 def test_empty_arrays_are_refused() -> None:
