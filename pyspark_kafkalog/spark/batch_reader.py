@@ -23,6 +23,7 @@ from pyspark_kafkalog.spark.offset_ranges import (
     cut_by_records,
 )
 from pyspark_kafkalog.spark.options import ReadOptions
+from pyspark_kafkalog.spark.same_topic import read_same_topic
 from pyspark_kafkalog.spark.subscription import at_location, subscribed_partitions
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -30,7 +31,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.log_dir import LogDir, TopicDescription
 
 _LOG = logging.getLogger(__name__)
 _HEADERS: Final = "headers"
@@ -40,7 +41,8 @@ _HEADERS: Final = "headers"
 class OffsetRangePartition(InputPartition):
     """What one task reads: offsets [start_offset, end_offset) of the partition in `directory`, timestamps in ms.
 
-    `committed`, `min_timestamp_ms` and `until_timestamp_ms` as in LogReader.read.
+    `committed`, `min_timestamp_ms` and `until_timestamp_ms` as in LogReader.read. `topic_id` None: a broker's directory
+    tells none, or it is not to be looked at.
     """
 
     topic: str
@@ -52,6 +54,7 @@ class OffsetRangePartition(InputPartition):
     fail_on_data_loss: bool
     min_timestamp_ms: int | None
     until_timestamp_ms: int | None
+    topic_id: str | None
 
 
 class KafkalogBatchReader(DataSourceReader):
@@ -69,15 +72,22 @@ class KafkalogBatchReader(DataSourceReader):
         location = locate(self._options.path)
         log_dir = LogDir.open(location.root, principal=self._options.principal)
         ranges = self._plan(log_dir, location)
-        directories = _directories(log_dir, ranges)
-        return [self._input_partition(each, directories[each.topic_partition]) for each in ranges]
+        topics = {topic: log_dir.topic(topic) for topic in {each.topic_partition.topic for each in ranges}}
+        directories = _directories(topics.values())
+        # Of a broker's directory, or a copy of one, people also read partitions that were put together.
+        ids = {topic: None if log_dir.is_foreign else described.topic_id for topic, described in topics.items()}
+        return [
+            self._input_partition(each, directories[each.topic_partition], ids[each.topic_partition.topic])
+            for each in ranges
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one input partition; none for the placeholder that Spark makes when there is nothing."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         if isinstance(partition, OffsetRangePartition):
-            yield from read_offset_range(partition, to_arrow_schema(self._schema, timezone="UTC"))
+            schema = to_arrow_schema(self._schema, timezone="UTC")
+            yield from read_same_topic(partition, read_offset_range(partition, schema))
             freeze_imports()
 
     def _plan(self, log_dir: LogDir, location: Location) -> list[OffsetRange]:
@@ -98,7 +108,7 @@ class KafkalogBatchReader(DataSourceReader):
         )
         return cut_by_bytes(ranges, log_dir, max_bytes=options.max_bytes_per_partition)
 
-    def _input_partition(self, each: OffsetRange, directory: Path) -> OffsetRangePartition:
+    def _input_partition(self, each: OffsetRange, directory: Path, topic_id: str | None) -> OffsetRangePartition:
         return OffsetRangePartition(
             topic=each.topic_partition.topic,
             partition=each.topic_partition.partition,
@@ -109,6 +119,7 @@ class KafkalogBatchReader(DataSourceReader):
             fail_on_data_loss=self._options.fail_on_data_loss,
             min_timestamp_ms=self._filters.timestamps_ms.start,
             until_timestamp_ms=self._filters.timestamps_ms.end,
+            topic_id=topic_id,
         )
 
 
@@ -168,10 +179,7 @@ def _null_for_no_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index(_HEADERS), batch.schema.field(_HEADERS), shown)
 
 
-def _directories(log_dir: LogDir, ranges: list[OffsetRange]) -> dict[TopicPartition, Path]:
-    topics = {each.topic_partition.topic for each in ranges}
+def _directories(topics: Iterable[TopicDescription]) -> dict[TopicPartition, Path]:
     return {
-        TopicPartition(found.topic, found.partition): found.directory
-        for topic in topics
-        for found in log_dir.topic(topic).partitions
+        TopicPartition(found.topic, found.partition): found.directory for topic in topics for found in topic.partitions
     }

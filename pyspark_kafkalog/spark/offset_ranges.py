@@ -7,12 +7,13 @@ into pieces of like size. A range names offsets, never file positions.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError
 from pyspark_kafkalog.spark.filters import PushedFilters
 from pyspark_kafkalog.spark.offsets import (
     EARLIEST_OFFSET,
@@ -263,7 +264,8 @@ def check_ends(ranges: Iterable[OffsetRange], log_dir: LogDir) -> None:
     for each in ranges:
         topic, partition = each.topic_partition.topic, each.topic_partition.partition
         if each.end_offset == log_dir.partition(topic, partition).high_watermark:
-            log_dir.reader(topic, partition).check_end(each.end_offset)
+            with contextlib.suppress(OffsetOutOfRangeError):  # Retention has been here: reading tells of it.
+                log_dir.reader(topic, partition).check_end(each.end_offset)
 
 
 def cut_by_records(

@@ -1,4 +1,4 @@
-"""One task of a micro-batch: ranges of partitions, of the topics that the plan saw and no others of their names.
+"""One task of a micro-batch: ranges of partitions.
 
 A task costs Spark some ten milliseconds, whatever it reads. So small ranges share one.
 """
@@ -6,7 +6,6 @@ A task costs Spark some ten milliseconds, whatever it reads. So small ranges sha
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,26 +13,24 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.spark.batch_reader import OffsetRangePartition, read_offset_range
-from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition
-from pyspark_kafkalog.storage.partition_metadata import read_topic_id
+from pyspark_kafkalog.spark.same_topic import read_same_topic
+from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LOG: Final = logging.getLogger(__name__)
 _SHARED_TASK_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True)
 class StreamRange(OffsetRangePartition):
-    """A range to read. `topic_id` None: a broker's directory tells none.
+    """A range to read.
 
     `is_at_high_watermark`: it ends where the log ended when it was planned, and the log must have the batch that does.
     """
 
-    topic_id: str | None
     is_at_high_watermark: bool
 
 
@@ -58,25 +55,13 @@ def share_tasks(ranges: Iterable[tuple[StreamRange, int | None]]) -> list[Stream
 
 
 def read_stream_range(each: StreamRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches of `schema` with the records of one range.
+    """Batches of `schema` with the records of one range. Raises DataLossError as `read_same_topic`."""
+    yield from read_same_topic(each, _read_to_end(each, schema))
 
-    A topic that was deleted, or deleted and made anew, since the plan is data loss: DataLossError, or a warning when
-    failOnDataLoss is false. Raises DataLossError in any case when records of another topic may have been among those
-    that went out: Spark then drops them all.
-    """
-    if not _is_same_topic(each):
-        _tell(each)
-        return
-    try:
-        _check_end(each)
-        yield from read_offset_range(each, schema)
-    except (FileNotFoundError, CorruptRecordError):
-        if _is_same_topic(each):
-            raise
-        _tell(each)
-        return
-    if not _is_same_topic(each):
-        raise DataLossError(_lost(each))
+
+def _read_to_end(each: StreamRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    _check_end(each)
+    yield from read_offset_range(each, schema)
 
 
 def _check_end(each: StreamRange) -> None:
@@ -86,28 +71,3 @@ def _check_end(each: StreamRange) -> None:
         reader = LogReader(Path(each.directory), TopicPartition(each.topic, each.partition))
         with contextlib.suppress(OffsetOutOfRangeError):  # Retention has been here: reading tells of it.
             reader.check_end(each.end_offset)
-
-
-def _is_same_topic(each: StreamRange) -> bool:
-    directory = Path(each.directory)
-    if each.topic_id is None:
-        return directory.is_dir()
-    try:
-        return read_topic_id(directory / PARTITION_METADATA) == each.topic_id
-    except FileNotFoundError:
-        return directory.is_dir()
-    except DiskFormatError:
-        return True  # Damage to this file says nothing of the records.
-
-
-def _tell(each: StreamRange) -> None:
-    if each.fail_on_data_loss:
-        raise DataLossError(f"{_lost(each)}. Set failOnDataLoss to false to go on with what is there")
-    _LOG.warning(_lost(each))
-
-
-def _lost(each: StreamRange) -> str:
-    return (
-        f"{TopicPartition(each.topic, each.partition)}: offsets {each.start_offset} to {each.end_offset} were asked "
-        f"for, but the topic was deleted, or deleted and made anew, since the micro-batch was planned"
-    )

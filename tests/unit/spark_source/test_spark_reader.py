@@ -102,6 +102,24 @@ def test_records_that_retention_takes_after_planning_are_data_loss(root: Path) -
         next(batches)
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_deleted_or_made_anew_since_the_plan_is_data_loss_and_no_row_of_the_new_one(
+    root: Path, fail: str
+) -> None:
+    made = reader(root, failOnDataLoss=fail)
+    (each,) = made.partitions()
+    log_dir = LogDir.open(root)
+    log_dir.delete_topic("t")
+    for count in (None, 3, COUNT):
+        if count is not None:
+            log_dir.append("t", pa.table({"value": ["another topic's"] * count}))
+        if fail == "true":
+            with pytest.raises(DataLossError, match=f"t-0: offsets 0 to {COUNT} were asked for, but the topic was del"):
+                list(made.read(each))
+        else:
+            assert list(made.read(each)) == []
+
+
 def test_with_fail_on_data_loss_false_reading_goes_on_where_the_log_begins(root: Path) -> None:
     made = reader(root, failOnDataLoss="false")
     planned = made.partitions()
