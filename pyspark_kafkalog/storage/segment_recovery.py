@@ -1,21 +1,28 @@
 """Re-reading a segment batch by batch: what recovery, and the rebuilding of indexes, do.
 
 Every header and CRC is checked. At the first batch that is damaged or torn the file is cut; offset, time and
-transaction index are built anew from the batches before it. Source of the rules: LogSegment.recover in
-org.apache.kafka.storage.internals.log.
+transaction index are built anew from the batches before it. What is whole, but of an older record format, is no damage:
+a broker would keep it. Source of the rules: LogSegment.recover in org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
 
+import zlib
+from typing import Final
+
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
+from pyspark_kafkalog.record.header import LENGTH_AT, LOG_OVERHEAD_BYTES, MAGIC_AT
 from pyspark_kafkalog.record.scan import first_bad_crc
 from pyspark_kafkalog.storage.append_plan import SegmentCounters
 from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.log_file import BatchChunk
+from pyspark_kafkalog.storage.log_file import BatchChunk, read_range
 from pyspark_kafkalog.storage.log_segment import LogSegment
 from pyspark_kafkalog.storage.producer_append import CompletedTransaction, producer_batches
 from pyspark_kafkalog.storage.producer_state import ProducerStateManager
+from pyspark_kafkalog.storage.segment_reader import BATCH_BYTES_MAX
 from pyspark_kafkalog.storage.transaction_index import AbortedTxn
+
+_LEGACY_CRC_BYTES: Final = 4  # what a message of format v0 or v1 begins with, after offset and length
 
 
 def recover_segment(
@@ -29,7 +36,7 @@ def recover_segment(
 
     `producers` is at the segment's base offset and goes to its end; epochs met in the batches are added to `epochs`.
     The counter of bytes since the last index entry starts at 0 afterwards, as in a broker that has just started, unless
-    `keep_counter`.
+    `keep_counter`. Raises UnsupportedFormatError for a whole message of format v0 or v1, which stays as it is.
     """
     segment.clear_indexes()
     counters = SegmentCounters(max_timestamp_offset=segment.base_offset)
@@ -41,7 +48,10 @@ def recover_segment(
             replay_batches(segment, producers, valid)
             if len(valid.batches) < len(chunk.batches):
                 break
-    except (CorruptRecordError, UnsupportedFormatError):
+    except UnsupportedFormatError as error:
+        if _is_whole_legacy_message(segment, max(error.position - MAGIC_AT, 0)):
+            raise
+    except CorruptRecordError:
         pass  # What cannot be read ends the segment; the batches before it have been counted.
     cut_bytes = segment.size_bytes - counters.size_bytes
     if cut_bytes:
@@ -76,6 +86,16 @@ def add_aborted(segment: LogSegment, transaction: CompletedTransaction, last_sta
 def _valid_part(chunk: BatchChunk) -> BatchChunk:
     bad = first_bad_crc(chunk.data, chunk.batches, chunk.position)
     return chunk if bad < 0 else BatchChunk(chunk.data, chunk.position, chunk.batches[:bad])
+
+
+def _is_whole_legacy_message(segment: LogSegment, position: int) -> bool:
+    """Whether the bytes that have the magic of an older format have its CRC too: that of all that follows it."""
+    head = read_range(segment.fd, position, LOG_OVERHEAD_BYTES).tobytes()
+    size_bytes = int.from_bytes(head[LENGTH_AT:], "big", signed=True)
+    if size_bytes > min(BATCH_BYTES_MAX, segment.size_bytes - position - LOG_OVERHEAD_BYTES):
+        return False
+    message = read_range(segment.fd, position + LOG_OVERHEAD_BYTES, size_bytes).tobytes()
+    return zlib.crc32(message[_LEGACY_CRC_BYTES:]) == int.from_bytes(message[:_LEGACY_CRC_BYTES], "big")
 
 
 def _assign_epochs(epochs: LeaderEpochCheckpoint | None, chunk: BatchChunk) -> None:

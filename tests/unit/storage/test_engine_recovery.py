@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
 from engine_fixtures import LATE_MS, FixturePartition, checkpoint, files_of
 
-from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError
+from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.storage.index_rebuild import rebuild_indexes
 from pyspark_kafkalog.storage.unified_log import UnifiedLog
 
@@ -86,6 +88,35 @@ def test_recovery_cuts_a_torn_batch_and_the_log_takes_more(cut: int, tmp_path: P
     log.close()
     with last.open("rb") as file:
         assert data.startswith(file.read())
+
+
+def message_v1(offset: int) -> bytes:
+    body = struct.pack(">bbqi1si1s", 1, 0, 1_700_000_000_000, 1, b"k", 1, b"v")
+    return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
+
+
+def test_recovery_cuts_records_of_an_older_format_that_a_broker_keeps(tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    first = directory / "00000000000000000000.log"
+    first.write_bytes(message_v1(0) + message_v1(1))
+    before = {path.name: path.read_bytes() for path in directory.glob("*.log")}
+    with pytest.raises(UnsupportedFormatError, match=rf"{first} at byte 16: .* magic 1"):
+        opened(CARS, directory, clean=False)
+    assert {path.name: path.read_bytes() for path in directory.glob("*.log")} == before
+
+
+@pytest.mark.parametrize("damage", [slice(-1, None), slice(16, 17)])
+def test_damage_that_looks_like_an_older_format_cannot_be_recovered(damage: slice, tmp_path: Path) -> None:
+    directory = copied(CARS, tmp_path)
+    last = directory / "00000000000000000333.log"
+    data = last.read_bytes()
+    message = bytearray(message_v1(400))
+    message[damage] = b"\x00"
+    last.write_bytes(data + message)
+    log = opened(CARS, directory, clean=False)
+    assert log.log_end_offset == 400
+    log.close()
+    assert last.read_bytes() == data
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 100, b"\0" * 9])
