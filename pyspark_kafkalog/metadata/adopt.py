@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR, WORK_DIR, Ad
 from pyspark_kafkalog.metadata.bootstrap import FORMAT_MARKER, METADATA_DIR, is_ours, metadata_dir
 from pyspark_kafkalog.metadata.broker_configs import broker_config_record
 from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, BrokerImage
+from pyspark_kafkalog.metadata.partition_directories import name_put_aside
 from pyspark_kafkalog.metadata.records import MetadataRecord, partition_record, partition_state_record, record
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.storage.clean_shutdown import remove_clean_shutdown
@@ -170,7 +170,7 @@ def _prepare_directories(plan: AdoptionPlan, fs: FileSystem) -> None:
     remove_clean_shutdown(plan.root, fs=fs)
     fs.fsync_dir(plan.root)
     for stray in plan.strays:
-        fs.rename(plan.root / str(stray), plan.root / f"{stray}.{uuid.uuid4().hex}-stray")
+        fs.rename(plan.root / str(stray), plan.root / name_put_aside(stray, "-stray"))
     for topic in plan.topics:
         for number in topic.missing:
             fs.mkdir(plan.root / str(TopicPartition(topic.name, number)))

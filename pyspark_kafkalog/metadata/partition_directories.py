@@ -27,6 +27,8 @@ from pyspark_kafkalog.storage.offset_checkpoints import forget_partitions
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id, write_topic_id
 
 _DELETE_SUFFIX: Final = "-delete"
+#: Bytes of a file name, as Kafka has it; topic names are ASCII.
+_NAME_MAX: Final = 255
 _DELETED_DIR = re.compile(r".+\.[0-9a-f]{32}-delete")
 
 
@@ -77,9 +79,15 @@ def _holds_a_log(directory: Path) -> bool:
     return any(directory.glob(f"*{LOG_SUFFIX}")) or (directory / PARTITION_METADATA).exists()
 
 
+def name_put_aside(topic_partition: TopicPartition, suffix: str) -> str:
+    """A new name for the directory, with the topic's cut to fit, as Kafka makes it."""
+    end = f"-{topic_partition.partition}.{uuid.uuid4().hex}{suffix}"
+    return f"{topic_partition.topic[: _NAME_MAX - len(end)]}{end}"
+
+
 def put_aside(root: Path, topic_partition: TopicPartition, fs: FileSystem) -> None:
     """Rename the directory as Kafka does for a deleted topic; none there is fine."""
-    target = root / f"{topic_partition}.{uuid.uuid4().hex}{_DELETE_SUFFIX}"
+    target = root / name_put_aside(topic_partition, _DELETE_SUFFIX)
     with contextlib.suppress(FileNotFoundError):
         fs.rename(root / str(topic_partition), target)
         # The time of the rename decides when the directory goes; its own mtime may be old.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -189,6 +190,16 @@ def test_topic_made_anew_shows_old_records(log_dir: LogDir) -> None:
     log_dir.refresh()
     assert log_dir.topic("orders").topic_id != old_id
     assert len(_values(log_dir)) == 3
+
+
+def test_a_topic_with_the_longest_name_cannot_be_deleted_and_made_anew(log_dir: LogDir) -> None:
+    name = "x" * 249
+    log_dir.append(name, _table(0, 10))
+    log_dir.delete_topic(name)
+    (aside,) = log_dir.path.glob("x*-delete")
+    assert re.fullmatch(r"x+-0\.[0-9a-f]{32}-delete", aside.name), "as Kafka has it"
+    log_dir.append(name, _table(10, 2))
+    assert _values(log_dir, name) == [b"v10", b"v11"]
 
 
 def test_directory_left_of_a_deleted_topic_becomes_the_new_one(log_dir: LogDir) -> None:
