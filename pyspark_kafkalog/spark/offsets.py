@@ -130,7 +130,10 @@ def _parse_by_partition(text: str, expected: str) -> dict[TopicPartition, int]:
         for number, value in by_partition.items():
             if not isinstance(value, int) or isinstance(value, bool) or not -_INT64_MAX <= value <= _INT64_MAX:
                 raise ValueError(f"{expected}; {topic}-{number} has {value!r}")
-            values[TopicPartition(topic, _checked_partition(number, expected))] = value
+            topic_partition = TopicPartition(topic, _checked_partition(number, expected))
+            if topic_partition in values:
+                raise ValueError(f"{expected}; {topic_partition} appears twice")
+            values[topic_partition] = value
     return values
 
 
