@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_kafkalog.errors import DataLossError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
 from pyspark_kafkalog.spark.filters import PushedFilters, push_filters
 from pyspark_kafkalog.spark.location import Location, locate
 from pyspark_kafkalog.spark.offset_ranges import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _HEADERS: Final = "headers"
+_TRIES: Final = 10
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,17 @@ class KafkalogBatchReader(DataSourceReader):
 
         location = locate(self._options.path)
         log_dir = LogDir.open(location.root, principal=self._options.principal)
+        for _ in range(_TRIES - 1):
+            version = log_dir.version
+            try:
+                return self._planned(log_dir, location)
+            except (FileNotFoundError, CorruptRecordError):
+                log_dir.refresh()
+                if log_dir.version == version:  # so no topic was deleted meanwhile
+                    raise
+        return self._planned(log_dir, location)
+
+    def _planned(self, log_dir: LogDir, location: Location) -> list[OffsetRangePartition]:
         ranges = self._plan(log_dir, location)
         topics = {topic: log_dir.topic(topic) for topic in {each.topic_partition.topic for each in ranges}}
         directories = _directories(topics.values())

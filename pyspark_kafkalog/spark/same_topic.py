@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, DiskFormatError
-from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _is_same_topic(each: OffsetRangePartition) -> bool:
     try:
         return read_topic_id(directory / PARTITION_METADATA) == each.topic_id
     except FileNotFoundError:
-        return directory.is_dir()
+        return any(directory.glob(f"*{LOG_SUFFIX}"))  # A directory that is being made anew gets its id first.
     except DiskFormatError:
         return True  # Damage to this file says nothing of the records.
 

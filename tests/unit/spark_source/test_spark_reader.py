@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
+from pyspark_kafkalog.log_dir import PartitionDescription
+from pyspark_kafkalog.spark import batch_reader
 from pyspark_kafkalog.spark.batch_reader import (
     KafkalogBatchReader,
     KafkalogPushdownReader,
@@ -23,6 +26,7 @@ from pyspark_kafkalog.spark.batch_reader import (
 )
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.spark.subscription import subscribed_partitions
 
 COUNT = 400
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -110,14 +114,32 @@ def test_a_topic_deleted_or_made_anew_since_the_plan_is_data_loss_and_no_row_of_
     (each,) = made.partitions()
     log_dir = LogDir.open(root)
     log_dir.delete_topic("t")
-    for count in (None, 3, COUNT):
-        if count is not None:
+    for count in (None, 0, 3, COUNT):
+        if count == 0:
+            (root / "t-0").mkdir()  # as far as its maker has come
+        elif count is not None:
             log_dir.append("t", pa.table({"value": ["another topic's"] * count}))
         if fail == "true":
             with pytest.raises(DataLossError, match=f"t-0: offsets 0 to {COUNT} were asked for, but the topic was del"):
                 list(made.read(each))
         else:
             assert list(made.read(each)) == []
+
+
+def test_a_topic_deleted_while_the_read_is_planned_does_not_fail_the_read_of_the_others(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_dir = LogDir.open(root)
+    log_dir.append("u", pa.table({"value": ["x"] * 3}))
+
+    def deleting(*given: Any) -> list[PartitionDescription]:
+        found = subscribed_partitions(*given)
+        if "t" in log_dir.topics():
+            log_dir.delete_topic("t")
+        return found
+
+    monkeypatch.setattr(batch_reader, "subscribed_partitions", deleting)
+    assert offsets(reader(root, subscribePattern=".")) == [0, 1, 2]
 
 
 def test_with_fail_on_data_loss_false_reading_goes_on_where_the_log_begins(root: Path) -> None:
