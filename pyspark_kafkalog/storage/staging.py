@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.record.header import BATCH_DTYPE, Buffer
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.listing import refuse_link
@@ -116,7 +117,12 @@ class StagedFileWriter:
         self._path = root / str(topic_partition) / f"{write_id}-{task}{STAGED_SUFFIX}"
         self._open_files.use(self)
         self._fd: int | None = None
-        self._fd = fs.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            self._fd = fs.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except FileNotFoundError:
+            raise UnknownTopicError(
+                f"{topic_partition} has no directory any more: the topic was deleted since the write began"
+            ) from None
         self._size_bytes = 0
         self._next_offset = 0
         self._tables: list[NDArray[np.void]] = []

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, ReadOnlyLogDirError
+from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.record.header import CompressionType
 from pyspark_kafkalog.spark.batch_writer import KafkalogBatchWriter
 from pyspark_kafkalog.spark.options import WriteOptions, parse_write_options
@@ -150,6 +150,14 @@ def test_a_task_with_more_partitions_than_it_may_open_files_does_not_run_out_of_
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert commit(root, staged).read("wide").num_rows == 120
+
+
+def test_a_topic_deleted_before_the_task_began_is_named(root: Path) -> None:
+    target = open_target(root, "orders", None)
+    LogDir.open(root).delete_topic("orders")
+    task = StagingTask(root=root, write_id="write", task=0)
+    with pytest.raises(UnknownTopicError, match="orders-0 has no directory any more: the topic was deleted"):
+        TaskWriter(task, options(root), target, first_partition=0).write(iter([rows(1)]))
 
 
 def test_a_null_topic_fails_as_in_sparks_sink(root: Path) -> None:
