@@ -30,7 +30,7 @@ from pyspark_kafkalog.maintenance.deleted_files import mark_deleted
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.listing import list_base_offsets
+from pyspark_kafkalog.storage.listing import bases_and_swaps
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_segment import LogSegment
 from pyspark_kafkalog.storage.log_state import LogState
@@ -143,7 +143,7 @@ def finish_swaps(directory: Path, config: LogConfig, *, now_ms: int, fs: FileSys
     for base_offset in decided:
         if (directory / (offset_file_name(base_offset, LOG_SUFFIX) + SWAP_SUFFIX)).exists():
             end_offset = _end_offset(directory, base_offset, config, fs, now_ms)
-            old = [base for base in list_base_offsets(directory) if base_offset <= base < end_offset]
+            old = [base for base in bases_and_swaps(directory)[0] if base_offset <= base < end_offset]
             _complete(directory, base_offset, old, now_ms=now_ms, fs=fs)
         else:
             _remove_swap_names(directory, base_offset, fs)

@@ -3,22 +3,59 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from typing import Final
 
-from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, parse_partition_dir, parse_segment_file
+from pyspark_kafkalog.errors import DiskFormatError, LogDirError
+from pyspark_kafkalog.storage.names import (
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TopicPartition,
+    parse_partition_dir,
+    parse_segment_file,
+    segment_file,
+)
+
+_SWAP_LOOKS: Final = 20
+_SWAP_PAUSE_SECONDS: Final = 0.01
 
 
 def list_base_offsets(directory: Path) -> list[int]:
-    """Base offsets of the `.log` files in `directory`, rising. Raises OSError when it cannot be listed."""
-    offsets = []
+    """Base offsets of the `.log` files in `directory`, rising. Raises OSError when it cannot be listed.
+
+    A broker that swaps in a cleaned segment takes the old ones away first: for a moment, or for good where it was
+    killed then, the records are in a `.swap` file alone. Raises DiskFormatError when that does not pass.
+    """
+    for _ in range(_SWAP_LOOKS):
+        offsets, swapped = bases_and_swaps(directory)
+        lacking = swapped.difference(offsets)
+        if not lacking:
+            return offsets
+        time.sleep(_SWAP_PAUSE_SECONDS)
+    raise DiskFormatError(
+        file=str(segment_file(directory, min(lacking), LOG_SUFFIX + SWAP_SUFFIX)),
+        position=0,
+        expected=f"a {LOG_SUFFIX} file beside it",
+        found=f"the records in the {SWAP_SUFFIX} file alone, as a broker leaves them that is killed while it cleans",
+        advice="start the broker, or adopt the log directory: both finish the swap",
+    )
+
+
+def bases_and_swaps(directory: Path) -> tuple[list[int], set[int]]:
+    """Base offsets of the `.log` files, rising, and of the `.log.swap` files. Raises OSError."""
+    offsets, swapped = [], set()
     with os.scandir(directory) as entries:
         for entry in entries:
-            parsed = parse_segment_file(entry.name)
-            if parsed is not None and parsed[1] == LOG_SUFFIX:
+            parsed = parse_segment_file(entry.name.removesuffix(SWAP_SUFFIX))
+            if parsed is None or parsed[1] != LOG_SUFFIX:
+                continue
+            if entry.name.endswith(SWAP_SUFFIX):
+                swapped.add(parsed[0])
+            else:
                 offsets.append(parsed[0])
     offsets.sort()
-    return offsets
+    return offsets, swapped
 
 
 def refuse_link(directory: Path) -> None:

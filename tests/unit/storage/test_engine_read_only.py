@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from engine_fixtures import LATE_MS, FixturePartition
 
-from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, UnsupportedFormatError
 from pyspark_kafkalog.storage import read_only_state
+from pyspark_kafkalog.storage.log_reader import LogReader
+from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.read_only_state import last_stable_offset, load_read_only
 
 CARS = FixturePartition("cars", "cars", 0)
@@ -35,6 +37,27 @@ def test_every_length_of_a_growing_log_ends_at_a_batch(directory: Path) -> None:
     assert (ends[0], ends[-1]) == (400, 333)
     assert ends == sorted(ends, reverse=True)
     assert len(set(ends)) > 10
+
+
+@pytest.mark.parametrize("base", [0, 333])
+def test_records_in_a_swap_file_alone_are_passed_over(
+    directory: Path, base: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a broker leaves them that is killed between taking the old segments away and naming the cleaned one."""
+    monkeypatch.setattr("pyspark_kafkalog.storage.listing.time.sleep", lambda _: None)
+    log = directory / f"{base:020d}.log"
+    log.rename(f"{log}.swap")
+    with pytest.raises(DiskFormatError, match=rf"{log}\.swap at byte 0: .* adopt"):
+        load_read_only(directory)
+    with pytest.raises(DiskFormatError, match=rf"{log}\.swap at byte 0: .* adopt"):
+        list(LogReader(directory, TopicPartition("cars", 0)).runs(base, 400))
+
+
+def test_swap_under_way_is_an_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = directory / LAST_LOG
+    swap = log.rename(f"{log}.swap")
+    monkeypatch.setattr("pyspark_kafkalog.storage.listing.time.sleep", lambda _: swap.rename(log))
+    assert load_read_only(directory).log_end_offset == 400
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 100, b"\xff" * 100, b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\0" * 4 + b"\2"])
