@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import resource
 import shutil
 from pathlib import Path
 
 import pytest
+from open_files import open_files_left
 from staged_writes import (
     ADOPTED,
     COPIED,
@@ -73,12 +73,8 @@ def test_a_wide_write_opens_more_files_than_a_process_may(log_dir: LogDir) -> No
     log_dir.create_topic("wide", partitions=150)
     places = [TopicPartition("wide", at) for at in range(150)]
     staged = [stage(log_dir.path, "a", topic_partition=place) for place in places]
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 230, hard))
-    try:
+    with open_files_left(230):
         log_dir.commit_staged(staged)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert all(written_by(log_dir, "wide", at) == ["a"] for at in (0, 63, 64, 149))
     check_files(log_dir)
 

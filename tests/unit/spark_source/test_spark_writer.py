@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import resource
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from open_files import open_files_left
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, ReadOnlyLogDirError, UnknownTopicError
@@ -141,14 +140,8 @@ def test_a_task_with_more_partitions_than_it_may_open_files_does_not_run_out_of_
     LogDir.open(root).create_topic("wide", partitions=60)
     everywhere = [rows(60, partition=pa.array(range(60), pa.int32())) for _ in range(2)]
     open_target(root, "wide", None)  # what it imports is not to be counted
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.dup(0)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 40, hard))
-    try:
+    with open_files_left(40):
         staged = stage(root, everywhere, topic="wide")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert commit(root, staged).read("wide").num_rows == 120
 
 
