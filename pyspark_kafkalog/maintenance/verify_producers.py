@@ -123,12 +123,13 @@ class ProducerCheck:
         self._file = file
         self._sink = sink
         self._has_gaps = has_gaps
-        self._log_start_offset = log_start_offset
         self._state = ProducerStateManager(directory, expiration_ms=_NEVER_MS)
         self._state.begin_at(base_offset, producers, 0)
         self._completed: tuple[CompletedTransaction, int] | None = None
         self._with_data: set[int] = set()
-        self._txns = _TxnIndexCheck(txn_index, txn_path, sink, visible_end=visible_end)
+        self._txns = _TxnIndexCheck(
+            txn_index, txn_path, sink, log_start_offset=log_start_offset, visible_end=visible_end
+        )
 
     def add(self, run: WalkedRun) -> None:
         """Count in the next batches."""
@@ -159,10 +160,8 @@ class ProducerCheck:
                 self._with_data.add(batch.producer_id)
             return
         if batch.marker.control_type is ControlRecordType.ABORT:
-            # Of a cleaned log the data may be gone, and with them the entry. Below the log start, where nobody reads,
-            # Kafka's cleaner keeps data and no entry.
+            # Of a cleaned log the data may be gone, and with them the entry.
             is_needed = batch.producer_id in self._with_data or not self._has_gaps
-            is_needed &= batch.base_offset >= self._log_start_offset
             self._txns.marker(batch, self._completed, is_needed=is_needed, has_gaps=self._has_gaps)
         self._with_data.discard(batch.producer_id)
 
@@ -199,11 +198,18 @@ def telling_batches(batches: NDArray[np.void]) -> NDArray[np.void]:
 
 
 class _TxnIndexCheck:
-    """Goes through the entries of a transaction index beside the abort markers of its segment."""
+    """Goes through the entries of a transaction index beside the abort markers of its segment.
 
-    def __init__(self, index: TransactionIndex | None, path: Path, sink: FindingSink, *, visible_end: int) -> None:
+    Transactions that end below the log start are passed over: nobody reads them, and Kafka's cleaner leaves data there
+    without their entry, and entries of what is gone.
+    """
+
+    def __init__(
+        self, index: TransactionIndex | None, path: Path, sink: FindingSink, *, log_start_offset: int, visible_end: int
+    ) -> None:
         self._path = path
         self._sink = sink
+        self._log_start_offset = log_start_offset
         self._visible_end = visible_end
         self._slot = -1
         self._entries: Iterator[AbortedTxn] = iter(()) if index is None else iter(index)
@@ -229,6 +235,8 @@ class _TxnIndexCheck:
     ) -> None:
         """An abort marker; `completed` is the transaction that it ends, as far as it is known."""
         marker_offset = batch.base_offset
+        if marker_offset < self._log_start_offset:
+            return
         while self._entry is not None and self._entry.last_offset < marker_offset:
             self._no_marker(self._entry)
             self._next()
@@ -272,9 +280,12 @@ class _TxnIndexCheck:
         )
 
     def _next(self) -> None:
-        self._slot += 1
         try:
-            self._entry = next(self._entries, None)
+            while True:
+                self._slot += 1
+                self._entry = next(self._entries, None)
+                if self._entry is None or self._entry.last_offset >= self._log_start_offset:
+                    return
         except CorruptIndexError as error:
             self._entry = None
             self._entries = iter(())

@@ -47,9 +47,22 @@ def test_a_transaction_below_the_log_start_needs_an_entry_in_the_index(tmp_path:
     root = tmp_path / "log"
     shutil.copytree(FIXTURES / "transactions", root)
     index = root / "transactions-0" / "00000000000000000013.txnindex"
-    last_marker = int.from_bytes(index.read_bytes()[-16:-8])
+    last_marker = int.from_bytes(index.read_bytes()[-16:-8], "big")
     index.unlink()
     for log_start_offset, found in ((last_marker + 1, []), (last_marker, ["txn-index-missing"])):
+        lines = {TopicPartition("transactions", 0): log_start_offset}
+        write_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT, lines)
+        assert [each.what for each in findings_in(root)] == found
+
+
+def test_an_entry_of_a_transaction_below_the_log_start_is_held_against_what_cleaning_left(tmp_path: Path) -> None:
+    root = tmp_path / "log"
+    shutil.copytree(FIXTURES / "transactions", root)
+    index = root / "transactions-0" / "00000000000000000013.txnindex"
+    last_marker = int.from_bytes(index.read_bytes()[-16:-8], "big")
+    of_another_producer = index.read_bytes()[:-32] + bytes(8) + index.read_bytes()[-24:]
+    index.write_bytes(of_another_producer)
+    for log_start_offset, found in ((last_marker + 1, []), (last_marker, ["txn-index-entry"])):
         lines = {TopicPartition("transactions", 0): log_start_offset}
         write_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT, lines)
         assert [each.what for each in findings_in(root)] == found
