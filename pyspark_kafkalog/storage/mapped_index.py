@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, TypeVar
 
-from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.errors import CorruptIndexError, InvalidConfigError
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem
 
@@ -98,7 +98,10 @@ class MappedIndex:
 
     def _open_for_writing(self) -> None:
         if self._max_index_bytes < self.entry_struct.size:
-            raise ValueError(f"an index of {self._max_index_bytes} bytes has no room for one entry")
+            raise InvalidConfigError(
+                f"segment.index.bytes is {self._max_index_bytes}, and one entry of {self._path.name} takes "
+                f"{self.entry_struct.size} bytes: set it higher for this topic, or delete the setting"
+            )
         is_new = not self._path.exists()
         self._fd = self._fs.open(self._path, os.O_RDWR | os.O_CREAT)
         try:

@@ -315,6 +315,18 @@ def test_record_over_the_limit_is_written(log_dir: LogDir) -> None:
     assert _values(log_dir) == [b"x" * 2000]
 
 
+@pytest.mark.parametrize(("index_bytes", "entry"), [("4", r"\.index takes 8"), ("8", r"\.timeindex takes 12")])
+def test_indexes_without_room_for_an_entry_end_in_an_error_that_names_no_setting(
+    log_dir: LogDir, index_bytes: str, entry: str
+) -> None:
+    log_dir.create_topic("tiny", configs={"segment.index.bytes": index_bytes})
+    with pytest.raises(InvalidConfigError, match=rf"segment\.index\.bytes is {index_bytes}, .*{entry} bytes"):
+        log_dir.append("tiny", pa.table({"value": ["a"]}))
+    log_dir.alter_topic("tiny", delete=["segment.index.bytes"])
+    log_dir.append("tiny", pa.table({"value": ["a"]}))
+    assert log_dir.read("tiny").num_rows == 1
+
+
 def test_offsets_outside_the_log_give_rows(log_dir: LogDir) -> None:
     log_dir.create_topic("orders", partitions=1)
     log_dir.append("orders", _table(0, 10))
