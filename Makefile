@@ -1,6 +1,6 @@
 # make demo   sets everything up in .venv and runs the main job
 # make test   the same, then lint, types and all tests
-#             KAFKALOG_SOAK_SECONDS=3600 (60) and KAFKALOG_STATE_MACHINE_EXAMPLES=2000 (100) make its longest tests longer
+#             KAFKALOG_SOAK_SECONDS=3600 (40) and KAFKALOG_STATE_MACHINE_EXAMPLES=2000 (100) make its longest tests longer
 # make docs   the reference of the Python API, build/docs/index.html
 # Wanted on the machine: Python 3.10 to 3.13 and make. Java 17 or newer is looked for, and installed when that is
 # possible (scripts/bootstrap.sh). PYTHON=... picks the interpreter for a new .venv.

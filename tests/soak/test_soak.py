@@ -4,7 +4,7 @@ order.
 2 batch writers commit numbered records by version, 2 streaming writers do it with Spark queries, 2 streaming readers
 follow with theirs; metadata snapshots are written and old commits removed all the while. A killer SIGKILLs one process
 after the other, each of which is started again at once. In the end each record's (writer, number) is checked, in the
-log and in what the readers took. KAFKALOG_SOAK_SECONDS says how long, 60 by default.
+log and in what the readers took. KAFKALOG_SOAK_SECONDS says how long, 40 by default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyspark_kafkalog import LogDir
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
-SECONDS = float(os.environ.get("KAFKALOG_SOAK_SECONDS", "60"))
+SECONDS = float(os.environ.get("KAFKALOG_SOAK_SECONDS", "40"))
 HERE = Path(__file__).parent
 #: How long a process lives once it has begun to work; some are killed before, while they start.
 BATCH_LIFE_SECONDS = (0.2, 5.0)
