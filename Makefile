@@ -33,6 +33,8 @@ lint: $(VENV)/.installed-test
 
 # The tests' Java processes live for seconds: for them the second compiler costs more than it gains.
 pytest: export SPARK_SUBMIT_OPTS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# So for their Python processes: numpy would start a thread more in each.
+pytest: export OPENBLAS_NUM_THREADS ?= 1
 pytest: $(VENV)/.installed-test java chromium
 	$(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 

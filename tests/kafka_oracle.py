@@ -2,7 +2,9 @@
 
 The jars come through the Ivy that ships inside pyspark, once, into `$KAFKALOG_TEST_CACHE` (default
 `~/.cache/pyspark_kafkalog`). A broker is a KRaft node with broker and controller in one JVM; it listens on 127.0.0.1
-only, on ports that were free, and dies with the process that started it.
+only, on ports that were free, and dies with the process that started it. The first broker that is stopped leaves the
+classes that it had loaded beside the jars, as an archive for the JVMs after it, which start in little more than half
+the time; another version of Java passes over it.
 
 A KRaft broker keeps only the partitions that its own metadata log knows: an unknown folder is renamed to `*-stray`. So
 `Broker.mount` creates the topics first, stops, swaps the files inside their folders, and starts again.
@@ -29,7 +31,13 @@ LOG4J_VERSION: Final = "2.24.3"  # the one that Kafka 4.1.0 brings; its binding 
 DUMP_LOG: Final = "kafka.tools.DumpLogSegments"
 
 _PR_SET_PDEATHSIG: Final = 1
-_QUICK_START: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
+_QUICK_START: Final = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Xshare:auto",
+    "-Xlog:disable",  # what the JVM says of archives would stand in a tool's output
+    "-Djava.awt.headless=true",
+)
 _START_SECONDS_MAX: Final = 90
 _STOP_SECONDS_MAX: Final = 60
 _TOOL_SECONDS_MAX: Final = 120
@@ -111,9 +119,15 @@ def _resolve(home: Path, into: Path) -> None:
         raise KafkaOracleError(f"Kafka's jars could not be fetched (leave such tests out: -m 'not interop'):\n{tail}")
 
 
+def _class_archive() -> Path:
+    return kafka_lib().parent / "classes.jsa"
+
+
 def _java_command(main_class: str, *args: str, options: Sequence[str] = _QUICK_START) -> list[str]:
     lib = kafka_lib()
     log4j = f"-Dlog4j2.configurationFile={lib.parent / 'log4j2.xml'}"
+    if _class_archive().is_file():
+        options = (*options, f"-XX:SharedArchiveFile={_class_archive()}")
     return [java(), *options, log4j, "-cp", f"{lib}/*", main_class, *args]
 
 
@@ -169,6 +183,11 @@ class Broker:
         return f"127.0.0.1:{self._port}"
 
     @property
+    def _own_class_archive(self) -> Path:
+        """What this process writes when it ends; its port tells it from those of other brokers."""
+        return _class_archive().with_suffix(f".{self._port}")
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -189,6 +208,8 @@ class Broker:
             self._format()
         command = _java_command("kafka.Kafka", str(self.home / "server.properties"), options=self.java_options)
         command.insert(1, "-Dkafkalog.level=INFO")
+        if not _class_archive().is_file():
+            command.insert(1, f"-XX:ArchiveClassesAtExit={self._own_class_archive}")
         with (self.home / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -212,6 +233,8 @@ class Broker:
         except subprocess.TimeoutExpired:
             self.kill()
             raise KafkaOracleError(f"the broker did not stop in {_STOP_SECONDS_MAX} s\n{self._log_tail()}") from None
+        if self._own_class_archive.is_file():
+            self._own_class_archive.replace(_class_archive())
 
     def kill(self) -> None:
         """SIGKILL: the files stay as they are."""
