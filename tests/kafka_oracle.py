@@ -87,9 +87,13 @@ def cache_dir() -> Path:
     return Path(configured) if configured else Path.home() / ".cache" / "pyspark_kafkalog"
 
 
+def _kafka_home() -> Path:
+    return cache_dir() / f"kafka-{KAFKA_VERSION}"
+
+
 def kafka_lib() -> Path:
     """The folder with Kafka's jars, resolved on the first call ever (about a minute, 55 MB)."""
-    home = cache_dir() / f"kafka-{KAFKA_VERSION}"
+    home = _kafka_home()
     home.mkdir(parents=True, exist_ok=True)
     lib = home / "lib"
     with (home / ".lock").open("w") as lock:
@@ -120,7 +124,7 @@ def _resolve(home: Path, into: Path) -> None:
 
 
 def _class_archive() -> Path:
-    return kafka_lib().parent / "classes.jsa"
+    return _kafka_home() / "classes.jsa"
 
 
 def _java_command(main_class: str, *args: str, options: Sequence[str] = _QUICK_START) -> list[str]:
