@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.spark.filters import PushedFilters, push_filters
 from pyspark_kafkalog.spark.location import Location, locate
 from pyspark_kafkalog.spark.offset_ranges import (
@@ -23,7 +21,7 @@ from pyspark_kafkalog.spark.offset_ranges import (
     cut_by_records,
 )
 from pyspark_kafkalog.spark.options import ReadOptions
-from pyspark_kafkalog.spark.same_topic import read_same_topic
+from pyspark_kafkalog.spark.range_task import OffsetRangePartition, read_offset_range, read_same_topic
 from pyspark_kafkalog.spark.subscription import at_location, subscribed_partitions
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -33,29 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark_kafkalog.log_dir import LogDir, TopicDescription
 
-_LOG = logging.getLogger(__name__)
-_HEADERS: Final = "headers"
 _TRIES: Final = 10
-
-
-@dataclass(frozen=True)
-class OffsetRangePartition(InputPartition):
-    """What one task reads: offsets [start_offset, end_offset) of the partition in `directory`, timestamps in ms.
-
-    `committed`, `min_timestamp_ms` and `until_timestamp_ms` as in LogReader.read. `topic_id` None: a broker's directory
-    tells none, or it is not to be looked at.
-    """
-
-    topic: str
-    partition: int
-    directory: str
-    start_offset: int
-    end_offset: int
-    committed: bool
-    fail_on_data_loss: bool
-    min_timestamp_ms: int | None
-    until_timestamp_ms: int | None
-    topic_id: str | None
 
 
 class KafkalogBatchReader(DataSourceReader):
@@ -142,53 +118,6 @@ class KafkalogPushdownReader(KafkalogBatchReader):
         """Keep what can be kept to; give back what Spark has to check."""
         self._filters, left = push_filters(filters)
         return left
-
-
-def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches of `schema` with the records of one range.
-
-    Raises DataLossError when retention has taken records of it since it was planned, unless failOnDataLoss is false.
-    """
-    from pyspark_kafkalog.storage.listing import list_base_offsets
-    from pyspark_kafkalog.storage.log_reader import LogReader
-
-    topic_partition = TopicPartition(each.topic, each.partition)
-    directory = Path(each.directory)
-    start_offset = each.start_offset
-    while start_offset < each.end_offset:
-        try:
-            for batch in LogReader(directory, topic_partition).read(
-                start_offset,
-                each.end_offset,
-                schema=schema,
-                committed=each.committed,
-                min_timestamp_ms=each.min_timestamp_ms,
-                until_timestamp_ms=each.until_timestamp_ms,
-            ):
-                yield _null_for_no_headers(batch) if _HEADERS in schema.names else batch
-            return
-        except OffsetOutOfRangeError as error:
-            message = (
-                f"{topic_partition}: records of offsets {each.start_offset} to {each.end_offset} are gone: {error}"
-            )
-            if each.fail_on_data_loss:
-                raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there") from error
-            _LOG.warning(message)
-            start_offset = max(start_offset + 1, min(list_base_offsets(directory), default=each.end_offset))
-
-
-def _null_for_no_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Spark's Kafka source shows a record without headers as null, not as an empty list."""
-    import numpy as np
-    import pyarrow as pa
-
-    lists = batch.column(_HEADERS)
-    bounds = lists.offsets.to_numpy()
-    some = pa.py_buffer(np.packbits(bounds[1:] != bounds[:-1], bitorder="little"))
-    shown = pa.Array.from_buffers(
-        lists.type, len(lists), [some, lists.offsets.buffers()[1]], offset=0, children=[lists.values]
-    )
-    return batch.set_column(batch.schema.get_field_index(_HEADERS), batch.schema.field(_HEADERS), shown)
 
 
 def _directories(topics: Iterable[TopicDescription]) -> dict[TopicPartition, Path]:

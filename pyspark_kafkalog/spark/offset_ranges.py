@@ -32,6 +32,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir, PartitionDescription
+    from pyspark_kafkalog.storage.log_reader import LogReader
 
 _LOG = logging.getLogger(__name__)
 _TASKS_MAX: Final = 1_000_000
@@ -264,8 +265,13 @@ def check_ends(ranges: Iterable[OffsetRange], log_dir: LogDir) -> None:
     for each in ranges:
         topic, partition = each.topic_partition.topic, each.topic_partition.partition
         if each.end_offset == log_dir.partition(topic, partition).high_watermark:
-            with contextlib.suppress(OffsetOutOfRangeError):  # Retention has been here: reading tells of it.
-                log_dir.reader(topic, partition).check_end(each.end_offset)
+            check_end_if_kept(log_dir.reader(topic, partition), each.end_offset)
+
+
+def check_end_if_kept(reader: LogReader, high_watermark: int) -> None:
+    """As LogReader.check_end, but where retention has taken all there was, reading is to tell of it."""
+    with contextlib.suppress(OffsetOutOfRangeError):
+        reader.check_end(high_watermark)
 
 
 def cut_by_records(

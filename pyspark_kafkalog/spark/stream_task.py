@@ -5,7 +5,6 @@ A task costs Spark some ten milliseconds, whatever it reads. So small ranges sha
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.spark.batch_reader import OffsetRangePartition, read_offset_range
-from pyspark_kafkalog.spark.same_topic import read_same_topic
+from pyspark_kafkalog.spark.offset_ranges import check_end_if_kept
+from pyspark_kafkalog.spark.range_task import OffsetRangePartition, read_offset_range, read_same_topic
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -69,5 +67,4 @@ def _check_end(each: StreamRange) -> None:
 
     if each.is_at_high_watermark:
         reader = LogReader(Path(each.directory), TopicPartition(each.topic, each.partition))
-        with contextlib.suppress(OffsetOutOfRangeError):  # Retention has been here: reading tells of it.
-            reader.check_end(each.end_offset)
+        check_end_if_kept(reader, each.end_offset)

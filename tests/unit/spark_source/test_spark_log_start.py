@@ -16,8 +16,9 @@ from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.maintenance.delete_records import delete_records
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention import apply_retention
-from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader, OffsetRangePartition, read_offset_range
+from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
+from pyspark_kafkalog.spark.range_task import OffsetRangePartition, read_offset_range
 from pyspark_kafkalog.spark.schema import read_schema
 from pyspark_kafkalog.spark.stream_reader import KafkalogStreamReader
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -1,0 +1,134 @@
+"""What a task reads: a range of offsets, of the topic that the plan saw and of no other made under its name since."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.partition_metadata import read_topic_id
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LOG: Final = logging.getLogger(__name__)
+_HEADERS: Final = "headers"
+
+
+@dataclass(frozen=True)
+class OffsetRangePartition(InputPartition):
+    """What one task reads: offsets [start_offset, end_offset) of the partition in `directory`, timestamps in ms.
+
+    `committed`, `min_timestamp_ms` and `until_timestamp_ms` as in LogReader.read. `topic_id` None: a broker's directory
+    tells none, or it is not to be looked at.
+    """
+
+    topic: str
+    partition: int
+    directory: str
+    start_offset: int
+    end_offset: int
+    committed: bool
+    fail_on_data_loss: bool
+    min_timestamp_ms: int | None
+    until_timestamp_ms: int | None
+    topic_id: str | None
+
+
+def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches of `schema` with the records of one range.
+
+    Raises DataLossError when retention has taken records of it since it was planned, unless failOnDataLoss is false.
+    """
+    from pyspark_kafkalog.storage.listing import list_base_offsets
+    from pyspark_kafkalog.storage.log_reader import LogReader
+
+    topic_partition = TopicPartition(each.topic, each.partition)
+    directory = Path(each.directory)
+    start_offset = each.start_offset
+    while start_offset < each.end_offset:
+        try:
+            for batch in LogReader(directory, topic_partition).read(
+                start_offset,
+                each.end_offset,
+                schema=schema,
+                committed=each.committed,
+                min_timestamp_ms=each.min_timestamp_ms,
+                until_timestamp_ms=each.until_timestamp_ms,
+            ):
+                yield _null_for_no_headers(batch) if _HEADERS in schema.names else batch
+            return
+        except OffsetOutOfRangeError as error:
+            message = (
+                f"{topic_partition}: records of offsets {each.start_offset} to {each.end_offset} are gone: {error}"
+            )
+            if each.fail_on_data_loss:
+                raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there") from error
+            _LOG.warning(message)
+            start_offset = max(start_offset + 1, min(list_base_offsets(directory), default=each.end_offset))
+
+
+def _null_for_no_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Spark's Kafka source shows a record without headers as null, not as an empty list."""
+    import numpy as np
+    import pyarrow as pa
+
+    lists = batch.column(_HEADERS)
+    bounds = lists.offsets.to_numpy()
+    some = pa.py_buffer(np.packbits(bounds[1:] != bounds[:-1], bitorder="little"))
+    shown = pa.Array.from_buffers(
+        lists.type, len(lists), [some, lists.offsets.buffers()[1]], offset=0, children=[lists.values]
+    )
+    return batch.set_column(batch.schema.get_field_index(_HEADERS), batch.schema.field(_HEADERS), shown)
+
+
+def read_same_topic(each: OffsetRangePartition, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`batches`, which are to be read of the range `each` when they are asked for.
+
+    A topic that was deleted, or deleted and made anew, since the plan is data loss: DataLossError, or a warning when
+    failOnDataLoss is false. Raises DataLossError in any case when records of another topic may have been among those
+    that went out: Spark then drops them all.
+    """
+    if not _is_same_topic(each):
+        _tell(each)
+        return
+    try:
+        yield from batches
+    except (FileNotFoundError, CorruptRecordError):
+        if _is_same_topic(each):
+            raise
+        _tell(each)
+        return
+    if not _is_same_topic(each):
+        raise DataLossError(_lost(each))
+
+
+def _is_same_topic(each: OffsetRangePartition) -> bool:
+    directory = Path(each.directory)
+    if each.topic_id is None:
+        return directory.is_dir()
+    try:
+        return read_topic_id(directory / PARTITION_METADATA) == each.topic_id
+    except FileNotFoundError:
+        return any(directory.glob(f"*{LOG_SUFFIX}"))  # A directory that is being made anew gets its id first.
+    except DiskFormatError:
+        return True  # Damage to this file says nothing of the records.
+
+
+def _tell(each: OffsetRangePartition) -> None:
+    if each.fail_on_data_loss:
+        raise DataLossError(f"{_lost(each)}. Set failOnDataLoss to false to go on with what is there")
+    _LOG.warning(_lost(each))
+
+
+def _lost(each: OffsetRangePartition) -> str:
+    return (
+        f"{TopicPartition(each.topic, each.partition)}: offsets {each.start_offset} to {each.end_offset} were asked "
+        f"for, but the topic was deleted, or deleted and made anew, since the read was planned"
+    )
