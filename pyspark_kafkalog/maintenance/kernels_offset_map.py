@@ -20,8 +20,9 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from pyspark_kafkalog.record.header import CONTROL_MASK, TIMESTAMP_TYPE_MASK
+from pyspark_kafkalog.record.kernels_cache import kernel
 from pyspark_kafkalog.record.kernels_frame import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
-from pyspark_kafkalog.record.kernels_memory import kernel, load_byte, prefetch
+from pyspark_kafkalog.record.kernels_memory import load_byte, prefetch
 from pyspark_kafkalog.record.kernels_scan import BATCH_TABLE
 
 #: Bits of a record's flags.

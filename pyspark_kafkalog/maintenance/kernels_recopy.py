@@ -13,9 +13,9 @@ from numba import types
 
 from pyspark_kafkalog.maintenance.kernels_offset_map import HAS_VALUE
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES
+from pyspark_kafkalog.record.kernels_cache import kernel
 from pyspark_kafkalog.record.kernels_memory import (
     copy_with_slack,
-    kernel,
     read_varint,
     read_varlong,
     store_byte,

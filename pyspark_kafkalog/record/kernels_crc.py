@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT
+from pyspark_kafkalog.record.kernels_cache import kernel
 from pyspark_kafkalog.record.kernels_call import call_crc32c
-from pyspark_kafkalog.record.kernels_memory import kernel
 from pyspark_kafkalog.record.kernels_scan import BYTES
 
 _INT64_IN = types.Array(types.int64, 1, "C", readonly=True)

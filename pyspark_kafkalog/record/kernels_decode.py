@@ -15,11 +15,11 @@ import numpy as np
 from numba import njit, types
 
 from pyspark_kafkalog.record.header import TIMESTAMP_TYPE_MASK
+from pyspark_kafkalog.record.kernels_cache import kernel
 from pyspark_kafkalog.record.kernels_frame import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
 from pyspark_kafkalog.record.kernels_memory import (
     BAD_VARINT,
     copy_with_slack,
-    kernel,
     load_byte,
     prefetch,
     read_varint,

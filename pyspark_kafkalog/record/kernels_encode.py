@@ -36,9 +36,9 @@ from pyspark_kafkalog.record.header import (
     RECORD_BATCH_OVERHEAD_BYTES,
     RECORDS_COUNT_AT,
 )
+from pyspark_kafkalog.record.kernels_cache import kernel
 from pyspark_kafkalog.record.kernels_memory import (
     copy_with_slack,
-    kernel,
     load_byte,
     load_int32,
     store_byte,

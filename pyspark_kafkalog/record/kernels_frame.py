@@ -8,8 +8,7 @@ Layout of one record (all numbers zigzag varints):
     keyLength (-1: null)  key    valueLength (-1: null)  value
     headersCount, then for each: keyLength key valueLength (-1: null) value
 
-Functions here are made part of the kernels that call them: a call for each record would cost as much as its work. So
-what kernels_memory.py says of numba's cache holds here too.
+Functions here are inlined into the kernels that call them: a call for each record would cost as much as its work.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"

@@ -2,15 +2,13 @@
 
 Kernels work on addresses, so that one call can take batches of a file buffer and of many decompressed blocks without
 first copying them together. Nothing here checks bounds; each kernel compares an address with the end it was given
-before it reads or writes. numba's cache looks only at the file of the kernel itself: after an edit here, touch the
-kernels_*.py files or delete __pycache__.
+before it reads or writes.
 """
 
 # mypy: disable-error-code="no-untyped-call, call-arg"
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,21 +24,6 @@ COPY_SLACK_BYTES = 32
 BAD_VARINT = -1
 
 _BYTE_PTR = ir.IntType(8).as_pointer()
-
-
-def kernel(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile for one signature, when the module is loaded, and keep the machine code for the next process.
-
-    Where numba finds no directory to keep it in (the package is read-only and there is no home) it compiles each time.
-    """
-
-    def compile_function(function: Callable[..., Any]) -> Any:
-        try:
-            return njit(signature, cache=True, nogil=True)(function)
-        except RuntimeError:
-            return njit(signature, nogil=True)(function)
-
-    return compile_function
 
 
 @intrinsic

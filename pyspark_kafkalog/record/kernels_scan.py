@@ -25,7 +25,7 @@ from pyspark_kafkalog.record.header import (
     RECORD_BATCH_OVERHEAD_BYTES,
     RECORDS_COUNT_AT,
 )
-from pyspark_kafkalog.record.kernels_memory import kernel
+from pyspark_kafkalog.record.kernels_cache import kernel
 
 #: Why a scan stopped.
 END_OF_DATA = 0

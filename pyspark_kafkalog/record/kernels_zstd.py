@@ -12,8 +12,9 @@ import numpy as np
 from numba import njit, types
 
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORD_BATCH_OVERHEAD_BYTES
+from pyspark_kafkalog.record.kernels_cache import kernel
 from pyspark_kafkalog.record.kernels_call import call_crc32c, call_zstd
-from pyspark_kafkalog.record.kernels_memory import kernel, load_byte
+from pyspark_kafkalog.record.kernels_memory import load_byte
 from pyspark_kafkalog.record.zstd_blocks import (
     BLOCK_HEADER_BYTES,
     CHECKSUM_BYTES,
