@@ -14,13 +14,14 @@ from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, InvalidRecordError
 from pyspark_kafkalog.maintenance.verify_findings import REPAIR, Finding, FindingSink, Severity
-from pyspark_kafkalog.metadata.bootstrap import METADATA_TOPIC_ID, check_marker, metadata_dir
+from pyspark_kafkalog.metadata.bootstrap import METADATA_TOPIC_ID, metadata_dir
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, Commit, CommitLog
 from pyspark_kafkalog.metadata.commit_retention import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.image_delta import ImageDelta, Touched, start_delta
 from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.offset_hint import OffsetHint
+from pyspark_kafkalog.metadata.root_format import check_marker
 from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot
 from pyspark_kafkalog.metadata.snapshot_pointer import POINTER_FILE, read_pointer
 from pyspark_kafkalog.storage.filesystem import LOCAL
@@ -74,7 +75,7 @@ class _Look:
 
     def _check_small_files(self) -> None:
         try:
-            check_marker(self.root)
+            check_marker(self.directory)
         except DiskFormatError as error:
             self.sink.add_damage(Severity.ERROR, "format-marker", error)
         try:

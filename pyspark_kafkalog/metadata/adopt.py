@@ -27,11 +27,12 @@ from pyspark_kafkalog.metadata.acl_records import acl_record
 from pyspark_kafkalog.metadata.adopt_lock import adoption_lock, refuse_signs_of_life
 from pyspark_kafkalog.metadata.adopt_logs import AdoptedLog, LogFacts, adopt_log
 from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR, WORK_DIR, AdoptionPlan, TopicPlan, make_plan
-from pyspark_kafkalog.metadata.bootstrap import FORMAT_MARKER, METADATA_DIR, is_ours, metadata_dir
+from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR, is_ours, metadata_dir
 from pyspark_kafkalog.metadata.broker_configs import broker_config_record
 from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, BrokerImage
 from pyspark_kafkalog.metadata.partition_directories import name_put_aside
 from pyspark_kafkalog.metadata.records import MetadataRecord, partition_record, partition_state_record, record
+from pyspark_kafkalog.metadata.root_format import write_marker
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.storage.clean_shutdown import remove_clean_shutdown
 from pyspark_kafkalog.storage.clock import time_ms
@@ -42,7 +43,6 @@ from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, 
 from pyspark_kafkalog.storage.offset_checkpoints import REPLICATION_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id, write_topic_id
 
-_MARKER_TEXT: Final = b"version=1\n"
 _OPERATION: Final = "adopt"
 _PARALLEL_LOGS: Final = 8
 _PARTITIONS_PER_COMMIT: Final = 10_000
@@ -238,7 +238,7 @@ def _build(
     fs.mkdir(work)
     fs.mkdir(metadata_dir(work))
     # With the marker the identity beside it is taken for that of a root of ours that is not finished.
-    fs.write_file_atomic(metadata_dir(work) / FORMAT_MARKER, _MARKER_TEXT)
+    write_marker(metadata_dir(work), fs)
     write_meta_properties(work / META_PROPERTIES, plan.properties, fs=fs)
     if not (plan.root / META_PROPERTIES).exists():
         write_meta_properties(plan.root / META_PROPERTIES, plan.properties, fs=fs)

@@ -1,7 +1,7 @@
 """Making a root: the files that say it is ours, and the first commit.
 
 In this order, under the root's lock, each file whole or not there: the metadata partition's directory, the marker
-`kafkalog-format` ("version=1"), partition.metadata, meta.properties, the first commit. A crash between two leaves a
+`kafkalog-format` (root_format.py), partition.metadata, meta.properties, the first commit. A crash between two leaves a
 root that the next `create_root` finishes: with the marker it is ours, before it there is nothing a Kafka broker would
 have made.
 """
@@ -14,11 +14,12 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError, UnsupportedFormatError
-from pyspark_kafkalog.metadata.commit_log import CommitLog
-from pyspark_kafkalog.metadata.records import FORMAT_VERSION, MetadataRecord, record
+from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError
+from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, CommitLog
+from pyspark_kafkalog.metadata.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
-from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
+from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
@@ -32,10 +33,8 @@ from pyspark_kafkalog.storage.partition_metadata import write_topic_id
 METADATA_DIR: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 #: The id that Kafka reserves for the metadata topic (Uuid.METADATA_TOPIC_ID).
 METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
-FORMAT_MARKER: Final = "kafkalog-format"
 DEFAULT_NODE_ID: Final = 1
 
-_FORMAT_MARKER_TEXT: Final = b"version=1\n"
 _FIRST_OFFSET: Final = 0
 _METADATA_VERSION_FEATURE: Final = "metadata.version"
 _METADATA_VERSION_4_1: Final = 27  # MetadataVersion.IBP_4_1_IV1
@@ -48,28 +47,12 @@ def metadata_dir(root: Path) -> Path:
 
 
 def is_ours(root: Path) -> bool:
-    """Whether `root` has a metadata log of this package (its marker file)."""
-    return (metadata_dir(root) / FORMAT_MARKER).is_file()
+    """Whether `root` has a metadata log of this package: its marker file, or the hint that the commits of one leave.
 
-
-def check_marker(root: Path) -> None:
-    """Raise UnsupportedFormatError when the marker file of `root` names a version other than 1."""
-    path = metadata_dir(root) / FORMAT_MARKER
-    with open_to_read(path) as file:
-        found = file.read(len(_FORMAT_MARKER_TEXT) + 1)
-    if found != _FORMAT_MARKER_TEXT:
-        raise unknown_format_error(str(path), repr(found))
-
-
-def unknown_format_error(file: str, found: str) -> UnsupportedFormatError:
-    """The error for a root that a later version of this package made."""
-    return UnsupportedFormatError(
-        file=file,
-        position=0,
-        expected=f"format version {FORMAT_VERSION}",
-        found=found,
-        advice="use the version of this package that made the log directory",
-    )
+    Were the marker alone asked, a root that lost it would be read as a broker's, past what was committed.
+    """
+    directory = metadata_dir(root)
+    return (directory / FORMAT_MARKER).is_file() or (directory / HEAD_FILE).is_file()
 
 
 def random_uuid(rng: random.Random) -> str:
@@ -93,9 +76,9 @@ def create_root(
         directory = metadata_dir(root)
         _make_dir(directory, fs)
         log = CommitLog(directory, fs=fs)
-        if log.path(_FIRST_OFFSET).exists():
+        if next(log.listed_offsets(), None) is not None:  # the first one may have been retired
             raise LogDirError(f"{root} is a log directory already: open it")
-        fs.write_file_atomic(directory / FORMAT_MARKER, _FORMAT_MARKER_TEXT)
+        write_marker(directory, fs)
         write_topic_id(directory / PARTITION_METADATA, METADATA_TOPIC_ID, fs=fs)
         properties = _write_ids(root, cluster_id, node_id, rng, fs)
         log.publish(_FIRST_OFFSET, _first_records(properties, rng), timestamp_ms=timestamp_ms)

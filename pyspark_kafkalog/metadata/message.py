@@ -26,7 +26,7 @@ __all__ = ["UNKNOWN_TAGS", "Fields", "MessageSchema"]
 
 Fields = Mapping[str, Any]
 
-_ADVICE: Final = "a newer Kafka, or a newer version of this package, wrote it: read it with that"
+_ADVICE: Final = "a later version of pyspark_kafkalog or of Kafka wrote it: upgrade pyspark_kafkalog"
 
 
 class MessageSchema:

@@ -33,7 +33,6 @@ from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry
 
 FRAME_VERSION: Final = 1
-FORMAT_VERSION: Final = 1
 OWN_API_KEYS_FROM: Final = 20_000
 NO_TRANSACTION_VERSION: Final = -1
 
@@ -104,7 +103,7 @@ def _unsupported(reader: MessageReader, expected: str, found: str) -> Unsupporte
         position=reader.file_position + reader.at,
         expected=expected,
         found=found,
-        advice="a newer version of Kafka or of this package wrote it: read it with that",
+        advice="a later version of pyspark_kafkalog or of Kafka wrote it: upgrade pyspark_kafkalog",
     )
 
 

@@ -33,13 +33,10 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.metadata.bootstrap import (
     DEFAULT_NODE_ID,
-    FORMAT_MARKER,
     METADATA_DIR,
-    check_marker,
     create_root,
     is_ours,
     metadata_dir,
-    unknown_format_error,
 )
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog
 from pyspark_kafkalog.metadata.housekeeping import Housekeeping
@@ -48,7 +45,8 @@ from pyspark_kafkalog.metadata.image_cache import ImageCache
 from pyspark_kafkalog.metadata.image_delta import apply, start_delta
 from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.log_tail import LoadedImage
-from pyspark_kafkalog.metadata.records import FORMAT_VERSION, MetadataRecord, record
+from pyspark_kafkalog.metadata.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, check_format_version, check_marker
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
@@ -127,11 +125,11 @@ class MetadataStore:
         """The store of `root`, with the image as of now.
 
         Raises LogDirError when `root` is not ours or its creation was not finished, CorruptRecordError for a damaged
-        or lost commit, UnsupportedFormatError when a later version of this package made it.
+        or lost commit, UnsupportedFormatError when its format version is none that this package reads.
         """
         if not is_ours(root):
             raise LogDirError(f"{root} has no metadata log of this package ({METADATA_DIR}/{FORMAT_MARKER})")
-        check_marker(root)
+        check_marker(metadata_dir(root))
         store = MetadataStore(root, clock=clock, rng=rng, fs=fs)
         if store.log.head() is None:
             highest = store.log.highest_listed()
@@ -160,7 +158,11 @@ class MetadataStore:
             return loaded.image
 
     def _refresh_to_head(self) -> MetadataImage:
-        """As `refresh`. Raises CorruptRecordError when the log has once been longer: a commit file was lost."""
+        """As `refresh`. Raises CorruptRecordError when the log has once been longer: a commit file was lost.
+
+        Raises UnsupportedFormatError when a later version of this package has upgraded the root since it was opened.
+        """
+        check_marker(self.log.directory)
         image = self.refresh()
         head = self.log.head()
         if head is not None and head > image.next_offset:  # or another writer has committed since the refresh
@@ -213,8 +215,8 @@ class MetadataStore:
 
     @staticmethod
     def _check_format(image: MetadataImage, file: Path) -> None:
-        if image.format_version is not None and image.format_version != FORMAT_VERSION:
-            raise unknown_format_error(str(file), str(image.format_version))
+        if image.format_version is not None:
+            check_format_version(image.format_version, file)
 
     def commit(self, build: Build, *, operation: str, max_attempts: int = _MAX_ATTEMPTS) -> CommitOutcome:
         """Publish the records that `build` makes from the newest image; again from a newer one when another was first.

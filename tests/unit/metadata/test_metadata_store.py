@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from pathlib import Path
@@ -17,9 +16,8 @@ from pyspark_kafkalog.errors import (
     InvalidRecordError,
     LogDirError,
     ReadOnlyLogDirError,
-    UnsupportedFormatError,
 )
-from pyspark_kafkalog.metadata.bootstrap import FORMAT_MARKER, is_ours, metadata_dir
+from pyspark_kafkalog.metadata.bootstrap import is_ours, metadata_dir
 from pyspark_kafkalog.metadata.records import (
     WrittenPartition,
     partition_state_record,
@@ -284,21 +282,6 @@ def test_small_commit_shares_what_it_does_not_touch(store: MetadataStore) -> Non
     assert before.partition("big", 7).high_watermark == 0
 
 
-def test_newer_format_of_the_root_is_refused_clearly(root: Path, store: MetadataStore) -> None:
-    store.log.publish(store.image.next_offset, [record("FormatRecord", formatVersion=2)], timestamp_ms=1)
-    with pytest.raises(UnsupportedFormatError, match="expected format version 1, found 2"):
-        store.refresh()
-    (metadata_dir(root) / FORMAT_MARKER).write_bytes(b"version=2\n")
-    with pytest.raises(UnsupportedFormatError, match=r"kafkalog-format.*found b'version=2"):
-        MetadataStore.open(root)
-
-
 def test_format_version_cannot_be_changed_by_a_commit(store: MetadataStore) -> None:
     with pytest.raises(InvalidRecordError, match="format_version_stays"):
         store.commit(lambda image: [record("FormatRecord", formatVersion=2)], operation="x")
-
-
-def test_marker_names_the_format_version(root: Path, store: MetadataStore) -> None:
-    assert (metadata_dir(root) / FORMAT_MARKER).read_bytes() == b"version=1\n"
-    os.remove(metadata_dir(root) / FORMAT_MARKER)
-    assert not is_ours(root)

@@ -1,0 +1,85 @@
+"""The version of a root's format: one number for all files and records of this package in a root.
+
+    __cluster_metadata-0/kafkalog-format     "version=1\\n". Checked by whoever opens the root, and before each commit
+    FormatRecord in the commit log           the same number: in the first commit, in every snapshot, and in the commit
+                                             that changes it
+
+Versions `OLDEST_FORMAT_VERSION` to `FORMAT_VERSION` are read and written; a root keeps its version. Any other version
+is refused. The marker speaks before anything else is read, so a root that this package cannot parse is refused by its
+version. The commit log decides: a process that has the root open reads the FormatRecord of an upgrade before whatever
+was committed after it, and loses the race for the next commit until it has.
+
+The marker is replaced by a rename, so a crash leaves the old one or the new one. An upgrade publishes its commit first;
+a crash before the marker follows is harmless, as either of the two keeps earlier packages away.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import DiskFormatError, UnsupportedFormatError
+from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
+
+#: What new roots get. CONTRIBUTING.md ("To change the format") says what goes with a new version.
+FORMAT_VERSION: Final = 1
+#: Roots of this version and later ones are read and written.
+OLDEST_FORMAT_VERSION: Final = 1
+
+FORMAT_MARKER: Final = "kafkalog-format"
+
+_MARKER: Final = re.compile(rb"version=([1-9][0-9]{0,8})\n")
+_MARKER_BYTES_MAX: Final = 64
+
+
+def write_marker(directory: Path, fs: FileSystem) -> None:
+    """Make the root with the metadata directory `directory` one of this package, of the newest version; durably."""
+    fs.write_file_atomic(directory / FORMAT_MARKER, b"version=%d\n" % FORMAT_VERSION)
+
+
+def check_marker(directory: Path) -> None:
+    """Check the marker file in the metadata directory `directory`.
+
+    Raises UnsupportedFormatError for a version that is not supported, DiskFormatError for a damaged or missing file.
+    """
+    path = directory / FORMAT_MARKER
+    try:
+        with open_to_read(path) as file:
+            data = file.read(_MARKER_BYTES_MAX)
+    except FileNotFoundError:
+        raise _damaged_marker(path, "no such file, beside the commits of this package") from None
+    match = _MARKER.fullmatch(data)
+    if match is None:
+        raise _damaged_marker(path, repr(data))
+    check_format_version(int(match[1]), path)
+
+
+def check_format_version(version: int, file: Path) -> None:
+    """Raise UnsupportedFormatError, which names `file`, unless `version` is one that this package reads."""
+    if OLDEST_FORMAT_VERSION <= version <= FORMAT_VERSION:
+        return
+    if version > FORMAT_VERSION:
+        advice = "upgrade pyspark_kafkalog, on the driver and all executors, to the version that wrote it or later"
+    else:
+        advice = "upgrade the log directory first, with an earlier version of pyspark_kafkalog that still reads it"
+    raise UnsupportedFormatError(
+        file=str(file), position=0, expected=_supported(), found=f"format version {version}", advice=advice
+    )
+
+
+def _supported() -> str:
+    if OLDEST_FORMAT_VERSION == FORMAT_VERSION:
+        return f"format version {FORMAT_VERSION}"
+    return f"a format version from {OLDEST_FORMAT_VERSION} to {FORMAT_VERSION}"
+
+
+def _damaged_marker(path: Path, found: str) -> DiskFormatError:
+    return DiskFormatError(
+        file=str(path),
+        position=0,
+        expected="a line version=<number>",
+        found=found,
+        advice="write that line into the file, with the formatVersion that kafkalog dump-log with "
+        "--cluster-metadata-decoder shows in the FORMAT_RECORD of the first commit or of the newest snapshot",
+    )

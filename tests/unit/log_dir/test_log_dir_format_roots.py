@@ -1,0 +1,129 @@
+"""Roots that earlier versions of this package made: each is read whole, written to, and maintained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from format_roots import ROOTS, T0, contents, rows
+from metadata_roots import forget_images
+from verify_roots import findings_in, look_again_at_once
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.delete_records import delete_records
+from pyspark_kafkalog.maintenance.export import export_to
+from pyspark_kafkalog.maintenance.merge import merge_segments
+from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, OLDEST_FORMAT_VERSION
+from pyspark_kafkalog.storage.names import TopicPartition
+
+FORMATS = sorted(path.name for path in ROOTS.iterdir())
+NOW_MS = T0 + 3 * 3_600_000
+METADATA_DIR = "__cluster_metadata-0"
+
+
+@pytest.fixture(params=FORMATS)
+def copied(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A copy of a kept root, and what it holds."""
+    kept = ROOTS / request.param
+    shutil.copytree(kept / "root", tmp_path / "root")
+    forget_images()
+    return tmp_path / "root", json.loads((kept / "expected.json").read_text())
+
+
+def opened(root: Path) -> LogDir:
+    """As by a new process."""
+    forget_images()
+    return LogDir.open(root, clock=lambda: NOW_MS)
+
+
+def test_every_supported_version_has_its_root() -> None:
+    assert {f"format-{version}" for version in range(OLDEST_FORMAT_VERSION, FORMAT_VERSION + 1)} <= set(FORMATS)
+
+
+def test_kept_roots_are_under_version_control_whole() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z", "."], cwd=ROOTS, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a clone of the repository")
+    found = {str(path.relative_to(ROOTS)) for path in ROOTS.rglob("*") if path.is_file()}
+    assert set(filter(None, listed.stdout.split("\0"))) == found
+
+
+def test_kept_root_holds_every_kind_of_state(copied: tuple[Path, dict[str, Any]]) -> None:
+    root, _ = copied
+    names = {path.name for path in root.rglob("*")}
+    for needed in (FORMAT_MARKER, "kafkalog-newest-snapshot", "kafkalog-head", "replication-offset-checkpoint"):
+        assert needed in names
+    for suffix in (".staged", ".checkpoint", ".txnindex", ".snapshot", ".timeindex", "-delete"):
+        assert any(name.endswith(suffix) for name in names), suffix
+    log_dir = opened(root)
+    assert all(log_dir.own_root().store.image.transactional_ids["query"].fenced)
+    assert [len(each["leaderEpochs"]) for each in contents(log_dir)["topics"]["orders"]["partitions"]] == [1, 2]
+
+
+def test_kept_root_is_read_whole(copied: tuple[Path, dict[str, Any]]) -> None:
+    root, expected = copied
+    found = contents(opened(root))
+    for part in expected:
+        assert found[part] == expected[part], part
+
+
+def test_kept_root_is_sound_and_takes_writes_and_maintenance(
+    copied: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root, expected = copied
+    look_again_at_once(monkeypatch)
+    assert findings_in(root) == []
+    log_dir = opened(root)
+    for topic, found in expected["topics"].items():
+        if not topic.startswith("__"):
+            for partition in range(len(found["partitions"])):
+                log_dir.append(topic, rows(5000, 3), partition=partition, compression_type="zstd")
+    assert log_dir.append("orders", rows(0, 1), transactional_id="nightly", transaction_version=2).is_duplicate
+    log_dir.append("orders", rows(5003, 1), partition=0, transactional_id="nightly", transaction_version=3)
+    log_dir.group("readers").commit({("orders", 1): 9})
+    log_dir.create_topic("later", partitions=1)
+    log_dir.alter_topic("later", add={"retention.ms": "1000"})
+    log_dir.add_partitions("empty", 2)
+    delete_records(log_dir, {TopicPartition("orders", 1): 3})
+    assert [report.error for report in apply_retention(log_dir, topics=["aged", "orders"])] == [None] * 3
+    assert clean_partition(log_dir, "cleaned", 0, force=True).error is None
+    assert [report.error for report in merge_segments(log_dir, topics=["orders"])] == [None] * 2
+
+    log_dir.delete_topic("aged")
+    after = contents(opened(root))
+    assert after["formatVersion"] == expected["formatVersion"]
+    assert (root / METADATA_DIR / FORMAT_MARKER).read_text() == f"version={expected['formatVersion']}\n"
+    for topic in ("orders", "codecs", "transactions"):
+        pairs = zip(expected["topics"][topic]["partitions"], after["topics"][topic]["partitions"], strict=True)
+        for number, (was, now) in enumerate(pairs):
+            start = now["offsets"][0]
+            kept = [each for each in was["records"] if each[0] >= start]
+            added = 4 if (topic, number) == ("orders", 0) else 3
+            assert now["records"][: len(kept)] == kept
+            assert len(now["records"]) == len(kept) + added
+            committed = [offset for offset in was["committed"] if offset >= start]
+            assert now["committed"][: len(committed)] == committed
+    assert after["groups"]["readers"]["orders-1"] == [9, ""]
+    assert after["groups"]["others"] == expected["groups"]["others"]
+    assert after["acls"] == expected["acls"]
+    assert findings_in(root) == []
+    export_to(opened(root).own_root(), tmp_path / "copy")
+    copied_rows = LogDir.open(tmp_path / "copy").read("orders")
+    assert copied_rows.num_rows == opened(root).read("orders").num_rows
+
+
+def test_kept_root_without_its_snapshot_is_read_from_its_commits(copied: tuple[Path, dict[str, Any]]) -> None:
+    root, expected = copied
+    for path in (root / METADATA_DIR).iterdir():
+        if path.suffix == ".checkpoint":
+            path.unlink()
+    found = contents(opened(root))
+    assert found["topics"] == expected["topics"]
+    opened(root).append("orders", pa.table({"value": ["x"]}), partition=0)

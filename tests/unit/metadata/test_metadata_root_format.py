@@ -1,0 +1,220 @@
+"""The version of a root's format: which are opened, which are refused, and what notices an upgrade."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata import root_format
+from pyspark_kafkalog.metadata.adopt import adopt
+from pyspark_kafkalog.metadata.bootstrap import is_ours, metadata_dir
+from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, CommitLog
+from pyspark_kafkalog.metadata.records import MetadataRecord, encode_record, record
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION
+from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.tools.main import main
+
+COMMIT_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+ROWS = pa.table({"key": ["a", "b"], "value": ["1", "2"]})
+REFUSED = f"format version {FORMAT_VERSION}, found format version {FORMAT_VERSION + 1}; upgrade pyspark_kafkalog"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    LogDir.create(tmp_path / "root").append("orders", ROWS)
+    return tmp_path / "root"
+
+
+def mark(root: Path, text: str) -> None:
+    (metadata_dir(root) / FORMAT_MARKER).write_text(text)
+
+
+def publish_upgrade(root: Path) -> None:
+    """The commit with which a later version of this package upgrades the root."""
+    log_dir = LogDir.open(root)
+    assert log_dir.version is not None
+    header = record("CommitRecord", commitId=COMMIT_ID, operation="upgrade")
+    upgrade = record("FormatRecord", formatVersion=FORMAT_VERSION + 1)
+    CommitLog(metadata_dir(root)).publish(log_dir.version, [header, upgrade], timestamp_ms=1)
+
+
+def test_new_root_and_adopted_root_have_the_current_version(root: Path, tmp_path: Path) -> None:
+    fixture = Path(__file__).parents[2] / "data" / "fixtures" / "cars"
+    shutil.copytree(fixture, tmp_path / "adopted", ignore=shutil.ignore_patterns("expected"))
+    adopt(tmp_path / "adopted")
+    for each in (root, tmp_path / "adopted"):
+        assert (metadata_dir(each) / FORMAT_MARKER).read_text() == f"version={FORMAT_VERSION}\n"
+        assert LogDir.open(each).own_root().store.image.format_version == FORMAT_VERSION
+
+
+def test_newer_marker_is_refused_by_every_opener(root: Path, tmp_path: Path) -> None:
+    mark(root, f"version={FORMAT_VERSION + 1}\n")
+    for opener in (LogDir.open, LogDir.open_or_create, LogDir.adopt, lambda path: adopt(path, dry_run=True)):
+        with pytest.raises(UnsupportedFormatError, match=REFUSED):
+            opener(root)
+    with pytest.raises(LogDirError, match="is a log directory already"):
+        LogDir.create(root)
+
+
+def command_lines(root: Path, tmp_path: Path) -> list[list[str]]:
+    topic = ["--topic", "orders"]
+    return [
+        ["topics", "--list"],
+        ["configs", "--entity-type", "topics", "--entity-name", "orders", "--describe"],
+        ["acls", "--list"],
+        ["console-producer", *topic],
+        ["console-consumer", *topic, "--from-beginning", "--timeout-ms", "100"],
+        ["get-offsets", *topic],
+        ["consumer-groups", "--list"],
+        ["transactions", "list"],
+        ["transactions", "find-hanging", *topic],
+        ["delete-records", "--offset-json-file", str(tmp_path / "offsets.json")],
+        ["log-dirs", "--describe"],
+        ["history"],
+        ["report", "--output", str(tmp_path / "report.html")],
+        ["metrics", "--once"],
+        ["retention"],
+        ["log-cleaner"],
+        ["merge-segments"],
+        ["reindex"],
+        ["adopt"],
+        ["export"],
+        ["export", "--to", str(tmp_path / "copy")],
+        ["verify"],
+    ]
+
+
+def test_newer_marker_is_refused_by_every_command(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "offsets.json").write_text('{"partitions":[{"topic":"orders","partition":0,"offset":1}],"version":1}')
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a line\n")))
+    mark(root, f"version={FORMAT_VERSION + 1}\n")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    for name, *arguments in command_lines(root, tmp_path):
+        capsys.readouterr()
+        code = main([name, "--path", str(root), *arguments])
+        said = capsys.readouterr()
+        assert code != 0, name
+        assert f"format version {FORMAT_VERSION + 1}" in said.out + said.err, (name, said)
+        assert "Traceback" not in said.err
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("text", ["", "version=\n", "version=1", "version=01\n", "version=-1\n", "\0" * 10, "v" * 200])
+def test_damaged_marker_is_refused_with_what_belongs_there(root: Path, text: str) -> None:
+    mark(root, text)
+    with pytest.raises(DiskFormatError, match=r"kafkalog-format.*expected a line version=<number>") as caught:
+        LogDir.open(root)
+    assert not isinstance(caught.value, UnsupportedFormatError)
+    mark(root, f"version={FORMAT_VERSION}\n")
+    assert LogDir.open(root).read("orders").num_rows == 2
+
+
+def test_root_that_lost_its_marker_is_not_read_as_a_brokers(root: Path) -> None:
+    os.remove(metadata_dir(root) / FORMAT_MARKER)
+    assert is_ours(root)
+    with pytest.raises(DiskFormatError, match="no such file, beside the commits of this package"):
+        LogDir.open(root)
+    os.remove(metadata_dir(root) / HEAD_FILE)
+    assert not is_ours(root)
+
+
+def test_process_that_has_the_root_open_notices_a_newer_marker_before_it_commits(root: Path) -> None:
+    log_dir = LogDir.open(root)
+    mark(root, f"version={FORMAT_VERSION + 1}\n")
+    version = log_dir.version
+    with pytest.raises(UnsupportedFormatError, match=REFUSED):
+        log_dir.append("orders", ROWS)
+    with pytest.raises(UnsupportedFormatError, match=REFUSED):
+        log_dir.create_topic("returns")
+    mark(root, f"version={FORMAT_VERSION}\n")
+    log_dir.refresh()
+    assert log_dir.version == version
+    log_dir.append("orders", ROWS)
+    assert log_dir.read("orders").num_rows == 4
+
+
+def test_process_that_has_the_root_open_notices_the_commit_of_an_upgrade(root: Path) -> None:
+    reader, writer = LogDir.open(root), LogDir.open(root)
+    publish_upgrade(root)  # a crash before the marker: the commit alone decides
+    with pytest.raises(UnsupportedFormatError, match=rf"\.log at byte 0: expected {REFUSED}"):
+        reader.refresh()
+    with pytest.raises(UnsupportedFormatError, match=REFUSED):
+        writer.append("orders", ROWS)
+    with pytest.raises(UnsupportedFormatError, match=REFUSED):
+        LogDir.open(root)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"\x01\xa1\x9d\x01\x00\x00", "expected a metadata record type .*found type 20129"),
+        (b"\x01" + encode_record(record("FormatRecord", formatVersion=1))[1:4] + b"\x09\x00", "found version 9"),
+        (b"\x02\x02\x00\x00", "found frame version 2"),
+    ],
+)
+def test_commit_with_an_unknown_record_is_refused_by_file_and_position(root: Path, value: bytes, expected: str) -> None:
+    log_dir = LogDir.open(root)
+    offset = log_dir.version
+    assert offset is not None
+    header = encode_record(record("CommitRecord", commitId=COMMIT_ID, operation="x"))
+    batch = [Record(offset=offset + i, timestamp_ms=1, key=None, value=each) for i, each in enumerate((header, value))]
+    path = metadata_dir(root) / f"{offset:020d}.log"
+    path.write_bytes(encode_batch(batch, leader_epoch=0))
+    for action in (log_dir.refresh, lambda: LogDir.open(root), lambda: log_dir.append("orders", ROWS)):
+        with pytest.raises(UnsupportedFormatError, match=expected) as caught:
+            action()
+        assert f"{path} (value of the record at offset {offset + 1})" in str(caught.value)
+        assert "upgrade pyspark_kafkalog" in str(caught.value)
+
+
+def test_unknown_tagged_field_of_a_record_is_passed_over(root: Path) -> None:
+    log_dir = LogDir.open(root)
+    assert log_dir.version is not None
+    tagged = record("CommitRecord", commitId=COMMIT_ID, operation="x")
+    fields = {**tagged.fields, "_unknownTaggedFields": ((31, b"later"),)}
+    CommitLog(metadata_dir(root)).publish(
+        log_dir.version, [MetadataRecord(tagged.type, tagged.version, fields)], timestamp_ms=1
+    )
+    log_dir.append("orders", ROWS)
+    assert LogDir.open(root).read("orders").num_rows == 4
+
+
+def test_package_of_the_next_version_reads_and_writes_a_root_of_this_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(root_format, "FORMAT_VERSION", FORMAT_VERSION + 1)
+        later = LogDir.open(root)
+        later.append("orders", ROWS)
+        assert later.own_root().store.image.format_version == FORMAT_VERSION
+    log_dir = LogDir.open(root)
+    log_dir.append("orders", ROWS)
+    assert log_dir.read("orders").num_rows == 6
+
+
+def test_root_older_than_what_is_supported_is_refused_with_the_way_to_upgrade_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(root_format, "FORMAT_VERSION", FORMAT_VERSION + 2)
+    monkeypatch.setattr(root_format, "OLDEST_FORMAT_VERSION", FORMAT_VERSION + 1)
+    said = (
+        f"expected a format version from 2 to 3, found format version {FORMAT_VERSION}; upgrade the log directory first"
+    )
+    with pytest.raises(UnsupportedFormatError, match=said):
+        LogDir.open(root)
+
+
+def test_root_is_not_created_over_one_whose_first_commit_was_retired(root: Path) -> None:
+    os.remove(metadata_dir(root) / "00000000000000000000.log")
+    with pytest.raises(LogDirError, match="is a log directory already"):
+        LogDir.create(root)
+    assert not (metadata_dir(root) / "00000000000000000000.log").exists()
