@@ -45,7 +45,7 @@ bench-stream: $(VENV)/.installed-test java
 	$(PY) benchmarks/bench_stream.py $(BENCH_ARGS)
 
 docs: $(VENV)/.installed
-	$(PY) -m pip install --quiet --config-settings editable_mode=compat --editable ".[docs]"
+	$(PY) -m pip install --quiet --editable ".[docs]"
 	$(PY) scripts/make_api_reference.py
 
 java:
@@ -58,14 +58,12 @@ $(VENV)/.made: scripts/bootstrap.sh
 	@sh scripts/bootstrap.sh venv $(VENV) "$(PYTHON)"
 	@touch $@
 
-# compat: a plain path entry. The import hook of setuptools' default mode hides the package from Spark, which looks for
-# data sources among the modules that pkgutil lists.
 $(VENV)/.installed: $(VENV)/.made setup.cfg pyproject.toml
-	$(PY) -m pip install --quiet --config-settings editable_mode=compat --editable .
+	$(PY) -m pip install --quiet --editable .
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PY) -m pip install --quiet --config-settings editable_mode=compat --editable ".[test]"
+	$(PY) -m pip install --quiet --editable ".[test]"
 	@touch $@
 
 clean:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from pyspark_kafkalog.version import __version__
+
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.notebook.spark_helpers import latest_by_key, parse_json, register
     from pyspark_kafkalog.spark.data_source import KafkalogDataSource as DefaultSource
 
-__all__ = ["DefaultSource", "LogDir", "latest_by_key", "parse_json", "register"]
+__all__ = ["DefaultSource", "LogDir", "__version__", "latest_by_key", "parse_json", "register"]
 
 _HOMES = {
     "DefaultSource": ("pyspark_kafkalog.spark.data_source", "KafkalogDataSource"),

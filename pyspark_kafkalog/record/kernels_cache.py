@@ -7,9 +7,10 @@ helper functions and constants of other modules. So the machine code is kept in 
 of all sources a kernel can contain: every module of `record` and every `kernels_*` module. An edit to any of them,
 and an upgrade of the package, uses another directory, so stale machine code is never loaded.
 
-The base is NUMBA_CACHE_DIR where it is set, else `__pycache__` beside this module, else the user's cache directory.
-Where none of them can be written to, each process compiles. A crash leaves a temporary file of numba's, which nothing
-reads; numba replaces its files atomically.
+The base is NUMBA_CACHE_DIR where it is set, else `__pycache__` beside this module, else the user's cache directory. A
+directory that is read-only is used for what it holds, such as one that `kafkalog warm-up` filled when an image was
+built. Where none can be written to, each process compiles what it does not find. A crash leaves a temporary file of
+numba's, which nothing reads; numba replaces its files atomically.
 """
 
 # mypy: disable-error-code="no-untyped-call, attr-defined"
@@ -18,8 +19,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -34,45 +35,83 @@ def kernel(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function for one signature when its module is loaded, or load the machine code that is kept."""
 
     def compile_function(function: Callable[..., Any]) -> Any:
-        dispatcher = _dispatcher(function)
-        dispatcher.compile(signature)
+        try:
+            dispatcher = _cached_dispatcher(function)
+            dispatcher.compile(signature)
+        except (OSError, RuntimeError):  # not kept, and there is no directory, or it is read-only or full
+            dispatcher = njit(nogil=True)(function)
+            dispatcher.compile(signature)
         dispatcher.disable_compile()
         return dispatcher
 
     return compile_function
 
 
-def _dispatcher(function: Callable[..., Any]) -> Any:
-    """The function for numba to compile, with a cache where there is a directory for one."""
-    directory = cache_directory()
-    if directory is None:
-        return njit(nogil=True)(function)
-    # numba looks at the setting when it makes the dispatcher, so other users of numba in the process keep theirs.
-    users_setting = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(directory)
+def _cached_dispatcher(function: Callable[..., Any]) -> Any:
+    """The function for numba to compile. Raises RuntimeError where there is no directory for its machine code."""
+    # numba looks at the setting once, when it makes the dispatcher, so other users of numba in the process keep theirs.
+    users_setting = numba.config.CACHE_LOCATOR_CLASSES
+    numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelLocator.__name__}"
     try:
         return njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # the directory has become unwritable
-        return njit(nogil=True)(function)
     finally:
-        numba.config.CACHE_DIR = users_setting
+        numba.config.CACHE_LOCATOR_CLASSES = users_setting
 
 
-@functools.cache
-def cache_directory() -> Path | None:
-    """Directory for the machine code of this version of the sources, created if missing; None if none is writable."""
-    if not kernel_sources():  # imported from a zip archive
+class KernelLocator:
+    """Tells numba where the machine code of one kernel is kept (numba's setting NUMBA_CACHE_LOCATOR_CLASSES)."""
+
+    def __init__(self, directory: Path, line: int) -> None:
+        self._directory = directory
+        self._line = line
+
+    @classmethod
+    def from_function(cls, function: Any, source_path: str) -> KernelLocator | None:
+        """A directory that holds the kernel, else one that can be written to; None if there is neither."""
+        line = function.__code__.co_firstlineno
+        index_files = f"{Path(source_path).stem}.{function.__qualname__}-{line}.*.nbi"
+        directories = cache_directories()
+        for directory in directories:
+            if any(directory.glob(index_files)):
+                return cls(directory, line)
+        for directory in directories:
+            if _can_write(directory):
+                return cls(directory, line)
         return None
+
+    def get_cache_path(self) -> str:
+        return str(self._directory)
+
+    def ensure_cache_path(self) -> None:
+        """Raises OSError when the directory cannot be created."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+
+    def get_source_stamp(self) -> str:
+        return sources_digest()
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+def load_all_kernels() -> list[str]:
+    """Load every module that defines kernels, which compiles those that are not kept yet. Returns the modules."""
+    in_package = (path.relative_to(_PACKAGE.parent).with_suffix("") for path in kernel_sources())
+    with_kernels = [".".join(path.parts) for path in in_package if _defines_kernels(path.name)]
+    for name in with_kernels:
+        importlib.import_module(name)
+    return with_kernels
+
+
+def _defines_kernels(module: str) -> bool:
+    return module == "partitioner" or module.startswith("kernels_")
+
+
+def cache_directories() -> list[Path]:
+    """Where machine code of this version of the sources may be kept, the first choice first."""
+    if not kernel_sources():  # imported from a zip archive
+        return []
     name = f"kernels-{sources_digest()}"
-    for base in _bases():
-        directory = base / name
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=directory).close()
-        except OSError:  # read-only, or no such user
-            continue
-        return directory
-    return None
+    return [base / name for base in _bases()]
 
 
 def _bases() -> Iterator[Path]:
@@ -83,6 +122,15 @@ def _bases() -> Iterator[Path]:
     yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "pyspark_kafkalog"
 
 
+def _can_write(directory: Path) -> bool:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(directory, os.W_OK | os.X_OK)
+
+
+@functools.cache
 def sources_digest(package: Path = _PACKAGE) -> str:
     """Digest, in hexadecimal, of all sources that a kernel of the package can contain."""
     digest = hashlib.sha256()
@@ -93,6 +141,7 @@ def sources_digest(package: Path = _PACKAGE) -> str:
     return digest.hexdigest()[:16]
 
 
-def kernel_sources(package: Path = _PACKAGE) -> list[Path]:
+@functools.cache
+def kernel_sources(package: Path = _PACKAGE) -> tuple[Path, ...]:
     """The modules of which a kernel can contain a part, sorted: `record`, and the kernels of other folders."""
-    return sorted({*package.glob("record/*.py"), *package.glob("**/kernels_*.py")})
+    return tuple(sorted({*package.glob("record/*.py"), *package.glob("**/kernels_*.py")}))

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.tools.command import UsageError, one_line
+from pyspark_kafkalog.version import __version__
 
 _TOOLS: Final = "pyspark_kafkalog.tools."
 #: Commands by group, each with its module and what it is for.
@@ -48,8 +49,9 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "metadata-quorum": ("metadata_quorum", "tell the state of the metadata log"),
         "metrics": ("metrics", "serve metrics under Kafka's names, for Prometheus"),
     },
-    "your shell": {
+    "set-up": {
         "completion": ("completion", "print what makes bash, zsh or fish complete kafkalog's lines"),
+        "warm-up": ("warm_up", "compile the record kernels ahead of the first task"),
     },
 }
 _MODULES: Final = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
@@ -180,12 +182,13 @@ def _top_level_parser() -> _Parser:
         lines += [f"  {name:<18}{summary}" for name, (_, summary) in commands.items()]
     parser = _Parser(
         prog="kafkalog",
-        usage="kafkalog [-h] COMMAND ...",
+        usage="kafkalog [-h] [--version] COMMAND ...",
         description="Work with Kafka's log in files, without a broker.\n" + "\n".join(lines),
         epilog="kafkalog COMMAND --help tells what a command takes, with examples. What bin/kafka-topics.sh does is\n"
         "kafkalog topics, and so on; kafkalog kafka-NAME.sh tells where a tool is that has another name here.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"kafkalog {__version__}")
     parser.add_argument("command", metavar="COMMAND", choices=tuple(_MODULES), help=argparse.SUPPRESS)
     return parser
 

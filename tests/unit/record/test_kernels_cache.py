@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
 
 import numba
@@ -12,16 +14,15 @@ import pytest
 from numba import types
 
 from pyspark_kafkalog.record import kernels_cache, kernels_scan
-from pyspark_kafkalog.record.kernels_cache import cache_directory, kernel, kernel_sources, sources_digest
+from pyspark_kafkalog.record.kernels_cache import cache_directories, kernel, kernel_sources, sources_digest
 
 PACKAGE = Path(kernels_cache.__file__).parents[1]
-
-
-@pytest.fixture(autouse=True)
-def _forget_directory() -> Iterator[None]:
-    cache_directory.cache_clear()
-    yield
-    cache_directory.cache_clear()
+LOAD_AND_TELL = """
+from numba.core import event
+with event.install_recorder("numba:compile") as compiled:
+    from pyspark_kafkalog.record import kernels_scan
+print(len(compiled.buffer), kernels_scan.scan_headers.stats.cache_path)
+"""
 
 
 def compiled_double() -> object:
@@ -51,43 +52,79 @@ def test_every_module_a_kernel_module_imports_is_in_the_digest() -> None:
 
 
 @pytest.mark.parametrize("edited", ["record/kernels_frame.py", "record/header.py", "maintenance/kernels_recopy.py"])
-def test_edit_of_an_inlined_source_changes_the_cache_directory(tmp_path: Path, edited: str) -> None:
+def test_edit_of_an_inlined_source_changes_the_digest(tmp_path: Path, edited: str) -> None:
     for folder in ("record", "maintenance"):
         shutil.copytree(PACKAGE / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    before = sources_digest(tmp_path)
-    assert before == sources_digest(PACKAGE)
     with (tmp_path / edited).open("a") as source:
         source.write("\nADDED = 1\n")
-    assert sources_digest(tmp_path) != before
+    assert sources_digest(tmp_path) != sources_digest(PACKAGE)
 
 
-def test_kernels_are_cached_in_the_directory_of_the_digest() -> None:
-    directory = cache_directory()
-    assert directory is not None
-    assert directory.name == f"kernels-{sources_digest()}"
-    assert directory in Path(kernels_scan.scan_headers.stats.cache_path).parents
+def test_copied_sources_have_the_same_digest(tmp_path: Path) -> None:
+    for folder in ("record", "maintenance"):
+        shutil.copytree(PACKAGE / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    assert sources_digest(tmp_path) == sources_digest(PACKAGE)
 
 
-def test_kernel_is_kept_below_the_users_cache_directory_and_the_setting_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_are_kept_in_a_directory_named_by_the_digest() -> None:
+    kept_in = Path(kernels_scan.scan_headers.stats.cache_path)
+    assert kept_in in cache_directories()
+    assert kept_in.name == f"kernels-{sources_digest()}"
+    assert list(kept_in.glob("kernels_scan.scan_headers-*.nbc"))
+
+
+def test_kernel_is_kept_below_numba_cache_dir_when_it_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     assert compiled_double() == 42
-    assert list(tmp_path.glob("kernels-*/*/*.nbi"))
-    assert str(tmp_path) == numba.config.CACHE_DIR
+    assert list(tmp_path.glob("kernels-*/*.nbi"))
 
 
-def test_kernel_is_compiled_without_a_cache_when_no_directory_is_writable(
+def test_setting_of_other_numba_users_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "InTreeCacheLocator")
+    assert compiled_double() == 42
+    assert numba.config.CACHE_LOCATOR_CLASSES == "InTreeCacheLocator"
+
+
+def test_kernel_is_compiled_without_a_cache_when_no_directory_can_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(in_the_way))
-    assert cache_directory() is None
     assert compiled_double() == 42
+
+
+def test_kernel_is_compiled_without_a_cache_when_its_directory_takes_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_locator: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(kernels_cache.KernelLocator, "ensure_cache_path", refuse)
+    assert compiled_double() == 42
+    assert not list(tmp_path.glob("kernels-*/*.nbc"))
 
 
 def test_kernel_is_compiled_without_a_cache_when_the_sources_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels_cache, "kernel_sources", lambda package=PACKAGE: [])
-    assert cache_directory() is None
+    monkeypatch.setattr(kernels_cache, "kernel_sources", lambda package=PACKAGE: ())
+    assert cache_directories() == []
     assert compiled_double() == 42
+
+
+def test_read_only_directory_that_holds_the_kernels_is_used(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def run() -> list[str]:
+        command = [sys.executable, "-c", LOAD_AND_TELL]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.split()
+
+    compiled, kept_in = run()
+    assert int(compiled) > 0
+    for path in [*Path(kept_in).iterdir(), Path(kept_in), tmp_path / "cache"]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        assert run() == ["0", kept_in]
+    finally:
+        for path in (tmp_path / "cache", Path(kept_in)):
+            path.chmod(0o755)

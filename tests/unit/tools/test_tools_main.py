@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.tools.main import COMMANDS, command_parser, main
+from pyspark_kafkalog.version import __version__
 
 NAMES = [name for group in COMMANDS.values() for name in group]
 #: Each takes longer to load than the start of everything else together.
@@ -37,7 +39,7 @@ def loaded(*arguments: str) -> set[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_help_lacks_examples_or_loads_much(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = command_parser(name)
-    assert f"  kafkalog {name} " in parser.format_help().replace('eval "$(', "  ")
+    assert re.search(rf"  kafkalog {name}( |$)", parser.format_help().replace('eval "$(', "  "), re.MULTILINE)
     assert all(len(line) <= 120 for line in (parser.description or "").splitlines())
 
 
@@ -130,3 +132,9 @@ def test_shell_does_not_take_the_code(shell: str, capsys: pytest.CaptureFixture[
     if shutil.which(shell) is not None:
         (tmp_path / "code").write_text(code)
         subprocess.run([shell, "-n", str(tmp_path / "code")], check=True)
+
+
+def test_version_option_prints_the_version_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"kafkalog {__version__}\n"

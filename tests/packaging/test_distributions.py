@@ -1,0 +1,147 @@
+"""The wheel and the sdist, installed as a user installs them, in an environment that has nothing else of this project.
+
+The dependencies come from the environment of the tests, by a path entry: they are what pip would install again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import pyspark_kafkalog
+
+REPOSITORY = Path(__file__).parents[2]
+COUNT_BY_SPARK = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.range(3).selectExpr("CAST(id AS STRING) AS value").write.format("kafkalog").mode("append").option(
+    "topic", "orders").save("{root}")
+print("rows", spark.read.format("kafkalog").option("subscribe", "orders").load("{root}").count())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Distributions:
+    wheel: Path
+    sdist: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A virtual environment of its own."""
+
+    path: Path
+
+    def run(self, *command: str) -> str:
+        """What the command prints, run outside of the repository. Fails the test when the command fails."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}
+        environment = {**inherited, "PATH": f"{self.path}/bin:{os.environ['PATH']}"}
+        done = subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def python(self, code: str) -> str:
+        return self.run("python", "-c", code)
+
+
+def run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def sources(into: Path) -> Path:
+    """A copy of what is tracked or new, so that builds leave nothing in the repository."""
+    listed = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split("\0")
+    for name in names:
+        path = REPOSITORY / name
+        if not name or name.startswith("tests/") or not path.is_file():
+            continue
+        copy = into / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    return into
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    source, out = sources(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("dist")
+    run([sys.executable, "-m", "build", "--outdir", str(out), str(source)])
+    (wheel,) = out.glob("*.whl")
+    (sdist,) = out.glob("*.tar.gz")
+    return Distributions(wheel, sdist)
+
+
+def environment(path: Path, *installed: str) -> Environment:
+    run([sys.executable, "-m", "venv", str(path)])
+    pip = [f"{path}/bin/python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+    run([*pip, *installed])
+    tests_packages = sysconfig.get_paths()["purelib"]
+    (site_packages,) = path.glob("lib/python3*/site-packages")
+    (site_packages / "dependencies.pth").write_text(tests_packages + "\n")
+    return Environment(path)
+
+
+@pytest.fixture(scope="module")
+def with_wheel(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return environment(tmp_path_factory.mktemp("with-wheel") / "venv", str(distributions.wheel))
+
+
+def test_wheel_holds_types_schemas_jobs_and_conf(distributions: Distributions) -> None:
+    with zipfile.ZipFile(distributions.wheel) as archive:
+        names = set(archive.namelist())
+    data = f"pyspark_kafkalog-{pyspark_kafkalog.__version__}.data/data/share/pyspark_kafkalog"
+    assert "pyspark_kafkalog/py.typed" in names
+    assert any(name.startswith("pyspark_kafkalog/metadata/schemas/") for name in names)
+    for folder in ("jobs", "conf"):
+        kept = subprocess.run(["git", "-C", str(REPOSITORY), "ls-files", "-co", "--exclude-standard", folder],
+                              check=True, capture_output=True, text=True).stdout.split()  # fmt: skip
+        assert len(kept) >= 8
+        assert {f"{data}/{name}" for name in kept} <= names
+
+
+def test_wheel_holds_nothing_but_the_package_and_its_data(distributions: Distributions) -> None:
+    with zipfile.ZipFile(distributions.wheel) as archive:
+        tops = {name.split("/")[0].split("-")[0] for name in archive.namelist()}
+    assert tops == {"pyspark_kafkalog"}
+
+
+def test_wheel_is_found_by_spark_in_a_fresh_environment(with_wheel: Environment, tmp_path: Path) -> None:
+    assert "rows 3" in with_wheel.python(COUNT_BY_SPARK.format(root=tmp_path / "log"))
+
+
+def test_installed_package_comes_from_the_wheel_and_is_typed(with_wheel: Environment) -> None:
+    (site_packages,) = with_wheel.path.glob("lib/*/site-packages")
+    found = with_wheel.python("import pyspark_kafkalog; print(pyspark_kafkalog.__file__)")
+    assert Path(found.strip()) == site_packages / "pyspark_kafkalog" / "__init__.py"
+    assert (site_packages / "pyspark_kafkalog" / "py.typed").exists()
+
+
+def test_installed_command_prints_help_and_version(with_wheel: Environment) -> None:
+    assert "usage: kafkalog" in with_wheel.run("kafkalog", "--help")
+    assert with_wheel.run("kafkalog", "--version").strip() == f"kafkalog {pyspark_kafkalog.__version__}"
+
+
+def test_sdist_installs_the_same_package(distributions: Distributions, tmp_path: Path) -> None:
+    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(distributions.sdist)])
+    (built,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(built) as from_sdist, zipfile.ZipFile(distributions.wheel) as wheel:
+        assert sorted(from_sdist.namelist()) == sorted(wheel.namelist())
+    with tarfile.open(distributions.sdist) as archive:
+        assert any(name.endswith("/LICENSE") for name in archive.getnames())
+
+
+def test_plain_editable_install_is_found_by_spark(tmp_path: Path) -> None:
+    source = sources(tmp_path / "source")
+    editable = environment(tmp_path / "venv", "--editable", str(source))
+    assert str(source) in editable.python("import pyspark_kafkalog; print(pyspark_kafkalog.__file__)")
+    assert "rows 3" in editable.python(COUNT_BY_SPARK.format(root=tmp_path / "log"))

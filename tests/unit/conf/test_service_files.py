@@ -1,0 +1,103 @@
+"""Units, cron lines, alert rules and the container recipe in conf/: what they run and ask for exists."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from kafkalog_command import Command
+from report_roots import lively_root
+
+from pyspark_kafkalog.tools.main import COMMANDS, command_parser
+
+CONF = Path(__file__).parents[3] / "conf"
+SERVICES = sorted((CONF / "systemd").glob("*.service"))
+TIMERS = sorted((CONF / "systemd").glob("*.timer"))
+KNOWN_COMMANDS = {name for group in COMMANDS.values() for name in group}
+#: Metrics that Prometheus makes itself.
+MADE_BY_PROMETHEUS = {"up"}
+
+
+def unit(path: Path) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None, strict=True, delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(path.read_text(encoding="utf-8"))
+    return parser
+
+
+def check_command(line: str) -> None:
+    """Fails unless the `kafkalog` command line is one that the command takes."""
+    line = line.replace("${KAFKALOG_ROOT}", "/data/log").replace("$KAFKALOG_ROOT", "/data/log")
+    program, command, *arguments = shlex.split(line)
+    assert program in ("/opt/kafkalog/.venv/bin/kafkalog", "kafkalog")
+    assert command in KNOWN_COMMANDS
+    command_parser(command).parse_args(arguments)
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
+def test_service_runs_a_command_line_that_kafkalog_takes(path: Path) -> None:
+    service = unit(path)["Service"]
+    check_command(service["ExecStart"])
+    assert service["User"] == "kafkalog"
+    assert service["EnvironmentFile"] == "/etc/kafkalog/kafkalog.env"
+
+
+@pytest.mark.parametrize("path", TIMERS, ids=lambda path: path.name)
+def test_timer_starts_a_service_that_ends_by_itself(path: Path) -> None:
+    assert unit(path)["Timer"]["OnCalendar"]
+    assert unit(path.with_suffix(".service"))["Service"]["Type"] == "oneshot"
+
+
+def test_every_service_is_started_by_a_timer_or_at_boot() -> None:
+    for path in SERVICES:
+        assert path.with_suffix(".timer") in TIMERS or unit(path).has_section("Install"), path.name
+
+
+def test_environment_file_sets_the_variables_that_services_use() -> None:
+    lines = (CONF / "systemd" / "kafkalog.env").read_text(encoding="utf-8").splitlines()
+    defined = {line.partition("=")[0] for line in lines if line and not line.startswith("#")}
+    used = {name for path in SERVICES for name in re.findall(r"\$\{(\w+)\}", path.read_text(encoding="utf-8"))}
+    assert used
+    assert used <= defined
+
+
+def test_cron_lines_run_commands_by_absolute_path_with_variables_that_are_set() -> None:
+    lines = [line for line in (CONF / "cron" / "kafkalog").read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
+    settings = dict(line.split("=", 1) for line in lines if re.match(r"[A-Z_]+=", line))
+    jobs = [line for line in lines if line not in {f"{name}={value}" for name, value in settings.items()}]
+    assert len(jobs) >= 3
+    for job in jobs:
+        *_, command = job.split(maxsplit=6)
+        program, _, rest = command.partition(" ")
+        assert settings[program.removeprefix("$")].startswith("/")
+        check_command("kafkalog " + re.split(r" 2?>", rest)[0])
+
+
+def test_every_metric_of_the_alert_rules_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "root"
+    lively_root(root)
+    served = set(re.findall(r"^(\w+)(?:\{.*\})? ", Command("metrics", root, capsys)("--once"), re.M))
+    rules = (CONF / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
+    expressions = re.findall(r"^ +expr: (.*)$", rules, re.M)
+    assert len(expressions) == len(re.findall(r"- alert:", rules)) >= 5
+    for expression in expressions:
+        asked = set(re.findall(r"\b(?:kafka|kafkalog)_\w+|\bup\b", expression))
+        assert asked
+        assert asked <= served | MADE_BY_PROMETHEUS
+        assert expression.count("(") == expression.count(")")
+
+
+def test_scrape_configuration_names_the_port_of_the_metrics_service() -> None:
+    (port,) = re.findall(r"--port (\d+)", (CONF / "systemd" / "kafkalog-metrics.service").read_text(encoding="utf-8"))
+    assert f'"127.0.0.1:{port}"' in (CONF / "prometheus" / "scrape.yml").read_text(encoding="utf-8")
+
+
+def test_container_recipe_runs_commands_that_kafkalog_takes() -> None:
+    recipe = (CONF / "container" / "Containerfile").read_text(encoding="utf-8")
+    (warm_up,) = re.findall(r"^RUN (kafkalog [\w-]+)", recipe, re.M)
+    check_command(warm_up)
+    (example,) = re.findall(r"docker run .* kafkalog (\w+ --path \S+)$", recipe, re.M)
+    check_command(f"kafkalog {example}")

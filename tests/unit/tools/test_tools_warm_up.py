@@ -1,0 +1,37 @@
+"""`kafkalog warm-up`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+IMPORT_ALL = """
+from numba.core import event
+with event.install_recorder("numba:compile") as compiled:
+    import pyspark_kafkalog.record.encode, pyspark_kafkalog.record.decode, pyspark_kafkalog.record.partitioner
+    import pyspark_kafkalog.maintenance.kernels_offset_map, pyspark_kafkalog.maintenance.kernels_recopy
+print(len(compiled.buffer))
+"""
+
+
+def test_warm_up_leaves_nothing_to_compile_for_later_processes(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+    assert f"are ready in {tmp_path}/kernels-" in run("-m", "pyspark_kafkalog.tools.main", "warm-up")
+    assert run("-c", IMPORT_ALL).strip() == "0"
+
+
+def test_warm_up_fails_when_the_machine_code_cannot_be_kept(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "warm-up"]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(in_the_way)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "set NUMBA_CACHE_DIR" in done.stdout
