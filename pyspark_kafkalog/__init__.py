@@ -13,10 +13,10 @@ from pyspark_kafkalog.version import __version__
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.notebook.spark_helpers import latest_by_key, parse_json, register
+    from pyspark_kafkalog.notebook.spark_helpers import latest_by_key, parse_json, register, set_active_session
     from pyspark_kafkalog.spark.data_source import KafkalogDataSource as DefaultSource
 
-__all__ = ["DefaultSource", "LogDir", "__version__", "latest_by_key", "parse_json", "register"]
+__all__ = ["DefaultSource", "LogDir", "__version__", "latest_by_key", "parse_json", "register", "set_active_session"]
 
 _HOMES = {
     "DefaultSource": ("pyspark_kafkalog.spark.data_source", "KafkalogDataSource"),
@@ -24,6 +24,7 @@ _HOMES = {
     "latest_by_key": ("pyspark_kafkalog.notebook.spark_helpers", "latest_by_key"),
     "parse_json": ("pyspark_kafkalog.notebook.spark_helpers", "parse_json"),
     "register": ("pyspark_kafkalog.notebook.spark_helpers", "register"),
+    "set_active_session": ("pyspark_kafkalog.notebook.spark_helpers", "set_active_session"),
 }
 
 

@@ -1,6 +1,7 @@
 """Small things that every notebook with Spark does.
 
     register(spark)                                     where Spark does not find the data source by itself
+    set_active_session(spark)                           in a thread that writes
     parse_json(df, "id LONG, amount DOUBLE").select("key", "value.*")
     latest_by_key(df)                                   what a finished compaction would leave
 
@@ -24,6 +25,32 @@ def register(spark: SparkSession) -> None:
     from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 
     spark.dataSource.register(KafkalogDataSource)
+
+
+def set_active_session(spark: SparkSession) -> None:
+    """Make `spark` the active session of the calling thread, which then can write and start streaming queries.
+
+    Spark 4.2 looks up the format of a write, and of `writeStream.start()`, in the active session of the calling thread
+    (DataSource.lookupDataSource), and fails with DATA_SOURCE_NOT_FOUND where the thread has none. Only the thread that
+    created the session has one, and the thread that runs a `foreachBatch` function. Call this in each other thread, or
+    pass it to the pool that starts them:
+
+        with ThreadPoolExecutor(4, initializer=set_active_session, initargs=(spark,)) as pool: ...
+
+    A Spark Connect session needs no active session: nothing is done. Raises InvalidOptionError where
+    PYSPARK_PIN_THREAD=false leaves open in which JVM thread a call of this thread runs.
+    """
+    from py4j.clientserver import ClientServer  # type: ignore[import-untyped]
+
+    if not isinstance(spark, SparkSession):
+        return
+    if not isinstance(spark.sparkContext._gateway, ClientServer):
+        raise InvalidOptionError(
+            "PYSPARK_PIN_THREAD is false, so a Python thread has no JVM thread of its own, and no active session: "
+            "leave it at its default, true"
+        )
+    jvm_session_class = SparkSession._get_j_spark_session_class(spark._jvm)
+    jvm_session_class.setActiveSession(spark._jsparkSession)
 
 
 def parse_json(records: DataFrame, schema: str | StructType) -> DataFrame:

@@ -12,7 +12,9 @@ pytestmark = pytest.mark.spark
 #: No registration call anywhere: Spark finds the package by its name.
 WRITE_AND_READ = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pyspark.sql import SparkSession
+from pyspark_kafkalog import set_active_session
 
 kind, root, fixture = sys.argv[1:]
 builder = SparkSession.builder
@@ -25,12 +27,19 @@ spark = builder.getOrCreate()
 columns = "cast(cast(id % 50 as string) as binary) key", "cast(concat('value ', id) as binary) value"
 written = spark.range(0, 20000, 1, 4).selectExpr(*columns)
 written.write.format("kafkalog").mode("append").option("topic", "t").option("compression.type", "lz4").save(root)
-found = spark.read.format("kafkalog").option("minPartitions", "4").load(root)
+found = spark.read.format("kafkalog").option("subscribe", "t").option("minPartitions", "4").load(root)
 print("rows", *found.selectExpr("count(*)", "count(distinct value)", "sum(offset) > 0").first())
 print("same", found.selectExpr("sum(hash(key, value))").first() == written.selectExpr("sum(hash(key, value))").first())
 spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 print("filtered", found.where("partition = 0 and offset < 10").count())
 print("cars", spark.read.format("kafkalog").option("subscribe", "cars").load(fixture).count())
+in_thread = spark.range(5).selectExpr("cast(id as string) value").write.format("kafkalog").mode("append")
+if kind == "connect":
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(in_thread.option("topic", "threads").save, root).result()
+with ThreadPoolExecutor(1, initializer=set_active_session, initargs=(spark,)) as pool:
+    pool.submit(in_thread.option("topic", "threads").save, root).result()
+print("threads", spark.read.format("kafkalog").option("subscribe", "threads").load(root).count())
 try:
     spark.read.format("kafkalog").option("subscribe", "vans").load(fixture).count()
 except Exception as error:
@@ -47,4 +56,5 @@ def test_write_and_read(run_script: Callable[..., str], tmp_path: Path, kafka_fi
     assert facts["same"] == "True"
     assert facts["filtered"] == "10"
     assert facts["cars"] == "400"
+    assert facts["threads"] == {"connect": "10", "cluster": "5"}[kind]  # Connect needs no active session
     assert facts["error"] == "True"
