@@ -161,6 +161,17 @@ class Failing(FileSystem):
         super().unlink(path)
 
 
+class ClockedFileSystem(FileSystem):
+    """The local file system, whose own clock stands at `now_ms`."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+    def touch(self, path: Path) -> int:
+        os.utime(path, ns=(self.now_ms * 1_000_000, self.now_ms * 1_000_000))
+        return self.now_ms * 1_000_000
+
+
 def _path_of(fd: int) -> str:
     return os.readlink(f"/proc/self/fd/{fd}")
 

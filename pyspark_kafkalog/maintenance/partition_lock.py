@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, pread
 from pyspark_kafkalog.storage.listing import refuse_link
 
 LOCK_FILE: Final = ".maintenance-lock"
@@ -106,4 +106,4 @@ def _try(fd: int, kind: int) -> bool:
 
 
 def _has_ticket(fd: int, ticket: str) -> bool:
-    return os.pread(fd, _TICKET_BYTES + 1, 0) == ticket.encode()
+    return pread(fd, _TICKET_BYTES + 1, 0) == ticket.encode()

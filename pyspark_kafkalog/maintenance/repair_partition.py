@@ -22,7 +22,7 @@ from pyspark_kafkalog.maintenance.segment_swap import SwapTarget
 from pyspark_kafkalog.maintenance.verify import conclude, plan_verification, run_unit
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.partition_directories import ensure_partition_directory
-from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.storage.leader_epochs import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import (
@@ -129,7 +129,8 @@ def remove_leftovers(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
     with root_lock(root.path, fs=root.fs):
         staged = [directory / entry.name for entry in os.scandir(directory) if entry.name.endswith(STAGED_SUFFIX)]
         retention_ms = root.broker_config().staging_retention_ms
-        remove_abandoned(root.path, staged, now_ms=now_ms, retention_ms=retention_ms, fs=root.fs)
+        now_ns = file_system_time_ns(root.path, root.fs)
+        remove_abandoned(root.path, staged, now_ns=now_ns, retention_ms=retention_ms, fs=root.fs)
         remove_deleted_files(directory, now_ms=now_ms, delay_ms=config.file_delete_delay_ms, fs=root.fs)
 
 

@@ -17,7 +17,7 @@ from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.retention_plan import StoredSegment
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
@@ -97,7 +97,7 @@ def _last_entry(path: Path) -> int | None:
             return NO_TIMESTAMP
         if size_bytes % _TIME_ENTRY.size:
             return None
-        data = os.pread(fd, _TIME_ENTRY.size, size_bytes - _TIME_ENTRY.size)
+        data = pread(fd, _TIME_ENTRY.size, size_bytes - _TIME_ENTRY.size)
     finally:
         os.close(fd)
     if len(data) < _TIME_ENTRY.size:

@@ -20,7 +20,7 @@ from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
 from pyspark_kafkalog.maintenance.offset_map import OffsetMap, Shard
 from pyspark_kafkalog.maintenance.survivors import NotedSurvivors
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, described
 
 _PREFIX: Final = ".maintenance-"
 _MAP: Final = _PREFIX + "map"
@@ -76,8 +76,11 @@ def remove_task_files(directory: Path, *, fs: FileSystem) -> None:
 
 def _write(path: Path, arrays: Mapping[str, Any]) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    with os.fdopen(fd, "wb") as stream:
-        np.savez(stream, **arrays)
+    try:
+        with os.fdopen(fd, "wb") as stream:
+            np.savez(stream, **arrays)
+    except OSError as error:
+        raise described(error, path) from None
 
 
 def _damaged(path: Path, error: Exception) -> DiskFormatError:

@@ -7,7 +7,6 @@ walked by the compiled decoder, which puts nothing anywhere; those of compressed
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +29,7 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches
+from pyspark_kafkalog.storage.filesystem import pread, preadv
 from pyspark_kafkalog.storage.segment_reader import BATCH_BYTES_MAX
 
 CHUNK_BYTES: Final = 4 << 20
@@ -91,7 +91,7 @@ class BatchWalk:
         position = 0
         buffer = np.empty(min(CHUNK_BYTES, max(self._end, 1)), dtype=np.uint8)
         while position < self._end:
-            length = os.preadv(self._fd, [buffer[: self._end - position].data], position)
+            length = preadv(self._fd, buffer[: self._end - position].data, position)
             if not length:
                 self._torn(position, "the end of the file")
                 return
@@ -221,7 +221,7 @@ class BatchWalk:
 
     def _after_fault(self, position: int, fault: DiskFormatError, *, is_first: bool) -> int | None:
         """Tell of a header that the scan refused; where to go on, None at the end."""
-        head = os.pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
+        head = pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
         try:
             parse_header(head, 0, file=self._file, file_position=position)
             if not is_first:
@@ -251,7 +251,7 @@ class BatchWalk:
         following = self._next_start(position)
         while following is not None and following < self._end:
             try:
-                head = os.pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, following)
+                head = pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, following)
                 parse_header(head, 0, file=self._file, file_position=following)
             except DiskFormatError:
                 following = self._next_start(following)

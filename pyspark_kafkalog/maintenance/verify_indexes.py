@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.maintenance.verify_findings import REINDEX, FindingSink, Severity
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
+from pyspark_kafkalog.storage.filesystem import pread
 from pyspark_kafkalog.storage.index_rows import OFFSET_ENTRY, TIME_ENTRY
 
 _ENTRIES_A_READ: Final = 1 << 16
@@ -123,7 +124,7 @@ class IndexEntries:
             return
         size = self._dtype.itemsize
         first = self._read_bytes // size
-        data = os.pread(self._fd, min(_ENTRIES_A_READ * size, self._size_bytes - self._read_bytes), self._read_bytes)
+        data = pread(self._fd, min(_ENTRIES_A_READ * size, self._size_bytes - self._read_bytes), self._read_bytes)
         rows = np.frombuffer(data[: len(data) - len(data) % size], dtype=self._dtype)
         self._read_bytes += rows.nbytes
         self._is_ended = not len(rows)
@@ -172,7 +173,7 @@ class IndexEntries:
 
     def _is_zero_from(self, position: int) -> bool:
         while position < self._size_bytes:
-            data = os.pread(self._fd, _ENTRIES_A_READ, position)
+            data = pread(self._fd, _ENTRIES_A_READ, position)
             if data.count(0) != len(data):
                 return False
             if not data:

@@ -39,7 +39,7 @@ from pyspark_kafkalog.metadata.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record, encode_record
 from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, encode_batch
-from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, open_to_read
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
 #: A commit file above this is damaged: reading it would not be bounded. Room for 100,000 partitions' states.
@@ -243,11 +243,11 @@ def _encode_commit(base_offset: int, records: Sequence[MetadataRecord], timestam
 def _read_bounded(path: Path) -> bytes | None:
     """The whole file, or None when there is none. Raises CorruptRecordError when it is too large to be a commit."""
     try:
-        fd = os.open(path, READ_FLAGS)
+        file = open_to_read(path)
     except FileNotFoundError:
         return None
-    with os.fdopen(fd, "rb") as file:
-        size = os.fstat(fd).st_size
+    with file:
+        size = os.fstat(file.fileno()).st_size
         if size > MAX_COMMIT_BYTES:
             raise CorruptRecordError(
                 file=str(path), position=0, expected=f"at most {MAX_COMMIT_BYTES} bytes", found=f"{size} bytes"

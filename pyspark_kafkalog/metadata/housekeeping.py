@@ -5,9 +5,10 @@ The commit is published by then. An error here is logged and ends nothing: whoev
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
@@ -17,6 +18,7 @@ from pyspark_kafkalog.metadata.commit_retention import CommitRetention
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.log_tail import KnownSnapshot, LoadedImage
 from pyspark_kafkalog.metadata.metadata_leftovers import remove_leftovers
+from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.metadata.snapshot_schedule import MetadataLogConfig, snapshot_is_due
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.storage.filesystem import FileSystem
@@ -48,19 +50,22 @@ class Housekeeping:
         newer: KnownSnapshot | None = None
         try:
             config = self._config_of(loaded.image)
+            # Each by itself: a full disk has no room for a snapshot, and what is removed makes some.
             if snapshot_is_due(loaded.tail, config, now_ms=now_ms):
-                newer = self._newer_snapshot(loaded)
-                remove_leftovers(self._directory, now_ms=now_ms, fs=self._fs)
+                with _noting_failures():
+                    newer = self._newer_snapshot(loaded)
+                with _noting_failures():
+                    now_ns = file_system_time_ns(self._directory.parent, self._fs)
+                    remove_leftovers(self._directory, now_ns=now_ns, fs=self._fs)
             for snapshot in (loaded.tail.snapshot, newer):
                 if snapshot is not None and snapshot.is_sound:
                     self._sound_end_offset = max(self._sound_end_offset, snapshot.end_offset)
             if config.max_retention_ms >= 0:
                 kept_ms = max(config.max_retention_ms, DELETE_DELAY_MS)
-                self._retention.remove_expired(
-                    snapshot_end_offset=self._sound_end_offset, older_than_ms=now_ms - kept_ms
-                )
-        except (OSError, KafkalogError) as error:
-            _LOG.warning("after a commit, which is made, looking after the metadata log failed: %s", error)
+                with _noting_failures():
+                    self._retention.remove_expired(
+                        snapshot_end_offset=self._sound_end_offset, older_than_ms=now_ms - kept_ms
+                    )
         finally:
             self._lock.release()
         return newer
@@ -84,3 +89,11 @@ class Housekeeping:
         if end_offset > loaded.image.next_offset:
             return None  # of commits that this process has not seen
         return KnownSnapshot(end_offset, size_bytes, loaded.image.last_timestamp_ms, is_sound=False)
+
+
+@contextlib.contextmanager
+def _noting_failures() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, KafkalogError) as error:
+        _LOG.warning("after a commit, which is made, looking after the metadata log failed: %s", error)

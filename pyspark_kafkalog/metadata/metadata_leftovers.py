@@ -3,8 +3,9 @@
     00000000000000000005.log.<hex>.tmp                      a commit before its link
     00000000000000000194-0000000000-<hex>.checkpoint.part   a snapshot before its rename
 
-They go once they are an hour old: nobody is at them any more. Looked for after each snapshot, in the first few
-thousand names that the directory gives out, so that a long history costs no more than a short one.
+They go once they are an hour old by the clock of the file system: nobody is at them any more. Looked for after each
+snapshot, in the first few thousand names that the directory gives out, so that a long history costs no more than a
+short one.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from typing import Final
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 _NAMES_MAX: Final = 4_000
-_AGE_MS: Final = 3_600_000
+_AGE_NS: Final = 3_600_000_000_000
 _LEFTOVER = re.compile(r"\d{20}\.log\.[0-9a-f]+\.tmp|\d{20}-\d{10}-[0-9a-f]+\.checkpoint\.part")
 
 
-def remove_leftovers(directory: Path, *, now_ms: int, fs: FileSystem) -> None:
-    """Remove what was last written to more than an hour before time `now_ms`. Raises OSError."""
+def remove_leftovers(directory: Path, *, now_ns: int, fs: FileSystem) -> None:
+    """Remove what was last written to more than an hour before `now_ns`, the file system's time. Raises OSError."""
     with os.scandir(directory) as entries:
         names = [entry.name for entry in islice(entries, _NAMES_MAX) if _LEFTOVER.fullmatch(entry.name)]
     for name in names:
         path = directory / name
         try:
-            written_ms = os.stat(path).st_mtime_ns // 1_000_000
+            written_ns = os.stat(path).st_mtime_ns
         except FileNotFoundError:
             continue  # it was at work after all, or another process was first
-        if now_ms - written_ms > _AGE_MS:
+        if now_ns - written_ns > _AGE_NS:
             fs.unlink_if_there(path)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.record.crc32c import crc32c
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem, pread
 
 _DIGITS: Final = 20
 _SIZE_BYTES: Final = _DIGITS + 10
@@ -38,7 +38,7 @@ class OffsetHint:
         except FileNotFoundError:
             return None
         try:
-            data = os.read(fd, _SIZE_BYTES + 1)
+            data = pread(fd, _SIZE_BYTES + 1, 0)
         finally:
             os.close(fd)
         digits = data[:_DIGITS]

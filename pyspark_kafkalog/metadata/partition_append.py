@@ -8,6 +8,7 @@ crash, or an error, leaves bytes above the high watermarks; after an error `undo
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,8 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.parallel import in_parallel
 from pyspark_kafkalog.storage.staging import StagedFile
 from pyspark_kafkalog.storage.unified_log import UnifiedLog
+
+_LOG: Final = logging.getLogger(__name__)
 
 #: Partitions whose files are open at the same time: three descriptors each, of 1024 that a process has by default.
 _OPEN_PARTITIONS: Final = 64
@@ -75,13 +78,20 @@ class PartitionAppender:
         return appended
 
     def undo(self, newest: MetadataImage, by_partition: StagedByPartition) -> None:
-        """Cut what was appended, where `newest` still has the partition as it was. Never raises."""
+        """Cut what was appended, where `newest` still has the partition as it was. Never raises.
+
+        Each partition is tried, whatever becomes of the others: of a topic that was re-created since the staging it may
+        not even exist.
+        """
         for each in by_partition:
             topic = newest.topics.get(each.topic)
             if topic is None or topic != self.image.topics.get(each.topic):
                 continue
-            with contextlib.suppress(KafkalogError, OSError):
-                self._resume(each, topic, topic.partitions[each.partition].state).suspend()
+            try:
+                state = newest.partition(each.topic, each.partition).state
+                self._resume(each, topic, state).suspend()
+            except (KafkalogError, OSError) as error:
+                _LOG.warning("%s: what a failed write appended is left to the next writer to cut: %s", each, error)
 
     def _append_some(self, partitions: Sequence[tuple[TopicPartition, Sequence[StagedFile]]]) -> list[Appended]:
         with contextlib.ExitStack() as closing:

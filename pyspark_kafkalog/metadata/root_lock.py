@@ -58,6 +58,14 @@ def root_lock(root: Path, *, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S, fs: File
             fs.close(fd)
 
 
+def file_system_time_ns(root: Path, fs: FileSystem) -> int:
+    """The time by the clock that sets the times of files in `root`: of a server's, where it is on one.
+
+    Files of others are as old as this clock says; this machine's may differ. Raises OSError.
+    """
+    return fs.touch(root / LOCK_FILE)
+
+
 def _keep_brokers_away(fd: int, path: Path) -> None:
     try:
         lock_records(fd, fcntl.F_WRLCK)

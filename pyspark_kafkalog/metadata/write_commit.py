@@ -28,7 +28,7 @@ from pyspark_kafkalog.metadata.records import (
     partition_state_record,
     write_commit_record,
 )
-from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.metadata.write_transaction import WriteTransaction, is_committed, producer_of
 from pyspark_kafkalog.storage.broker_config import BrokerConfig
@@ -123,7 +123,9 @@ class WriteCommitter:
         others = [path for each in appended for path in each.others]
         if others:
             retention_ms = self.broker_config(self.store.image).staging_retention_ms
-            remove_abandoned(self.store.root, others, now_ms=self.clock(), retention_ms=retention_ms, fs=self.fs)
+            with contextlib.suppress(OSError):
+                now_ns = file_system_time_ns(self.store.root, self.fs)
+                remove_abandoned(self.store.root, others, now_ns=now_ns, retention_ms=retention_ms, fs=self.fs)
 
 
 @dataclass(frozen=True, slots=True)

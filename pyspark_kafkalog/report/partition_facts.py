@@ -21,7 +21,7 @@ from pyspark_kafkalog.maintenance.retention_plan import StoredSegment, plan_rete
 from pyspark_kafkalog.notebook.segments import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.report.facts import NO_TIME_MS, CleanerFacts, PartitionFacts, SegmentRun
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, STAGED_SUFFIX, TopicPartition, segment_file
@@ -109,7 +109,7 @@ class _Times:
         path = segment_file(self._look.directory, segment.base_offset, LOG_SUFFIX)
         fd = os.open(path, READ_FLAGS)
         try:
-            head = os.pread(fd, RECORD_BATCH_OVERHEAD_BYTES, 0)
+            head = pread(fd, RECORD_BATCH_OVERHEAD_BYTES, 0)
         finally:
             os.close(fd)
         header = parse_header(head, 0, file=str(path), file_position=0)

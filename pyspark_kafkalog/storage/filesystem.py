@@ -3,15 +3,21 @@
 Reading needs no seam: it changes nothing, and hostile bytes are tried with real files. A symbolic link in the place of
 a file is not followed, neither to read nor to write: whoever may make names in a log directory could else have a job
 of somebody else's read other files, or write over them.
+
+Errors name the file, also where the call had a descriptor only, and say what to do about a full, read-only or failing
+disk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import io
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Concatenate, Final, ParamSpec, TypeVar
 
 from pyspark_kafkalog.record.header import Buffer
 
@@ -25,14 +31,112 @@ _COPY_CHUNK_BYTES: Final = 8 << 20
 READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
+_FREE_SPACE: Final = (
+    "free blocks or inodes with kafkalog retention, delete-records or topics --delete, which work on a full disk, or "
+    "enlarge the file system"
+)
+#: What to do, by errno. It follows the system's own text, so the error keeps its type and its number.
+_ADVICE: Final = {
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EROFS: "mount the file system writable; after an error of the device the kernel's log (dmesg) has the cause",
+    errno.EIO: "the device failed: see the kernel's log (dmesg), then run kafkalog verify",
+}
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def is_out_of_space(error: OSError) -> bool:
+    """Whether the file system has no blocks or inodes left, or the user's quota has none."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def described(error: OSError, *files: Path | int) -> OSError:
+    """`error` with the names of `files`, paths or open descriptors, and with advice where there is some."""
+    advice = _ADVICE.get(error.errno or 0)
+    reason = error.strerror or str(error)
+    if advice is not None and not reason.endswith(advice):
+        reason = f"{reason}; {advice}"
+    elif error.filename is not None:
+        return error
+    names = [error.filename, error.filename2] if error.filename is not None else [_name(file) for file in files[:2]]
+    named = OSError(error.errno, reason, names[0], None, names[1] if len(names) > 1 else None)
+    return named.with_traceback(error.__traceback__)
+
+
+def _name(file: Path | int) -> str:
+    if isinstance(file, Path):
+        return str(file)
+    try:
+        return os.readlink(f"/proc/self/fd/{file}")
+    except OSError:
+        return f"file descriptor {file}"
+
+
+def _described(method: Callable[Concatenate[FileSystem, _P], _R]) -> Callable[Concatenate[FileSystem, _P], _R]:
+    """Let the errors of a method of FileSystem name the files among its arguments."""
+
+    @functools.wraps(method)
+    def call(self: FileSystem, /, *arguments: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            return method(self, *arguments, **named)
+        except OSError as error:
+            raise described(error, *_files(method.__name__, arguments)) from None
+
+    return call
+
+
+def _files(method: str, arguments: tuple[Any, ...]) -> tuple[Path | int, ...]:
+    if method == "copy_range":
+        return (arguments[0], arguments[2])
+    return tuple(each for each in arguments if isinstance(each, Path)) or arguments[:1]
+
+
+class _NamedFile(io.FileIO):
+    """A file open to read whose errors name it."""
+
+    def __init__(self, fd: int, path: Path) -> None:
+        super().__init__(fd, "rb")
+        self._path = path
+
+    def readinto(self, buffer: Any, /) -> int:
+        try:
+            return super().readinto(buffer) or 0
+        except OSError as error:
+            raise described(error, self._path) from None
+
+    def readall(self) -> bytes:
+        try:
+            return super().readall() or b""
+        except OSError as error:
+            raise described(error, self._path) from None
+
+
 def open_to_read(path: Path) -> BinaryIO:
     """A file of a log directory. Raises OSError, also for a symbolic link."""
     fd = os.open(path, READ_FLAGS)
     try:
-        return os.fdopen(fd, "rb")
+        return io.BufferedReader(_NamedFile(fd, path))
     except OSError as error:  # a directory: it names the descriptor, and leaves it open
         os.close(fd)
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def pread(fd: int, length: int, position: int) -> bytes:
+    """os.pread; an error names the file."""
+    try:
+        return os.pread(fd, length, position)
+    except OSError as error:
+        raise described(error, fd) from None
+
+
+def preadv(fd: int, buffer: Buffer, position: int) -> int:
+    """os.preadv into one buffer; an error names the file."""
+    try:
+        return os.preadv(fd, [buffer], position)
+    except OSError as error:
+        raise described(error, fd) from None
 
 
 class FileSystem:
@@ -44,13 +148,19 @@ class FileSystem:
 
     waits_for_disk = True
 
+    @_described
     def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
         """os.open with O_CLOEXEC and O_NOFOLLOW; the umask decides the mode."""
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
     def close(self, fd: int) -> None:
-        os.close(fd)
+        name = _name(fd)  # which nobody can tell afterwards
+        try:
+            os.close(fd)
+        except OSError as error:
+            raise described(error, Path(name)) from None
 
+    @_described
     def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
         """Write all of `data` at byte `position`; loops over short writes."""
         view = memoryview(data).cast("B")
@@ -61,6 +171,7 @@ class FileSystem:
             view = view[written:]
             position += written
 
+    @_described
     def copy_range(self, source_fd: int, source_position: int, fd: int, position: int, length: int) -> None:
         """Copy `length` bytes between files inside the kernel, or through memory where it cannot."""
         while length:
@@ -87,10 +198,12 @@ class FileSystem:
             position += len(chunk)
             length -= len(chunk)
 
+    @_described
     def truncate(self, fd: int, length: int) -> None:
         """Set the file's length: cuts it, or extends it with zeros."""
         os.ftruncate(fd, length)
 
+    @_described
     def fsync(self, fd: int) -> None:
         """Data and length of the file reach the disk (fdatasync)."""
         os.fdatasync(fd)
@@ -104,6 +217,7 @@ class FileSystem:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
 
+    @_described
     def fsync_dir(self, directory: Path) -> None:
         """Names made, renamed or removed in `directory` reach the disk."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -112,22 +226,34 @@ class FileSystem:
         finally:
             os.close(fd)
 
+    @_described
     def rename(self, source: Path, target: Path) -> None:
         """Replace `target` in one step."""
         os.replace(source, target)
 
+    @_described
     def link(self, source: Path, target: Path) -> None:
         """Give `source` a second name; raises FileExistsError if `target` is there: the compare-and-set."""
         os.link(source, target)
 
+    @_described
     def unlink(self, path: Path) -> None:
         os.unlink(path)
 
+    @_described
     def mkdir(self, path: Path) -> None:
         os.mkdir(path)
 
+    @_described
     def rmdir(self, path: Path) -> None:
         os.rmdir(path)
+
+    @_described
+    def touch(self, path: Path) -> int:
+        """Set the file's time of modification to now by the clock of the file system, a server's for NFS; that time, in
+        ns."""
+        os.utime(path)
+        return os.stat(path).st_mtime_ns
 
     def write_file_atomic(self, path: Path, data: bytes, *, durable: bool = True) -> None:
         """Replace the whole file through `<name>.tmp` and a rename: a crash leaves the old content or the new."""

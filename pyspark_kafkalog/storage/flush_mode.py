@@ -71,6 +71,9 @@ class UnflushedFileSystem(FileSystem):
     def rmdir(self, path: Path) -> None:
         self._inner.rmdir(path)
 
+    def touch(self, path: Path) -> int:
+        return self._inner.touch(path)
+
 
 def flushing_file_system(fs: FileSystem, flush: FlushMode) -> FileSystem:
     """`fs` as a commit with that mode uses it. Raises InvalidOptionError for a mode that there is not."""

@@ -8,7 +8,6 @@ batch; `read_chunks` ends in front of it, and raises only for bytes that cannot 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -25,7 +24,7 @@ from pyspark_kafkalog.record.header import (
     check_length_and_magic,
 )
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, preadv
 from pyspark_kafkalog.storage.segment_reader import BATCH_BYTES_MAX, CHUNK_BYTES
 
 _RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
@@ -53,7 +52,7 @@ def read_range(fd: int, position: int, length: int) -> NDArray[np.uint8]:
     view = memoryview(buffer.data)
     done = 0
     while done < length:
-        count = os.preadv(fd, [view[done:]], position + done)
+        count = preadv(fd, view[done:], position + done)
         if count == 0:
             break
         done += count

@@ -26,7 +26,7 @@ from pyspark_kafkalog.storage.append_plan import (
     plan_entries,
     plan_run,
 )
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, pread
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_file import BatchChunk, patch_headers, read_chunks
 from pyspark_kafkalog.storage.segment_files import SegmentFiles
@@ -120,7 +120,7 @@ class LogSegment(SegmentFiles):
         entry = self.offset_index.lookup(offset)
         if entry.position == 0 or entry.position >= self.size_bytes:
             return 0
-        head = os.pread(self.fd, RECORD_BATCH_OVERHEAD_BYTES, entry.position)
+        head = pread(self.fd, RECORD_BATCH_OVERHEAD_BYTES, entry.position)
         try:
             header = parse_header(head, 0, file=str(self.log_path), file_position=entry.position)
         except DiskFormatError:
@@ -151,7 +151,7 @@ class LogSegment(SegmentFiles):
     def _read_first_timestamp(self) -> int:
         if self.size_bytes < RECORD_BATCH_OVERHEAD_BYTES:
             return NO_TIMESTAMP
-        head = os.pread(self.fd, RECORD_BATCH_OVERHEAD_BYTES, 0)
+        head = pread(self.fd, RECORD_BATCH_OVERHEAD_BYTES, 0)
         return parse_header(head, 0, file=str(self.log_path), file_position=0).max_timestamp_ms
 
     # Appending

@@ -24,7 +24,7 @@ from typing import ClassVar, Final, TypeVar
 
 from pyspark_kafkalog.errors import CorruptIndexError, InvalidConfigError
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, pread
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
 MAX_INDEX_BYTES: Final = 0x7FFFFFFF
@@ -150,7 +150,7 @@ class MappedIndex:
 
         def is_written(slot: int) -> bool:
             # Short when another process has trimmed the file since: only ever its zero tail.
-            entry = os.pread(fd, size, slot * size)
+            entry = pread(fd, size, slot * size)
             return len(entry) == size and entry != zeros
 
         if slots <= 1 or is_written(slots - 1):
@@ -335,7 +335,7 @@ class MappedIndex:
     def _entry_fields(self, slot: int) -> tuple[int, int]:
         size = self.entry_struct.size
         if (slot + 1) * size > len(self._map):
-            entry = os.pread(self._fd, size, slot * size).ljust(size, b"\0")
+            entry = pread(self._fd, size, slot * size).ljust(size, b"\0")
             first, second = self.entry_struct.unpack(entry)
         else:
             first, second = self.entry_struct.unpack_from(self._map, slot * size)

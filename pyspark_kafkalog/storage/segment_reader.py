@@ -26,7 +26,7 @@ from pyspark_kafkalog.record.header import (
     BatchHeader,
     parse_header,
 )
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread, preadv
 from pyspark_kafkalog.storage.mapped_index import MAX_INDEX_BYTES, MAX_RELATIVE_OFFSET, MappedIndex
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 from pyspark_kafkalog.storage.offset_index import OffsetIndex
@@ -85,7 +85,7 @@ class SegmentReader:
 
     def header_at(self, position: int) -> BatchHeader:
         """The batch header at byte `position`. Raises CorruptRecordError."""
-        head = os.pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
+        head = pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
         return parse_header(head, 0, file=self.file, file_position=position)
 
     def position_for_offset(self, offset: int) -> int:
@@ -122,7 +122,7 @@ class SegmentReader:
                 expected=f"a batch of at most {BATCH_BYTES_MAX} bytes",
                 found=f"{header.size_bytes} bytes",
             )
-        return os.pread(self._fd, header.size_bytes, position)
+        return pread(self._fd, header.size_bytes, position)
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch whose last offset is at or above `offset`, None when there is none.
@@ -198,7 +198,7 @@ class SegmentReader:
         batch_bytes = 0
         while position < self.size_bytes:
             buffer = take_buffer(max(batch_bytes, min(CHUNK_BYTES, self.size_bytes - position)))
-            length = os.preadv(self._fd, [buffer.data], position)
+            length = preadv(self._fd, buffer.data, position)
             scan = scan_batches(buffer[:length], file=self.file, file_position=position)
             batches = scan.batches
             if limit_now is not None and len(batches) and batches["last_offset"][-1] >= limit:
@@ -291,7 +291,7 @@ class SegmentReader:
         """Length of the batch at `position`, which the file must hold whole, also after a look at its present size."""
         self.size_bytes = os.fstat(self._fd).st_size
         left = self.size_bytes - position
-        head = os.pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
+        head = pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
         expected = RECORD_BATCH_OVERHEAD_BYTES
         if len(head) >= LOG_OVERHEAD_BYTES:  # what says less than a header takes is noise
             expected = max(LOG_OVERHEAD_BYTES + int.from_bytes(head[8:12], "big", signed=True), expected)

@@ -6,6 +6,9 @@ A write is alive while any of its files, in whatever partition, is younger than 
 staged files of others in the partitions they write to, and look after the old ones among them once they are done. So as
 not to look for the younger files of a long write each time, the old ones get the time of its youngest. A crash in
 between leaves files to the next commit.
+
+Ages go by the clock of the file system, which sets the files' times: a writer whose own clock is ahead must not take
+the files of others, who are at work, for old ones.
 """
 
 from __future__ import annotations
@@ -22,9 +25,12 @@ from pyspark_kafkalog.storage.staging import write_id_of
 _NS_A_MS = 1_000_000
 
 
-def remove_abandoned(root: Path, seen: Iterable[Path], *, now_ms: int, retention_ms: int, fs: FileSystem) -> None:
-    """Remove the files of all writes that a file in `seen` is of and that are abandoned. Never raises OSError."""
-    too_old_ns = (now_ms - retention_ms) * _NS_A_MS
+def remove_abandoned(root: Path, seen: Iterable[Path], *, now_ns: int, retention_ms: int, fs: FileSystem) -> None:
+    """Remove the files of all writes that a file in `seen` is of and that are abandoned. Never raises OSError.
+
+    `now_ns` is the time by the file system's clock (`root_lock.file_system_time_ns`).
+    """
+    too_old_ns = now_ns - retention_ms * _NS_A_MS
     suspects = {write_id_of(path.name) for path in seen if (_modified_ns(path) or too_old_ns + 1) <= too_old_ns}
     if not suspects:
         return

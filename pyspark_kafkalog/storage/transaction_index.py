@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from pyspark_kafkalog.errors import CorruptIndexError
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, pread
 
 TXN_INDEX_ENTRY_BYTES: Final = 34
 
@@ -97,7 +97,7 @@ class TransactionIndex:
         slot = 0
         while slot < self._entries:
             count = min(_ENTRIES_A_READ, self._entries - slot)
-            chunk = os.pread(self._fd, count * TXN_INDEX_ENTRY_BYTES, slot * TXN_INDEX_ENTRY_BYTES)
+            chunk = pread(self._fd, count * TXN_INDEX_ENTRY_BYTES, slot * TXN_INDEX_ENTRY_BYTES)
             whole = len(chunk) // TXN_INDEX_ENTRY_BYTES
             if not whole:
                 return  # another process has shortened the file since it was opened
@@ -196,7 +196,7 @@ class TransactionIndex:
         if not self._entries:
             return None
         position = (self._entries - 1) * TXN_INDEX_ENTRY_BYTES
-        return self._parse(os.pread(self._fd, TXN_INDEX_ENTRY_BYTES, position), 0, position)
+        return self._parse(pread(self._fd, TXN_INDEX_ENTRY_BYTES, position), 0, position)
 
     def _cut(self, entries: int) -> None:
         self._fs.truncate(self._fd, entries * TXN_INDEX_ENTRY_BYTES)

@@ -77,10 +77,13 @@ def node_id_of(root: Path) -> int | None:
 
 def one_line(error: BaseException) -> str:
     """The error's text without line breaks; of the system's errors the file and the reason, without the number."""
-    if type(error) is not OSError and isinstance(error, OSError) and error.strerror:
-        text = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
-    else:
-        text = str(error)
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        files = [str(each) for each in (error.filename, error.filename2) if each is not None]
+        if files:
+            text = f"{' -> '.join(files)}: {error.strerror}"
+        elif type(error) is not OSError:
+            text = error.strerror
     return " ".join(text.split())
 
 

@@ -16,6 +16,7 @@ from staged_writes import (
     ORDERS,
     OTHER,
     T0,
+    ClockedFileSystem,
     Failing,
     check_files,
     failing_dir,
@@ -30,6 +31,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.log_dir import LogDir, WriteTransaction
 from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
+from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.flush_mode import UNFLUSHED_MARKER
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
@@ -151,9 +153,9 @@ def age(path: Path, at_ms: int) -> None:
     os.utime(path, ns=(at_ms * 1_000_000, at_ms * 1_000_000))
 
 
-def test_abandoned_files_stay_or_those_of_a_live_write_go(tmp_path: Path) -> None:
-    now = [T0]
-    log_dir = LogDir.create(tmp_path / "log", clock=lambda: now[0])
+def test_abandoned_files_go_and_those_of_a_live_write_stay(tmp_path: Path) -> None:
+    fs = ClockedFileSystem(T0)
+    log_dir = LogDir.create(tmp_path / "log", fs=fs)
     log_dir.create_topic("orders", partitions=2)
     log_dir.create_topic("other", partitions=1)
     log_dir.alter_broker_configs(add={"staging.retention.ms": "1000"})
@@ -168,18 +170,31 @@ def test_abandoned_files_stay_or_those_of_a_live_write_go(tmp_path: Path) -> Non
     ]
     for path in (*dead, *live):
         age(path, T0)
-    now[0] = T0 + 999
+    fs.now_ms = T0 + 999
     log_dir.commit_staged([stage(log_dir.path, "a")])
     assert len(staged_left(log_dir)) == 6
     age(live[2], T0 + 1)
-    now[0] = T0 + 1000
+    fs.now_ms = T0 + 1000
     log_dir.commit_staged([stage(log_dir.path, "b")])
     assert staged_left(log_dir) == ["live-0.staged", "live-1.staged", "live-2.staged"]
     assert {path.stat().st_mtime_ns for path in live} == {(T0 + 1) * 1_000_000}
-    now[0] = T0 + 1001
+    fs.now_ms = T0 + 1001
     log_dir.commit_staged([stage(log_dir.path, "c")])
     assert staged_left(log_dir) == []
     assert written_by(log_dir) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("ahead_days", [0, 10])
+def test_files_of_a_live_write_stay_when_the_clock_of_another_writer_is_ahead(tmp_path: Path, ahead_days: int) -> None:
+    """Also those of a task that has just begun: only the file system's clock tells how old they are."""
+    ahead_ms = ahead_days * 86_400_000
+    log_dir = LogDir.create(tmp_path / "log", clock=lambda: time_ms() + ahead_ms)
+    log_dir.create_topic("orders", partitions=1)
+    live = stage(log_dir.path, "live")
+    log_dir.commit_staged([stage(log_dir.path, "a")])
+    assert staged_left(log_dir) == ["live-0.staged"]
+    LogDir.open(log_dir.path).commit_staged([live])
+    assert written_by(log_dir) == ["a", "live"]
 
 
 def test_clean_up_fails_the_commit(log_dir: LogDir) -> None:

@@ -57,6 +57,26 @@ def test_a_topic_gone_leaves_the_others_written(log_dir: LogDir) -> None:
     assert written_by(log_dir) == ["a"]
 
 
+def test_write_to_a_topic_recreated_with_fewer_partitions_fails_with_its_own_error_and_frees_its_room(
+    log_dir: LogDir,
+) -> None:
+    log_dir.create_topic("gone", partitions=2)
+    gone = TopicPartition("gone", 1)
+    log_dir.create_topic("zebra", partitions=1)
+    places = [TopicPartition("a-topic", 0), gone, TopicPartition("zebra", 0)]
+    log_dir.create_topic("a-topic", partitions=1)
+    staged = [stage(log_dir.path, "w", 40, topic_partition=place) for place in places]
+    log_dir.delete_topic("gone")
+    log_dir.create_topic("gone", partitions=1)
+    for order in (staged, staged[::-1]):
+        with pytest.raises(UnknownTopicError, match="gone"):
+            log_dir.commit_staged(order)
+        logs = [path for topic in ("a-topic", "zebra") for path in (log_dir.path / f"{topic}-0").glob("*.log")]
+        assert sum(path.stat().st_size for path in logs) == 0
+    log_dir.commit_staged([staged[0], staged[2]])
+    assert [written_by(log_dir, topic) for topic in ("a-topic", "gone", "zebra")] == [["w"], [], ["w"]]
+
+
 def test_a_failed_append_keeps_the_room_it_took(log_dir: LogDir) -> None:
     before = {path: path.stat().st_size for path in log_dir.path.glob("orders-*/*.log")}
     staged = [stage(log_dir.path, "a", 90, topic_partition=TopicPartition("orders", at)) for at in (0, 1)]

@@ -276,14 +276,16 @@ def test_lost_first_commit_of_a_root_without_snapshots_is_named(store: MetadataS
 def test_what_killed_committers_left_goes_after_an_hour(
     store: MetadataStore, clock: Clock, ends: Iterator[int]
 ) -> None:
-    clock.now_ms = time.time_ns() // 1_000_000
+    clock.now_ms = time.time_ns() // 1_000_000 + 86_400_000  # being ahead makes no file old
     there = set(metadata_dir(store.root).iterdir())
     names = (f"{9:020d}.log.0123456789abcdef.tmp", f"{9:020d}-{0:010d}-0123456789abcdef.checkpoint.part")
     for name in names:
         (metadata_dir(store.root) / name).write_bytes(b"half")
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "-1"})
     assert all((metadata_dir(store.root) / name).exists() for name in names)
-    clock.now_ms += 3_700_000
+    old = time.time() - 3_700
+    for name in names:
+        os.utime(metadata_dir(store.root) / name, (old, old))
     write(store, ends)
     assert there < set(metadata_dir(store.root).iterdir())
     assert not any((metadata_dir(store.root) / name).exists() for name in names)
