@@ -1,4 +1,4 @@
-"""Maintenance jobs: rounds of work over partitions as Spark tasks, each partition's report given out as it comes in.
+"""Maintenance jobs: rounds of work over partitions as tasks, each partition's report given out as it comes in.
 
 A job says which partitions it is about and how they become tasks; the runner does rounds of it, once or again and
 again, hands every report to the sinks, and makes an exit status of the outcome. The root lies on a file system that the
@@ -9,7 +9,9 @@ Killing anything at any time is safe: what a task was at is for the next run to 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -30,6 +32,10 @@ _LOG: Final = logging.getLogger(__name__)
 #: Exit statuses. 2 is for options that cannot be, see tools/command.py.
 ALL_FINE: Final = 0
 SOME_FAILED: Final = 1
+
+#: What a round in this process is about at most: bytes of `.log` files, and partitions.
+LOCAL_BYTES_MAX: Final = 1 << 30
+LOCAL_PARTITIONS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +79,30 @@ class ReportSink(Protocol):
         """The round is over, also when it was ended early."""
 
 
-def run_round(job: Job, tasks: Tasks, this_round: Round, sinks: Sequence[ReportSink]) -> int:
+#: Gives the tasks for a round over these partitions.
+TasksFor = Callable[[Sequence[TopicPartition]], Tasks]
+
+
+def is_small(root: Path, partitions: Sequence[TopicPartition]) -> bool:
+    """Whether a round over these partitions takes less time in this process than Spark takes to start."""
+    if len(partitions) > LOCAL_PARTITIONS_MAX:
+        return False
+    size_bytes = 0
+    for where in partitions:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(root / str(where)) as entries:
+            for entry in entries:
+                if entry.name.endswith(".log"):
+                    with contextlib.suppress(FileNotFoundError):
+                        size_bytes += entry.stat(follow_symlinks=False).st_size
+        if size_bytes > LOCAL_BYTES_MAX:
+            return False
+    return True
+
+
+def run_round(job: Job, tasks_for: TasksFor, this_round: Round, sinks: Sequence[ReportSink]) -> int:
     """One round; returns its exit status. Raises StoppedError when it is told to end, and what `choose` raises."""
     partitions = job.choose(this_round)
+    tasks = tasks_for(partitions)
     status = ALL_FINE
     begun: list[ReportSink] = []
     try:
@@ -95,7 +122,7 @@ def run_round(job: Job, tasks: Tasks, this_round: Round, sinks: Sequence[ReportS
 
 def run_loop(
     job: Job,
-    tasks: Tasks,
+    tasks_for: TasksFor,
     this_round: Round,
     sinks: Sequence[ReportSink],
     *,
@@ -110,7 +137,7 @@ def run_loop(
     while not stop.is_set():
         began = time.monotonic()
         try:
-            run_round(job, tasks, this_round, sinks)
+            run_round(job, tasks_for, this_round, sinks)
         except StoppedError as error:
             if not stop.is_set():
                 _LOG.error("%s", error)

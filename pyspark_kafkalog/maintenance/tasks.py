@@ -1,6 +1,7 @@
-"""Work done elsewhere: one function call, one Spark task, its result back as soon as it is there.
+"""Run functions as tasks: one call, one task, and its result as soon as it is done.
 
-Each call is a Spark job of its own with a single task, submitted by a thread of a small pool. That costs some ten
+`LocalTasks` calls them in threads of this process, for work that takes less time than Spark does to start. `SparkTasks`
+makes each call a Spark job with a single task, submitted by a thread of a small pool. That costs some ten
 milliseconds a call, and buys what a job over many tasks cannot give: results that come in one by one, an order of the
 caller's choice, and a task that is lost (an executor killed, a worker out of memory) costs its own result alone. On a
 cluster Spark tries a lost task again elsewhere, so calls are things that can be done twice.
@@ -11,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import queue
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import KafkalogError
 
@@ -44,6 +46,10 @@ class Tasks(Protocol):
 
     slots: int
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether further calls can be made."""
+
     def submit(self, work: Callable[[], T], *, first: bool = False) -> Future[T]:
         """Have `work`, which must be picklable, called somewhere.
 
@@ -58,17 +64,19 @@ class Tasks(Protocol):
         """
 
 
-class SparkTasks:
-    """Tasks of a session that is there already; `slots` by default as many as it has cores.
+class LocalTasks:
+    """Tasks in threads of this process; `slots` by default as many as it has cores.
 
-    Ends what it has under way, and nothing else of the session's, when `stop` is set.
+    When `stop` is set no further call begins. One that has begun is abandoned to the end of the process: whatever
+    maintenance does may be killed.
     """
 
-    def __init__(self, spark: SparkSession, *, slots: int | None = None, stop: threading.Event | None = None) -> None:
-        self._context = spark.sparkContext
-        self.slots = max(slots or self._context.defaultParallelism, 1)
+    #: Whether `close` leaves calls under way behind when it is to stop. `SparkTasks` can end them.
+    _abandons_calls: ClassVar[bool] = True
+
+    def __init__(self, *, slots: int | None = None, stop: threading.Event | None = None) -> None:
+        self.slots = max(slots or len(os.sched_getaffinity(0)), 1)
         self._stop = stop or threading.Event()
-        self._tag = f"kafkalog-{uuid.uuid4().hex}"
         self._numbers = itertools.count()
         self._waiting: queue.PriorityQueue[tuple[int, int, Callable[[], None]]] = queue.PriorityQueue()
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(self.slots)]
@@ -76,7 +84,7 @@ class SparkTasks:
             thread.start()
 
     def submit(self, work: Callable[[], T], *, first: bool = False) -> Future[T]:
-        """Have `work` called by a Spark task; see `Tasks.submit`."""
+        """Have `work` called by one of the threads; see `Tasks.submit`."""
         future: Future[T] = Future()
 
         def call() -> None:
@@ -107,20 +115,32 @@ class SparkTasks:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the session can still be used."""
-        try:
-            return not self._context._jsc.sc().isStopped()
-        except Exception:  # py4j's errors for a JVM that is gone have no common base
-            return False
+        """Whether further calls can be made."""
+        return True
 
     def close(self) -> None:
-        """Wait for what is under way, or end it if this is to stop; the session stays."""
+        """Wait for the calls that are under way, unless this is to stop."""
         if self._stop.is_set():
             self._cancel(())
         for _ in self._threads:
             self._waiting.put((_LAST, next(self._numbers), _end_thread))
+        if self._stop.is_set() and self._abandons_calls:
+            return
         for thread in self._threads:
             thread.join()
+
+    def _cancel(self, futures: Collection[Future[T]]) -> None:
+        """Let none of these begin."""
+        for future in futures:
+            future.cancel()
+
+    def _check_failure(self, future: Future[T]) -> None:
+        """Raises StoppedError where the call failed because there is nowhere to run any more."""
+
+    def _run(self, work: Callable[[], T]) -> T:
+        if self._stop.is_set():
+            raise StoppedError("told to end")
+        return _result(_attempt(work))
 
     def _serve(self) -> None:
         while True:
@@ -129,6 +149,28 @@ class SparkTasks:
                 return
             call()
 
+
+class SparkTasks(LocalTasks):
+    """Tasks of a session that is there already; `slots` by default as many as it has cores.
+
+    Ends what it has under way, and nothing else of the session's, when `stop` is set.
+    """
+
+    _abandons_calls: ClassVar[bool] = False
+
+    def __init__(self, spark: SparkSession, *, slots: int | None = None, stop: threading.Event | None = None) -> None:
+        self._context = spark.sparkContext
+        self._tag = f"kafkalog-{uuid.uuid4().hex}"
+        super().__init__(slots=slots or self._context.defaultParallelism, stop=stop)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the session can still be used."""
+        try:
+            return not self._context._jsc.sc().isStopped()
+        except Exception:  # py4j's errors for a JVM that is gone have no common base
+            return False
+
     def _check_failure(self, future: Future[T]) -> None:
         """What fails because of the end of all is no failure of its own: whose partition it was is not to blame."""
         if not future.cancelled() and isinstance(future.exception(), TaskFailedError) and not self.is_alive:
@@ -136,8 +178,7 @@ class SparkTasks:
 
     def _cancel(self, futures: Collection[Future[T]]) -> None:
         """Let none of these begin, and end all that is running."""
-        for future in futures:
-            future.cancel()
+        super()._cancel(futures)
         if self.is_alive:
             self._context.cancelJobsWithTag(self._tag)
 
@@ -151,9 +192,7 @@ class SparkTasks:
             if self._stop.is_set():
                 raise StoppedError("told to end") from error
             raise TaskFailedError(_lost(error)) from error
-        if isinstance(outcome, _Failure):
-            raise TaskFailedError(outcome.text)
-        return outcome
+        return _result(outcome)
 
 
 def _end_thread() -> None:
@@ -176,6 +215,13 @@ def _attempt(work: Callable[[], T]) -> T | _Failure:
     except Exception as error:
         _LOG.exception("a maintenance task failed")
         return _Failure(f"{type(error).__name__}: {error}")
+
+
+def _result(outcome: T | _Failure) -> T:
+    """Raises TaskFailedError for a failure."""
+    if isinstance(outcome, _Failure):
+        raise TaskFailedError(outcome.text)
+    return outcome
 
 
 def _lost(error: Exception) -> str:

@@ -1,6 +1,7 @@
-"""What the commands of maintenance jobs have in common: options, the Spark session, how they end.
+"""What the commands of maintenance jobs have in common: options, where they run, how they end.
 
-The same options serve `kafkalog X`, with a session on this machine, and `spark-submit jobs/X.py`, with that one's.
+The same options serve `kafkalog X`, which runs small work in its own process and else starts a Spark session on this
+machine, and `spark-submit jobs/X.py`, which uses the session of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.spark.delta_session import SPARK_SUBMIT
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_kafkalog.maintenance.job_runner import Job, ReportSink
+    from pyspark_kafkalog.maintenance.tasks import LocalTasks, Tasks
     from pyspark_kafkalog.storage.broker_config import BrokerConfig
+    from pyspark_kafkalog.storage.names import TopicPartition
 
 #: What a module of such a command sets its own USAGE_EXIT_CODE to.
 USAGE_EXIT_CODE: Final = 2
@@ -41,6 +44,13 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         "--now", type=_time_ms, metavar="MS", help="the time to go by, in ms since 1970 (default: the clock's)"
     )
     parser.add_argument("--tasks", type=positive, metavar="N", help="tasks at the same time (default: all cores)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--local", action="store_true", help="run in this process, however much there is to do")
+    where.add_argument(
+        "--spark",
+        action="store_true",
+        help="run on Spark, however little there is to do (default: by its size)",
+    )
     parser.add_argument("--loop", action="store_true", help="go on, round after round, until SIGTERM or SIGINT")
     parser.add_argument(
         "--interval",
@@ -70,7 +80,7 @@ def run_job(
     from pyspark_kafkalog.maintenance.history_table import HistoryTable
     from pyspark_kafkalog.maintenance.job_runner import SOME_FAILED, Round, run_loop, run_round
     from pyspark_kafkalog.maintenance.report_sinks import JsonLines, ProgressBar
-    from pyspark_kafkalog.maintenance.tasks import SparkTasks, StoppedError
+    from pyspark_kafkalog.maintenance.tasks import StoppedError
 
     _log_to_stderr()
     topics = tuple(dict.fromkeys(options.topic)) if options.topic else None
@@ -80,18 +90,14 @@ def run_job(
     if pause_s is None and not log_dir.is_foreign:
         pause_s = interval_s(log_dir.own_root().broker_config())
     job.choose(this_round)  # mistakes in options are told before a session is started
-    with stop_signal() as stop, job_session(f"kafkalog {job.action}", delta=options.history is not None) as spark:
-        at_once = options.tasks
-        if at_once is None and slots is not None:
-            at_once = slots(log_dir.own_root().broker_config(), spark.sparkContext.defaultParallelism)
-        tasks = SparkTasks(spark, slots=at_once, stop=stop)
+    with stop_signal() as stop, _Workplace(options, job, slots, stop) as workplace:
         history = () if options.history is None else (HistoryTable(options.history),)
         all_sinks: tuple[ReportSink, ...] = (*history, JsonLines(), ProgressBar(), *sinks)
         try:
             if not options.loop:
-                return run_round(job, tasks, this_round, all_sinks)
+                return run_round(job, workplace.tasks, this_round, all_sinks)
             return run_loop(
-                job, tasks, this_round, all_sinks, interval_s=pause_s, stop=stop, is_alive=lambda: tasks.is_alive
+                job, workplace.tasks, this_round, all_sinks, interval_s=pause_s, stop=stop, is_alive=workplace.is_alive
             )
         except StoppedError:
             sys.stderr.write(f"kafkalog {job.action}: ended early, the next run goes on\n")
@@ -99,8 +105,79 @@ def run_job(
         except BaseException:
             stop.set()
             raise
-        finally:
-            tasks.close()
+
+
+class _Workplace:
+    """Where the rounds of a job run: in this process while they are small, else on Spark, started when needed."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        job: Job,
+        slots: Callable[[BrokerConfig, int], int] | None,
+        stop: threading.Event,
+    ) -> None:
+        self._options = options
+        self._job = job
+        self._slots = slots
+        self._stop = stop
+        self._is_on_spark = not options.local and (options.spark or options.history is not None or _has_session())
+        self._tasks: LocalTasks | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> _Workplace:
+        if self._is_on_spark:
+            self._start_spark()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def tasks(self, partitions: Sequence[TopicPartition]) -> Tasks:
+        """For a round over these partitions. A loop that has started Spark goes on with it."""
+        from pyspark_kafkalog.maintenance.job_runner import is_small
+        from pyspark_kafkalog.maintenance.tasks import LocalTasks
+
+        if not self._is_on_spark and not self._options.local and not is_small(self._options.path, partitions):
+            self._start_spark()
+        if self._tasks is None:
+            cores = len(os.sched_getaffinity(0))
+            self._use(LocalTasks(slots=self._at_once(cores), stop=self._stop))
+        assert self._tasks is not None
+        return self._tasks
+
+    def is_alive(self) -> bool:
+        """Whether a further round can run."""
+        return self._tasks is None or self._tasks.is_alive
+
+    def _start_spark(self) -> None:
+        from pyspark_kafkalog.maintenance.tasks import SparkTasks
+
+        self._is_on_spark = True
+        session = job_session(f"kafkalog {self._job.action}", delta=self._options.history is not None)
+        spark = self._open.enter_context(session)
+        slots = self._at_once(spark.sparkContext.defaultParallelism)
+        self._use(SparkTasks(spark, slots=slots, stop=self._stop))
+
+    def _use(self, tasks: LocalTasks) -> None:
+        self._tasks = tasks
+        self._open.callback(tasks.close)
+
+    def _at_once(self, cores: int) -> int | None:
+        if self._options.tasks is not None or self._slots is None:
+            tasks: int | None = self._options.tasks
+            return tasks
+        from pyspark_kafkalog.log_dir import LogDir
+
+        return self._slots(LogDir.open(self._options.path).own_root().broker_config(), cores)
+
+
+def _has_session() -> bool:
+    """Whether this process has a Spark session, or spark-submit is to give it one."""
+    if SPARK_SUBMIT in os.environ:
+        return True
+    pyspark_sql = sys.modules.get("pyspark.sql")
+    return pyspark_sql is not None and pyspark_sql.SparkSession.getActiveSession() is not None
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -222,7 +222,7 @@ class Reader:
 def test_a_sink_is_not_told_that_a_round_ended_early(root: Path, spark: SparkSession) -> None:
     tasks, sink = SparkTasks(spark), Reader()
     with pytest.raises(BrokenPipeError):
-        run_round(CleanerJob(), tasks, Round(path=root), [sink])
+        run_round(CleanerJob(), lambda _: tasks, Round(path=root), [sink])
     tasks.close()
     assert sink.ended
 
@@ -233,7 +233,10 @@ def test_a_killed_cleaner_leaves_what_the_next_cannot_finish(job: Run, root: Pat
     log_dir.alter_broker_configs(add={"log.cleaner.io.max.bytes.per.second": "6000"})  # some seconds' work
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with subprocess.Popen(
-        [KAFKALOG, "log-cleaner", "--path", root], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [KAFKALOG, "log-cleaner", "--path", root, "--spark"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         deadline = time.monotonic() + SECONDS_MAX
         while not any(root.glob("users-*/*.cleaned")):

@@ -137,7 +137,7 @@ class Seen:
 def test_a_bad_round_ends_the_loop(tmp_path: Path) -> None:
     job, clock, seen = CountingJob({2: OSError("gone"), 3: RuntimeError("odd"), 4: None}), Clock(5), Seen()
     status = run_loop(
-        job, ThreadTasks(), Round(path=tmp_path), [seen], interval_s=7.5, stop=clock, is_alive=lambda: True
+        job, lambda _: ThreadTasks(), Round(path=tmp_path), [seen], interval_s=7.5, stop=clock, is_alive=lambda: True
     )
     assert (status, job.rounds) == (ALL_FINE, 5)
     assert clock.pauses == [7.5] * 5
@@ -150,7 +150,7 @@ def test_a_bad_round_ends_the_loop(tmp_path: Path) -> None:
 
 def test_a_loop_goes_on_without_a_session_or_fails_when_told_to_end(tmp_path: Path) -> None:
     job, clock = CountingJob({}), Clock(9)
-    arguments = (ThreadTasks(), Round(path=tmp_path), [])
+    arguments = (lambda _: ThreadTasks(), Round(path=tmp_path), [])
     assert run_loop(job, *arguments, interval_s=1, stop=clock, is_alive=lambda: False) == SOME_FAILED
     assert job.rounds == 1
     job = CountingJob({2: StoppedError("the session is gone")})
@@ -168,8 +168,8 @@ def test_a_loop_goes_on_without_a_session_or_fails_when_told_to_end(tmp_path: Pa
 
 
 def test_a_failed_partition_passes_for_success(tmp_path: Path) -> None:
-    assert run_round(CountingJob({}), ThreadTasks(), Round(path=tmp_path), []) == ALL_FINE
-    assert run_round(CountingJob({1: None}), ThreadTasks(), Round(path=tmp_path), []) == SOME_FAILED
+    assert run_round(CountingJob({}), lambda _: ThreadTasks(), Round(path=tmp_path), []) == ALL_FINE
+    assert run_round(CountingJob({1: None}), lambda _: ThreadTasks(), Round(path=tmp_path), []) == SOME_FAILED
 
 
 def _reports(partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
