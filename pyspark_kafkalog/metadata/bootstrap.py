@@ -17,7 +17,14 @@ from typing import Final
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, CommitLog
 from pyspark_kafkalog.metadata.records import MetadataRecord, record
-from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, write_marker
+from pyspark_kafkalog.metadata.root_format import (
+    FORMAT_MARKER,
+    FORMAT_VERSION,
+    is_unfinished_copy,
+    mark_unfinished_copy,
+    refuse_unfinished_copy,
+    write_marker,
+)
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
@@ -55,6 +62,20 @@ def is_ours(root: Path) -> bool:
     return (directory / FORMAT_MARKER).is_file() or (directory / HEAD_FILE).is_file()
 
 
+def is_copied(root: Path) -> bool:
+    """Whether `root` is an unfinished copy: being made by an export, or left by one that was killed."""
+    return is_unfinished_copy(metadata_dir(root))
+
+
+def begin_copy(root: Path, *, fs: FileSystem) -> None:
+    """Mark `root`, which is empty or an unfinished copy, as an unfinished copy, durably."""
+    directory = metadata_dir(root)
+    _make_dir(directory, fs)
+    mark_unfinished_copy(directory, fs)
+    write_topic_id(directory / PARTITION_METADATA, METADATA_TOPIC_ID, fs=fs)
+    fs.fsync_dir(root)
+
+
 def random_uuid(rng: random.Random) -> str:
     """A random Uuid in Kafka's text form; as with Kafka, none that begins with a dash: tools take it for an option."""
     while True:
@@ -74,6 +95,7 @@ def create_root(
     with root_lock(root, fs=fs):
         _refuse_foreign(root)
         directory = metadata_dir(root)
+        refuse_unfinished_copy(directory)
         _make_dir(directory, fs)
         log = CommitLog(directory, fs=fs)
         if next(log.listed_offsets(), None) is not None:  # the first one may have been retired

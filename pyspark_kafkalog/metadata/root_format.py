@@ -9,6 +9,8 @@ is refused. The marker speaks before anything else is read, so a root that this 
 version. The commit log decides: a process that has the root open reads the FormatRecord of an upgrade before whatever
 was committed after it, and loses the race for the next commit until it has.
 
+While an export makes a root as a copy of another one, the marker is "unfinished copy\\n", which every version refuses.
+
 The marker is replaced by a rename, so a crash leaves the old one or the new one. An upgrade publishes its commit first;
 a crash before the marker follows is harmless, as either of the two keeps earlier packages away.
 """
@@ -19,7 +21,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import DiskFormatError, UnsupportedFormatError
+from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 
 #: What new roots get. CONTRIBUTING.md ("To change the format") says what goes with a new version.
@@ -29,30 +31,60 @@ OLDEST_FORMAT_VERSION: Final = 1
 
 FORMAT_MARKER: Final = "kafkalog-format"
 
+#: What the marker says while an export makes the root as a copy of another one.
+_UNFINISHED_COPY: Final = b"unfinished copy\n"
+
 _MARKER: Final = re.compile(rb"version=([1-9][0-9]{0,8})\n")
 _MARKER_BYTES_MAX: Final = 64
 
 
-def write_marker(directory: Path, fs: FileSystem) -> None:
-    """Make the root with the metadata directory `directory` one of this package, of the newest version; durably."""
-    fs.write_file_atomic(directory / FORMAT_MARKER, b"version=%d\n" % FORMAT_VERSION)
+def write_marker(directory: Path, fs: FileSystem, version: int = FORMAT_VERSION) -> None:
+    """Make the root with the metadata directory `directory` one of this package, of `version`; durably."""
+    fs.write_file_atomic(directory / FORMAT_MARKER, b"version=%d\n" % version)
+
+
+def mark_unfinished_copy(directory: Path, fs: FileSystem) -> None:
+    """Have everyone refuse the root until `write_marker`; durably."""
+    fs.write_file_atomic(directory / FORMAT_MARKER, _UNFINISHED_COPY)
+
+
+def is_unfinished_copy(directory: Path) -> bool:
+    """Whether the marker file in the metadata directory `directory` is that of an unfinished copy."""
+    return _read_marker(directory) == _UNFINISHED_COPY
+
+
+def refuse_unfinished_copy(directory: Path) -> None:
+    """Raise LogDirError for an unfinished copy."""
+    if is_unfinished_copy(directory):
+        raise LogDirError(
+            f"{directory.parent} is a copy that kafkalog export has not finished: run the same export again, or "
+            "remove it"
+        )
 
 
 def check_marker(directory: Path) -> None:
     """Check the marker file in the metadata directory `directory`.
 
-    Raises UnsupportedFormatError for a version that is not supported, DiskFormatError for a damaged or missing file.
+    Raises UnsupportedFormatError for a version that is not supported, DiskFormatError for a damaged or missing file,
+    LogDirError for an unfinished copy.
     """
     path = directory / FORMAT_MARKER
-    try:
-        with open_to_read(path) as file:
-            data = file.read(_MARKER_BYTES_MAX)
-    except FileNotFoundError:
-        raise _damaged_marker(path, "no such file, beside the commits of this package") from None
+    data = _read_marker(directory)
+    if data is None:
+        raise _damaged_marker(path, "no such file, beside the commits of this package")
+    refuse_unfinished_copy(directory)
     match = _MARKER.fullmatch(data)
     if match is None:
         raise _damaged_marker(path, repr(data))
     check_format_version(int(match[1]), path)
+
+
+def _read_marker(directory: Path) -> bytes | None:
+    try:
+        with open_to_read(directory / FORMAT_MARKER) as file:
+            return file.read(_MARKER_BYTES_MAX)
+    except FileNotFoundError:
+        return None
 
 
 def check_format_version(version: int, file: Path) -> None:

@@ -4,14 +4,20 @@ Without --to, only Kafka's checkpoint files are written into the log directory i
 and log starts as of the newest commit, as a broker that was stopped cleanly leaves them. That is what an adopted
 directory needs before its broker takes it back (see kafkalog adopt). With --to the partitions are copied as well:
 
-  into a new or empty directory        a backup, that this package and Kafka's tools read
+  into a new or empty directory        a backup: a whole log directory, with everything that the original holds
   into a stopped broker's directory    the broker serves the records when it is started next
 
-For the latter, create the topics on the broker first, with as many partitions and the configurations that they have
-here (kafkalog configs --describe), stop the broker, export, start it. Topic ids stay the broker's. Partitions that hold
-records there are left alone unless --overwrite is given. Hard links are made of closed segments where both directories
-are on one file system, unless --copy says otherwise; the active segment is always copied. Consumer groups travel with
-the topic __consumer_offsets, if the broker has it with as many partitions.
+Writers and maintenance may go on: the copy is of one commit. A backup has the original's cluster id and directory id,
+and queries go on with it in the original's place; never write to both. Until it is complete nothing opens it; after a
+kill run the same command again.
+
+To mount topics in a broker's directory, create them on the broker first, with as many partitions and the configurations
+that they have here (kafkalog configs --describe), stop the broker, export, start it. Topic ids stay the broker's.
+Partitions that hold records there are left alone unless --overwrite is given. Consumer groups travel with the topic
+__consumer_offsets, if the broker has it with as many partitions.
+
+Hard links are made of closed segments where both directories are on one file system, unless --copy says otherwise; the
+active segment is always copied.
 
 examples:
   kafkalog export --path /data/log
@@ -54,10 +60,12 @@ def run(options: argparse.Namespace) -> int:
     if options.to is None:
         exported = export_in_place(root)
     else:
-        pattern = topic_pattern(options.topic if options.topic is not None else ".*")
-        topics = [name for name in root.topics() if pattern.fullmatch(name)]
-        if options.topic is not None and not topics:
-            raise UnknownTopicError(f"there is no topic {options.topic} in {options.path}")
+        topics = None
+        if options.topic is not None:
+            pattern = topic_pattern(options.topic)
+            topics = [name for name in root.topics() if pattern.fullmatch(name)]
+            if not topics:
+                raise UnknownTopicError(f"there is no topic {options.topic} in {options.path}")
         exported = export_to(root, options.to, topics, link=not options.copy, overwrite=options.overwrite)
     if options.output == "json":
         for each in exported:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +10,6 @@ from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.maintenance.partition_lock import partition_lock
-from pyspark_kafkalog.storage.clean_shutdown import was_clean_shutdown
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.offset_checkpoints import read_offset_checkpoint
 
@@ -63,7 +60,7 @@ def test_what_was_not_committed_is_exported(tool: Command, tmp_path: Path) -> No
         assert contents(LogDir.open(root)) == expected
 
 
-def test_copy_shares_what_is_written_to(tool: Command, tmp_path: Path) -> None:
+def test_closed_segments_of_a_copy_are_links_and_the_active_one_is_not(tool: Command, tmp_path: Path) -> None:
     (trees) = {each["partition"]: each for each in tool.json("--to", str(tmp_path / "copy"), "--topic", "ord.*")}
     assert (trees[1]["logStartOffset"], trees[1]["highWatermark"], trees[0]["highWatermark"]) == (3, 8, 0)
     assert trees[1]["linkedBytes"] > 0
@@ -72,22 +69,22 @@ def test_copy_shares_what_is_written_to(tool: Command, tmp_path: Path) -> None:
     assert all(path.stat().st_nlink == 2 for path in closed)
     assert active.stat().st_nlink == 1
     copy = LogDir.open(tmp_path / "copy")
-    assert copy.is_foreign
+    assert not copy.is_foreign
     assert contents(copy) == contents(LogDir.open(tool.root))
     assert copy.topic("orders").topic_id == LogDir.open(tool.root).topic("orders").topic_id
     assert (tmp_path / "copy" / "orders-1" / "00000000000000000008.snapshot").exists()
     (copied,) = [each for each in tool.json("--to", str(tmp_path / "other"), "--copy") if each["partition"] == 1]
     assert copied["linkedBytes"] == 0
     assert {path.stat().st_nlink for path in (tmp_path / "other").rglob("*.log")} == {1}
+    assert not list(tool.root.glob("*-stray"))
 
 
-def test_copy_cannot_be_adopted(tool: Command, tmp_path: Path) -> None:
+def test_writes_to_a_copy_leave_the_original_alone(tool: Command, tmp_path: Path) -> None:
     tool("--to", str(tmp_path / "copy"))
-    assert was_clean_shutdown(tmp_path / "copy")
     expected = contents(LogDir.open(tool.root))
-    adopted = LogDir.adopt(tmp_path / "copy")
-    adopted.append("orders", pa.table({"value": ["new"]}), partition=1)
-    assert contents(adopted) == [*expected, (8, b"new")]
+    copy = LogDir.open(tmp_path / "copy")
+    copy.append("orders", pa.table({"value": ["new"]}), partition=1)
+    assert contents(copy) == [*expected, (8, b"new")]
     assert contents(LogDir.open(tool.root)) == expected
 
 
@@ -105,8 +102,9 @@ def test_brokers_topic_id_or_other_checkpoints_are_lost(tool: Command, tmp_path:
     found = checkpoints(broker)
     theirs = TopicPartition("theirs", 0)
     assert found["replication"] == found["recovery-point"] == {ORDERS[0]: 0, ORDERS[1]: 8, theirs: 7}
-    assert (found["log-start"], found["cleaner"]) == ({ORDERS[1]: 3, theirs: 7}, {theirs: 7})
-    assert (broker / "orders-1" / "00000000000000000000.log").stat().st_size
+    assert (found["log-start"], found["cleaner"]) == ({theirs: 7}, {theirs: 7})
+    assert (broker / "orders-1" / "00000000000000000003.log").stat().st_size
+    assert not (broker / "orders-1" / "00000000000000000000.log").exists()  # wholly below the log start
     assert "holds records" in tool.fails("--to", str(broker), "--topic", "orders")
     tool("--to", str(broker), "--topic", "orders", "--overwrite")
     assert "create topic empty on the broker" in tool.fails("--to", str(broker))
@@ -124,6 +122,3 @@ def test_refusal_is_not_one_clear_line(tool: Command, tmp_path: Path) -> None:
     assert contents(LogDir.open(tool.root)) == before
     assert "there is no topic nope" in tool.fails("--to", str(tmp_path / "copy"), "--topic", "nope")
     assert "go with --to" in tool.fails("--copy")
-    with contextlib.ExitStack() as held:
-        assert held.enter_context(partition_lock(tool.root / "orders-1"))
-        assert "maintenance is at work" in tool.fails("--to", str(tmp_path / "copy"))
