@@ -74,7 +74,8 @@ OPTIONS: Final = (
         name="subscribePattern",
         applies_to=READ,
         default="",
-        doc="Regular expression; topics that are not internal and in whose name it is found are read.",
+        doc="Java regular expression, as in Spark's Kafka source; topics that are not internal and in whose name it is "
+        "found are read. What only Java's own engine can match (such as a lookbehind of variable length) is an error.",
         parse=parse_subscribe_pattern,
     ),
     Option(

@@ -6,12 +6,12 @@ is an error that lists what is there, and an internal topic is read when it is a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
 from pyspark_kafkalog.spark.location import Location
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 
@@ -30,7 +30,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics in whose name the regular expression is found, internal ones left out."""
+    """All partitions of the topics in whose name the Java regular expression is found, internal ones left out."""
 
     pattern: str
 
@@ -59,14 +59,11 @@ def parse_subscribe(text: str) -> Subscribe:
 
 
 def parse_subscribe_pattern(text: str) -> SubscribePattern:
-    """A regular expression. Raises ValueError when it is empty or does not compile."""
+    """A Java regular expression. Raises ValueError when it is empty, wrong or not supported."""
     pattern = text.strip()
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"expected a regular expression: {error}") from error
     if not pattern:
         raise ValueError("expected a regular expression, it is empty")
+    compile_topic_pattern(pattern)
     return SubscribePattern(pattern)
 
 
@@ -120,7 +117,8 @@ def subscribed_topics(there: Sequence[str], subscription: Subscription) -> list[
     public = [topic for topic in there if topic not in INTERNAL_TOPICS and topic != CLUSTER_METADATA_TOPIC]
     if isinstance(subscription, AllTopics):
         return sorted(public)
-    return sorted(topic for topic in public if re.search(subscription.pattern, topic))
+    pattern = compile_topic_pattern(subscription.pattern)
+    return sorted(topic for topic in public if pattern.is_found_in(topic))
 
 
 def _assigned_partitions(log_dir: LogDir, assigned: Sequence[TopicPartition]) -> list[PartitionDescription]:

@@ -220,10 +220,10 @@ def _consumer(options: argparse.Namespace, log_dir: LogDir, formatter: _Format |
 def _wants(options: argparse.Namespace) -> Callable[[str], bool]:
     if options.topic is not None:
         return lambda name: name == options.topic
-    from pyspark_kafkalog.tools.topic_filter import topic_pattern
+    from pyspark_kafkalog.tools.topic_filter import include_pattern
 
-    pattern = topic_pattern(options.include)
-    return lambda name: name not in INTERNAL_TOPICS and bool(pattern.fullmatch(name))
+    pattern = include_pattern(options.include)
+    return lambda name: name not in INTERNAL_TOPICS and pattern.matches(name)
 
 
 class _Printing:

@@ -99,9 +99,7 @@ def _files(options: argparse.Namespace) -> Iterable[StoredFile]:
     from pyspark_kafkalog.tools.topic_filter import topic_pattern
 
     pattern = topic_pattern(options.topic)
-    return (
-        each for each in files if each.topic_partition is not None and pattern.fullmatch(each.topic_partition.topic)
-    )
+    return (each for each in files if each.topic_partition is not None and pattern.matches(each.topic_partition.topic))
 
 
 def _add_up(files: Iterable[StoredFile], by: str) -> tuple[dict[_Name, _Usage], _Usage]:

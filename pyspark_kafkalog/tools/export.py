@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         topics = None
         if options.topic is not None:
             pattern = topic_pattern(options.topic)
-            topics = [name for name in root.topics() if pattern.fullmatch(name)]
+            topics = [name for name in root.topics() if pattern.matches(name)]
             if not topics:
                 raise UnknownTopicError(f"there is no topic {options.topic} in {options.path}")
         exported = export_to(root, options.to, topics, link=not options.copy, overwrite=options.overwrite)

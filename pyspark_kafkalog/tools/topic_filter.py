@@ -1,9 +1,11 @@
 """Which topics and partitions the options of Kafka's tools mean.
 
-    --topic, --include      a regular expression for the whole name; a comma means "or"
+    --topic                 a Java regular expression for the whole name; a comma means "or"
+    --include               the same, but a comma means itself, as in console-consumer
     --topic-partitions      topic:partition,topic:from-to,:-to,... with a regular expression for each topic
 
-Source of the rules: org.apache.kafka.server.util.TopicFilter.IncludeList and org.apache.kafka.tools.GetOffsetShell.
+Source of the rules: org.apache.kafka.server.util.TopicFilter.IncludeList, org.apache.kafka.tools.GetOffsetShell and
+org.apache.kafka.tools.consumer.ConsoleConsumer.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from pyspark_kafkalog.java_regex.topic_pattern import TopicPattern, compile_topic_pattern
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import UsageError
 
@@ -22,12 +25,17 @@ _ANY_TOPIC: Final = ".*"
 _INT_MAX: Final = 2**31 - 1
 
 
-def topic_pattern(text: str) -> re.Pattern[str]:
-    """What a topic's whole name has to match: quotes around it dropped, blanks too, a comma means "or"."""
+def topic_pattern(text: str) -> TopicPattern:
+    """What a topic's whole name has to match: quotes around it and blanks are dropped, a comma means "or"."""
+    return include_pattern(text.strip().replace(",", "|").replace(" ", "").strip("\"'"))
+
+
+def include_pattern(text: str) -> TopicPattern:
+    """What a topic's whole name has to match, taken as it is."""
     try:
-        return re.compile(text.strip().replace(",", "|").replace(" ", "").strip("\"'"))
-    except re.error as error:
-        raise UsageError(f"{text} is an invalid regex: {error}") from error
+        return compile_topic_pattern(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def topics_and_partitions(topic: str | None, partitions: str | None) -> PartitionFilter:
@@ -39,7 +47,7 @@ def topics_and_partitions(topic: str | None, partitions: str | None) -> Partitio
             f"--partitions expects a comma separated list of numeric partition ids, but received: {partitions}"
         )
     wanted = {int(each) for each in numbers}
-    return lambda each: bool(pattern.fullmatch(each.topic)) and (not wanted or each.partition in wanted)
+    return lambda each: pattern.matches(each.topic) and (not wanted or each.partition in wanted)
 
 
 def topic_partition_rules(text: str) -> PartitionFilter:
@@ -57,4 +65,4 @@ def _rule(text: str) -> PartitionFilter:
         first, end = int(match[2]), int(match[2]) + 1
     else:
         first, end = int(match[3] or 0), int(match[4] or _INT_MAX)
-    return lambda each: bool(pattern.fullmatch(each.topic)) and first <= each.partition < end
+    return lambda each: pattern.matches(each.topic) and first <= each.partition < end

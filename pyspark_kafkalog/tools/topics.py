@@ -181,7 +181,7 @@ def _find(log_dir: LogDir, options: argparse.Namespace, *, must_exist: bool) -> 
     if options.topic in names:
         return [options.topic]
     pattern = topic_pattern(options.topic)
-    found = sorted(name for name in names if pattern.fullmatch(name))
+    found = sorted(name for name in names if pattern.matches(name))
     if not found and must_exist:
         raise UnknownTopicError(f"Topic '{options.topic}' does not exist as expected")
     return found

@@ -13,7 +13,7 @@ PACKAGE = "pyspark_kafkalog"
 
 #: From the bottom up. Packages of one line do not know each other.
 LAYERS = (
-    ("errors", "stop_signal", "version", "wording"),
+    ("errors", "java_regex", "stop_signal", "version", "wording"),
     ("record",),
     ("storage",),
     ("metadata",),

@@ -87,6 +87,11 @@ def test_a_record_without_headers_has_null_for_them(root: Path) -> None:
     assert sum(row is None for row in headers) == COUNT - (COUNT + 2) // 3
 
 
+def test_pattern_is_read_as_java_reads_it(root: Path) -> None:
+    assert offsets(reader(root, subscribePattern=r"^[a-z&&[^u-z]]\z")) == offsets(reader(root))
+    assert offsets(reader(root, subscribePattern=r"\Q.\E|\P{Alpha}")) == []
+
+
 def test_nothing_to_read_is_one_placeholder_that_reads_nothing(root: Path) -> None:
     made = reader(root, subscribePattern="none")
     assert made.partitions() == []

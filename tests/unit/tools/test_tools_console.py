@@ -232,6 +232,8 @@ def test_reading_begins_or_ends_elsewhere(filled: Console) -> None:
     assert filled.consume("--partition", "1", "--offset", "99") == ""
     assert filled.consume("--partition", "1", "--offset", "LATEST") == ""
     assert filled.consume("--include", "t|x", "--from-beginning", "--max-messages", "1") == "a\n"
+    assert filled.consume("--include", r"\Qt\E{1,3}", "--from-beginning", "--max-messages", "1") == "a\n"
+    assert filled.consume("--include", "t,x", "--from-beginning", "--max-messages", "1", "--timeout-ms", "1") == ""
 
 
 def test_group_does_not_go_on_where_it_was(filled: Console) -> None:

@@ -92,7 +92,7 @@ def test_rules_mean_other_partitions(tool: Command, rules: str, partitions: list
         (("--topic", "orders", "--topic-partitions", "orders:1"), "cannot be used with --topic"),
         (("--partitions", "1,x"), "numeric partition ids, but received: 1,x"),
         (("--topic-partitions", "orders:a"), "Invalid rule specification: orders:a"),
-        (("--topic", "a("), "invalid regex"),
+        (("--topic", "a("), "not a Java regular expression"),
         (("--time", "noon"), "Malformed time argument noon"),
         (("--time", "-6"), "Malformed time argument -6"),
         (("--time", "1_000"), "Malformed time argument 1_000"),
