@@ -102,13 +102,13 @@ def is_small(root: Path, partitions: Sequence[TopicPartition]) -> bool:
 def run_round(job: Job, tasks_for: TasksFor, this_round: Round, sinks: Sequence[ReportSink]) -> int:
     """One round; returns its exit status. Raises StoppedError when it is told to end, and what `choose` raises."""
     partitions = job.choose(this_round)
-    tasks = tasks_for(partitions)
     status = ALL_FINE
     begun: list[ReportSink] = []
     try:
         for sink in sinks:
             sink.begin(job.action, this_round, len(partitions))
             begun.append(sink)
+        tasks = tasks_for(partitions)
         for report in job.run(tasks, this_round, partitions):
             if not report.is_fine:
                 status = SOME_FAILED

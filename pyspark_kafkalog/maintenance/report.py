@@ -1,14 +1,37 @@
-"""What a maintenance run did to one partition, for the JSON line that tells of it."""
+"""What a maintenance run did to one partition."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from pyspark_kafkalog.storage.names import TopicPartition
 
 #: Why a partition was skipped that another run is at work on.
 ANOTHER_RUN: Final = "another run has the partition"
+
+
+#: The counters of a report that an action counts; the others are of other actions.
+COUNTERS: Final[Mapping[str, frozenset[str]]] = {
+    "clean": frozenset(
+        {
+            "bytes_read",
+            "bytes_kept",
+            "bytes_dropped",
+            "records_read",
+            "records_kept",
+            "records_dropped",
+            "segments_dropped",
+        }
+    ),
+    "delete-records": frozenset(),
+    "merge-segments": frozenset({"bytes_read", "segments_dropped"}),
+    "reindex": frozenset({"bytes_read", "files_written"}),
+    "retention": frozenset({"bytes_kept", "bytes_dropped", "segments_dropped"}),
+    "verify": frozenset({"bytes_read", "records_read"}),
+}
+_ALL_COUNTERS: Final = frozenset[str]().union(*COUNTERS.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +72,13 @@ class PartitionReport:
     def is_fine(self) -> bool:
         """Whether nothing about it has to be seen to by somebody."""
         return self.error is None and not self.errors_found
+
+
+def values(report: PartitionReport) -> dict[str, Any]:
+    """The fields of a report that have a value, by name, in the order of the class."""
+    others = _ALL_COUNTERS - COUNTERS.get(report.action, _ALL_COUNTERS)
+    named = ((field.name, getattr(report, field.name)) for field in fields(report))
+    return {name: value for name, value in named if value is not None and name not in others}
 
 
 def left_to_another_run(where: TopicPartition, action: str) -> PartitionReport:

@@ -1,15 +1,15 @@
-"""Where reports go by default: one JSON line a partition on standard output, a progress bar on a terminal."""
+"""Where reports go: one JSON line a partition on standard output, a progress bar on a terminal."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.report import PartitionReport, values
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.maintenance.job_runner import Round
@@ -20,13 +20,10 @@ _UNDERSCORE = re.compile(r"_([a-z])")
 
 def report_tree(report: PartitionReport) -> dict[str, Any]:
     """The report's fields under camel-case names, without those that have no value."""
-    tree = {}
-    for field in fields(report):
-        value = getattr(report, field.name)
-        if value is not None:
-            name = _UNDERSCORE.sub(lambda match: match.group(1).upper(), field.name)
-            tree[name] = round(value, _SECONDS_DIGITS) if field.name == "seconds" else value
-    return tree
+    tree = {
+        _UNDERSCORE.sub(lambda match: match.group(1).upper(), name): value for name, value in values(report).items()
+    }
+    return {**tree, "seconds": round(report.seconds, _SECONDS_DIGITS)}
 
 
 class JsonLines:
@@ -39,17 +36,24 @@ class JsonLines:
     def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
         self._extra = {"dryRun": True} if this_round.dry_run else {}
 
+    def tell(self, tree: Mapping[str, Any]) -> None:
+        """A line for something found or done beside the reports; what has no value is left out."""
+        self._write({name: value for name, value in tree.items() if value is not None})
+
     def take(self, report: PartitionReport) -> None:
-        stream = self._stream or sys.stdout
-        with _beside_progress_bar(stream):
-            stream.write(json.dumps({**report_tree(report), **self._extra}, ensure_ascii=False) + "\n")
-            stream.flush()
+        self._write({**report_tree(report), **self._extra})
 
     def end(self) -> None:
         """Every line is out already."""
 
+    def _write(self, tree: Mapping[str, Any]) -> None:
+        stream = self._stream or sys.stdout
+        with beside_progress_bar(stream):
+            stream.write(json.dumps(tree, ensure_ascii=False) + "\n")
+            stream.flush()
 
-def _beside_progress_bar(stream: TextIO) -> AbstractContextManager[None]:
+
+def beside_progress_bar(stream: TextIO) -> AbstractContextManager[None]:
     """Where lines and a bar go to the same terminal, the bar makes room for the line."""
     if not stream.isatty():
         return nullcontext()

@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from typing import Any, Final
 import numba
 from numba import njit
 
+_LOG: Final = logging.getLogger(__name__)
 _PACKAGE: Final = Path(__file__).parents[1]
 
 
@@ -74,6 +76,7 @@ class KernelLocator:
         for directory in directories:
             if any(directory.glob(index_files)):
                 return cls(directory, line)
+        _announce_compiling()
         for directory in directories:
             if _can_write(directory):
                 return cls(directory, line)
@@ -91,6 +94,12 @@ class KernelLocator:
 
     def get_disambiguator(self) -> str:
         return str(self._line)
+
+
+@functools.cache
+def _announce_compiling() -> None:
+    """Say once why the process pauses."""
+    _LOG.info("compiling the record kernels, which takes some seconds and happens once on each machine")
 
 
 def load_all_kernels() -> list[str]:

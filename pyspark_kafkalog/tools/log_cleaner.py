@@ -2,9 +2,9 @@
 
 The filthiest partitions come first. log.cleaner.threads is how many tasks work at once (if it is not set: all cores);
 they share log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second. A partition whose cleaning fails is
-marked uncleanable (kafkalog metrics tells), the others go on, the next run tries again. One JSON line a partition of
-a compacted topic on standard output, as it is done; "skipped" says why it was not cleaned. Safe to run beside readers
-and writers, twice at once (a partition that another run has is left to it), and to kill at any time.
+marked uncleanable (kafkalog metrics tells), the others go on, the next run tries again. --output json prints
+one line a partition of a compacted topic, as it is done; "skipped" says why it was not cleaned. Safe to run beside
+readers and writers, twice at once (a partition that another run has is left to it), and to kill at any time.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
 options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_kafkalog.maintenance.job_runner import Job, ReportSink
+    from pyspark_kafkalog.maintenance.report_sinks import JsonLines
     from pyspark_kafkalog.maintenance.tasks import LocalTasks, Tasks
+    from pyspark_kafkalog.maintenance.text_report import TextReport
     from pyspark_kafkalog.storage.broker_config import BrokerConfig
     from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -61,6 +63,21 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history", metavar="TABLE", help="append a row for each partition to this Delta table, a path or a name"
     )
+    parser.add_argument(
+        "--output",
+        choices=("text", "json"),
+        help="text: a table and a sum at the end; json: one object a line and partition, as it is done (default: text "
+        "on a terminal, else json)",
+    )
+
+
+def job_output(options: argparse.Namespace) -> JsonLines | TextReport:
+    """What prints the reports on standard output."""
+    from pyspark_kafkalog.maintenance.report_sinks import JsonLines
+    from pyspark_kafkalog.maintenance.text_report import TextReport
+
+    is_text = options.output == "text" or (options.output is None and sys.stdout.isatty())
+    return TextReport() if is_text else JsonLines()
 
 
 def run_job(
@@ -69,20 +86,20 @@ def run_job(
     *,
     interval_s: Callable[[BrokerConfig], float],
     slots: Callable[[BrokerConfig, int], int] | None = None,
-    sinks: Sequence[ReportSink] = (),
+    output: JsonLines | TextReport | None = None,
 ) -> int:
     """Do the job as the options say; returns the exit status.
 
-    Reports go to standard output as lines of JSON, to a progress bar, and to `sinks`. `interval_s` is the pause between
-    rounds of a loop where the options do not give it, `slots` the tasks at once, given the session's cores.
+    Reports go to `output` (that of the options unless it is given) and to a progress bar. `interval_s` is the pause
+    between rounds of a loop where the options do not give it, `slots` the tasks at once, given the number of cores.
     """
     _check(options)
     from pyspark_kafkalog.maintenance.history_table import HistoryTable
     from pyspark_kafkalog.maintenance.job_runner import SOME_FAILED, Round, run_loop, run_round
-    from pyspark_kafkalog.maintenance.report_sinks import JsonLines, ProgressBar
+    from pyspark_kafkalog.maintenance.report_sinks import ProgressBar
     from pyspark_kafkalog.maintenance.tasks import StoppedError
 
-    _log_to_stderr()
+    log_to_stderr()
     topics = tuple(dict.fromkeys(options.topic)) if options.topic else None
     this_round = Round(path=options.path.absolute(), topics=topics, now_ms=options.now, dry_run=options.dry_run)
     pause_s = options.interval
@@ -92,7 +109,7 @@ def run_job(
     job.choose(this_round)  # mistakes in options are told before a session is started
     with stop_signal() as stop, _Workplace(options, job, slots, stop) as workplace:
         history = () if options.history is None else (HistoryTable(options.history),)
-        all_sinks: tuple[ReportSink, ...] = (*history, JsonLines(), ProgressBar(), *sinks)
+        all_sinks: tuple[ReportSink, ...] = (*history, output or job_output(options), ProgressBar())
         try:
             if not options.loop:
                 return run_round(job, workplace.tasks, this_round, all_sinks)
@@ -230,7 +247,8 @@ def _end(session: SparkSession) -> None:
         logging.getLogger(__name__).info("the Spark session had ended: %s", error)
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
+    """Have what the package logs printed on standard error, unless logging is set up already."""
     package = logging.getLogger("pyspark_kafkalog")
     if not package.handlers and not logging.getLogger().handlers:
         logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")

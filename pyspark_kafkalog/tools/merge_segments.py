@@ -1,7 +1,7 @@
 """`kafkalog merge-segments`: join small closed segments into full ones, without touching batches and offsets.
 
-Neighbours below half of segment.bytes become one, where that is worth the copying. One JSON line a partition on
-standard output, as it is done. Safe to run beside readers and writers, twice at once (a partition that another run has
+Neighbours below half of segment.bytes become one, where that is worth the copying. --output json prints one line a
+partition, as it is done. Safe to run beside readers and writers, twice at once (a partition that another run has
 is left to it), and to kill at any time.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong

@@ -1,8 +1,8 @@
 """`kafkalog reindex`: make indexes and producer snapshots anew from the .log files, where they are missing or wrong.
 
 Index files that the .log shows to be right stay, also where today's settings would make others; --force replaces those
-too. Damage in a .log is told of and makes exit status 1; that segment's index files stay as they are. One JSON line a
-partition on standard output, with the number of files written (filesWritten). Not for a broker's directory. Safe to run
+too. Damage in a .log is told of and makes exit status 1; that segment's index files stay as they are. --output json
+prints one line a partition, with the number of files written (filesWritten). Not for a broker's directory. Safe to run
 beside readers and writers, twice at once (a partition that another run has is left to it), and to kill at any time.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a .log is damaged, or something could not be done; 2

@@ -1,7 +1,7 @@
 """`kafkalog retention`: drop old segments of all topics as a broker's log manager would.
 
 retention.ms, retention.bytes, cleanup.policy and the log start decide, by Kafka's rules; the active segment goes too
-when all of it is due. One JSON line a partition on standard output, as it is done. Safe to run beside readers and
+when all of it is due. --output json prints one line a partition, as it is done. Safe to run beside readers and
 writers, twice at once (a partition that another run has is left to it), and to kill at any time.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong

@@ -1,8 +1,8 @@
 """`kafkalog verify`: check every batch, index entry, snapshot and checkpoint of a log directory, ours or a broker's.
 
-Read-only, and safe beside writers, readers and maintenance: what they change meanwhile is looked at anew. On standard
-output, one JSON line for each finding ("action": "finding"), with its severity, file, position, offset, kind ("what"),
-what was expected and found, and what to do; and one line for each partition when it is done. What is found of the
+Read-only, and safe beside writers, readers and maintenance: what they change meanwhile is looked at anew. --output json
+prints one line for each finding ("action": "finding"), with its severity, file, position, offset, kind ("what"), what
+was expected and found, and what to do; and one line for each partition when it is done. What is found of the
 directory itself comes with __cluster_metadata, partition 0. Severities:
 
   error    bytes are not what they must be, or committed records cannot be read: exit status 1
@@ -27,9 +27,7 @@ examples:
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from typing import Any
 
 from pyspark_kafkalog.tools import maintenance
 
@@ -56,16 +54,13 @@ def run(options: argparse.Namespace) -> int:
 
     if options.loop and options.interval is None:
         options.interval = _INTERVAL_S  # a broker's directory has no settings to take it from
+    maintenance.log_to_stderr()
+    output = maintenance.job_output(options)
     log_dir, findings = open_or_findings(options.path)
     if log_dir is None:
         for finding in findings:
-            _tell(finding.tree())
+            output.tell(finding.tree())
         sys.stderr.write(f"kafkalog verify: the metadata log of {options.path} cannot be loaded, see the findings\n")
         return 1
-    job = VerifyJob(_tell, is_repairing=options.repair, are_records_checked=options.deep)
-    return maintenance.run_job(options, job, interval_s=lambda _: _INTERVAL_S)
-
-
-def _tell(tree: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({name: value for name, value in tree.items() if value is not None}) + "\n")
-    sys.stdout.flush()
+    job = VerifyJob(output.tell, is_repairing=options.repair, are_records_checked=options.deep)
+    return maintenance.run_job(options, job, interval_s=lambda _: _INTERVAL_S, output=output)
