@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the job; returns its exit status."""
+    maintenance.log_to_stderr()  # before kernels are loaded, which may have to be compiled
     from pyspark_kafkalog.maintenance.cleaner_job import CleanerJob, cleaner_slots
 
     return maintenance.run_job(

@@ -42,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the job; returns its exit status."""
     if options.partition and not options.topic:
         raise UsageError("--partition is of a topic: name it with --topic")
+    maintenance.log_to_stderr()  # before kernels are loaded, which may have to be compiled
     from pyspark_kafkalog.maintenance.reindex_job import ReindexJob
 
     job = ReindexJob(numbers=tuple(options.partition or ()), force=options.force)

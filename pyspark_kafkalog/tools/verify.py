@@ -50,11 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the job; returns its exit status."""
+    maintenance.log_to_stderr()  # before kernels are loaded, which may have to be compiled
     from pyspark_kafkalog.maintenance.verify_job import VerifyJob, open_or_findings
 
     if options.loop and options.interval is None:
         options.interval = _INTERVAL_S  # a broker's directory has no settings to take it from
-    maintenance.log_to_stderr()
     output = maintenance.job_output(options)
     log_dir, findings = open_or_findings(options.path)
     if log_dir is None:
