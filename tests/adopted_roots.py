@@ -10,6 +10,13 @@ from typing import Any
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.records import MetadataRecord, encode_record, record
 from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.storage.filesystem import LOCAL
+from pyspark_kafkalog.storage.offset_checkpoints import (
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 
 FIXTURES = Path(__file__).parent / "data" / "fixtures"
 #: Soon after the fixtures were made: no producer has expired yet.
@@ -72,3 +79,17 @@ def write_metadata_log(root: Path, records: Sequence[MetadataRecord]) -> Path:
     (directory / "00000000000000000000.log").write_bytes(encode_batch(batch, leader_epoch=1))
     (directory / "quorum-state").write_text('{"data_version":1}')
     return directory
+
+
+def transactions_with_coordinator(tmp_path: Path) -> Path:
+    """A broker's directory with a transaction open in each partition of a topic, and with `__transaction_state`.
+
+    tx-0, of producer 0, is open in transactions-0 since offset 162; tx-1, of producer 1, in transactions-1 since 218.
+    """
+    root = copy_of("transactions", tmp_path)
+    coordinator = FIXTURES / "transaction-state"
+    shutil.copytree(coordinator / "__transaction_state-0", root / "__transaction_state-0")
+    for name in (RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT):
+        offsets = {**read_offset_checkpoint(root / name), **read_offset_checkpoint(coordinator / name)}
+        write_offset_checkpoint(root / name, offsets, fs=LOCAL)
+    return root

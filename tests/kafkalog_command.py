@@ -19,6 +19,10 @@ class Command:
         self.root = root
         self._capsys = capsys
 
+    def other(self, name: str) -> Command:
+        """Another command, on the same root."""
+        return Command(name, self.root, self._capsys)
+
     def __call__(self, *arguments: str) -> str:
         exit_code, out, err = self.try_to(*arguments)
         assert (exit_code, err) == (0, "")

@@ -27,9 +27,11 @@ from pyspark_kafkalog.metadata.acl_records import acl_record
 from pyspark_kafkalog.metadata.adopt_lock import adoption_lock, refuse_signs_of_life
 from pyspark_kafkalog.metadata.adopt_logs import AdoptedLog, LogFacts, adopt_log
 from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR, WORK_DIR, AdoptionPlan, TopicPlan, make_plan
+from pyspark_kafkalog.metadata.adopt_transactions import transactions_of_plan, transactions_of_root
 from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR, is_ours, metadata_dir
 from pyspark_kafkalog.metadata.broker_configs import broker_config_record
 from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, BrokerImage
+from pyspark_kafkalog.metadata.open_transactions import OpenTransactions
 from pyspark_kafkalog.metadata.partition_directories import name_put_aside
 from pyspark_kafkalog.metadata.records import MetadataRecord, partition_record, partition_state_record, record
 from pyspark_kafkalog.metadata.root_format import write_marker
@@ -55,7 +57,7 @@ class AdoptedPartition:
     """A partition that was taken over: offsets [log_start_offset, high_watermark), and what was found on the way.
 
     `cut_bytes` of a damaged tail went, as in a broker's recovery. `last_stable_offset` is below the high watermark
-    where a transaction was open: nobody will end it now.
+    where a transaction is open.
     """
 
     topic_partition: TopicPartition
@@ -70,7 +72,8 @@ class AdoptedPartition:
 class Adoption:
     """What adopting did, or with `dry_run` would do. `was_ours`: the root was ours already, and nothing was done.
 
-    `topics` with their ids; `partitions` is empty in a dry run, when no log has been opened yet.
+    `topics` with their ids; `partitions` is empty in a dry run, when no log has been opened yet. The user has to end
+    the `open_transactions`.
     """
 
     root: Path
@@ -79,6 +82,7 @@ class Adoption:
     next_producer_id: int
     kept_metadata: Path | None
     notes: tuple[str, ...]
+    open_transactions: OpenTransactions
     dry_run: bool = False
     was_ours: bool = False
 
@@ -106,32 +110,34 @@ def adopt(
         raise LogDirError(f"{root} is not a directory")
     with adoption_lock(root, fs=fs, create=not dry_run):
         if is_ours(root):
-            return _finish(root)
+            return _finish(root, clock, fs)
         refuse_signs_of_life(root)
         plan = make_plan(root, server_properties=server_properties, create_missing=create_missing, rng=rng)
         _check_ends(plan)
         if dry_run:
-            return _outcome(plan, {}, plan.next_producer_id, dry_run=True)
+            return _outcome(plan, {}, plan.next_producer_id, transactions_of_plan(plan, clock), dry_run=True)
         _prepare_directories(plan, fs)
         logs = _adopt_logs(plan, clock, fs)
         next_producer_id = _next_producer_id(plan, logs)
         _build(plan, logs, next_producer_id, clock, rng, fs)
         _take_over(plan, fs)
-        return _outcome(plan, logs, next_producer_id)
+        return _outcome(plan, logs, next_producer_id, transactions_of_root(root, clock, fs))
 
 
-def _finish(root: Path) -> Adoption:
+def _finish(root: Path, clock: Callable[[], int], fs: FileSystem) -> Adoption:
     """What an adoption left that was stopped after it had decided."""
     shutil.rmtree(root / WORK_DIR, ignore_errors=True)
     store = MetadataStore.open(root)
     topics = {name: topic.topic_id for name, topic in store.image.topics.items()}
+    open_transactions, notes = transactions_of_root(root, clock, fs)
     return Adoption(
         root=root,
         topics=topics,
         partitions=(),
         next_producer_id=store.image.next_producer_id,
         kept_metadata=_if_there(root / KEPT_METADATA_DIR),
-        notes=(),
+        notes=notes,
+        open_transactions=open_transactions,
         was_ours=True,
     )
 
@@ -289,8 +295,14 @@ def _take_over(plan: AdoptionPlan, fs: FileSystem) -> None:
 
 
 def _outcome(
-    plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog], next_producer_id: int, *, dry_run: bool = False
+    plan: AdoptionPlan,
+    logs: Mapping[TopicPartition, AdoptedLog],
+    next_producer_id: int,
+    transactions: tuple[OpenTransactions, tuple[str, ...]],
+    *,
+    dry_run: bool = False,
 ) -> Adoption:
+    open_transactions, notes = transactions
     return Adoption(
         root=plan.root,
         topics={topic.name: topic.topic_id for topic in plan.topics},
@@ -307,7 +319,8 @@ def _outcome(
         ),
         next_producer_id=next_producer_id,
         kept_metadata=None if plan.metadata_dir is None else plan.root / KEPT_METADATA_DIR,
-        notes=plan.notes,
+        notes=(*plan.notes, *notes),
+        open_transactions=open_transactions,
         dry_run=dry_run,
     )
 

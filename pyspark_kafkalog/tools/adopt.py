@@ -5,6 +5,9 @@ over; no record is copied or rewritten, and a broker can still mount the partiti
 directory that one is using is refused. After a kill its logs are recovered first, as the broker would do it. Its own
 metadata log is kept beside ours, as __cluster_metadata-0.kafka-stray. When this is interrupted, run it again.
 
+A transaction that is open has no coordinator any more: read_committed ends where it begins. All of them are listed,
+also with --dry-run, with the commands that end them. One in state PrepareCommit was committed: complete it.
+
 Topics of which the directory holds only some partitions are refused, unless --create-missing makes the others, empty:
 they may lie in another directory of log.dirs, or on another broker. Topics' configurations are in the metadata log;
 what server.properties set for all topics (log.retention.hours, ...) is not in the directory at all: name that file
@@ -22,7 +25,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.tools.command import add_output, add_path, print_json
+from pyspark_kafkalog.tools.transaction_lines import describe_open, ending_command, ending_commands, open_tree
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.adopt import AdoptedPartition, Adoption
@@ -64,8 +69,7 @@ def run(options: argparse.Namespace) -> int:
 def _print(outcome: Adoption) -> None:
     if outcome.was_ours:
         sys.stdout.write(f"{outcome.root} is a log directory of this package already: nothing to do.\n")
-        return
-    if outcome.dry_run:
+    elif outcome.dry_run:
         sys.stdout.write(f"{outcome.root} can be adopted: {len(outcome.topics)} topics. Nothing was changed.\n")
     else:
         partitions = len(outcome.partitions)
@@ -75,14 +79,28 @@ def _print(outcome: Adoption) -> None:
     for each in outcome.partitions:
         if each.cut_bytes:
             sys.stdout.write(f"  {each.topic_partition}: {each.cut_bytes} bytes of a damaged tail were cut off\n")
-        if each.last_stable_offset < each.high_watermark:
-            sys.stdout.write(
-                f"  {each.topic_partition}: a transaction is open since offset {each.last_stable_offset}; "
-                "read_committed ends there\n"
-            )
-    if outcome.kept_metadata is not None:
+    _print_transactions(outcome)
+    if outcome.kept_metadata is not None and not outcome.was_ours:
         done = "would be kept" if outcome.dry_run else "is kept"
         sys.stdout.write(f"  the broker's metadata log {done} as {outcome.kept_metadata.name}\n")
+
+
+def _print_transactions(outcome: Adoption) -> None:
+    found = outcome.open_transactions
+    now_ms = time_ms()
+    for each in found.in_partitions:
+        sys.stdout.write(f"  {each.topic_partition}: {describe_open(each, now_ms)}\n")
+    for state in found.states:
+        if not any(each.state is state for each in found.in_partitions):
+            sys.stdout.write(
+                f"  transactional id {state.transactional_id}: {state.status_name}, with no open records here\n"
+            )
+    commands = ending_commands(outcome.root, found)
+    if commands:
+        when = "after adopting, end" if outcome.dry_run else "end"
+        sys.stdout.write(f"  read_committed ends where a transaction is open; {when} them with\n")
+        for command in commands:
+            sys.stdout.write(f"    {command}\n")
 
 
 def _tree(outcome: Adoption) -> dict[str, Any]:
@@ -95,6 +113,10 @@ def _tree(outcome: Adoption) -> dict[str, Any]:
         "nextProducerId": outcome.next_producer_id,
         "keptMetadata": None if outcome.kept_metadata is None else str(outcome.kept_metadata),
         "notes": list(outcome.notes),
+        "openTransactions": [
+            {**open_tree(each), "command": ending_command(outcome.root, each)}
+            for each in outcome.open_transactions.in_partitions
+        ],
     }
 
 

@@ -1,20 +1,27 @@
-"""`kafkalog transactions`: look at transactions and producers, and abort a transaction that was left open.
+"""`kafkalog transactions`: look at transactions and producers, and end a transaction that was left open.
 
 Commands, options and output are those of kafka-transactions, with --path in place of --bootstrap-server.
 
   list, describe       transactional ids: of writes and streaming queries to this log directory, which are always
                        complete, and those that a broker's __transaction_state holds
   describe-producers   producers that have written to a partition
-  find-hanging         transactions that have been open for longer than --max-transaction-timeout
-  abort                append the marker that ends one: read_committed goes on behind it, its records stay unread
+  find-hanging         transactions that are open: without options all of the log directory, however young; with
+                       --topic or --broker-id those that have been open for longer than --max-transaction-timeout
+  abort                append the markers that end one: read_committed goes on behind it, its records stay unread
+  complete             append the markers that are missing of one in state PrepareCommit or PrepareAbort
 
 An adopted log may hold an open transaction, since a broker was stopped in the middle of it and there is no coordinator
-any more. abort is one commit, on a log directory of this package; the others look at broker's directories too.
+any more. abort ends it in all its partitions, and notes that in __transaction_state; where that does not know the
+transaction, abort ends it in the partition that is named. A transaction in state PrepareCommit was committed, but not
+all of its partitions have a marker yet: abort refuses it, complete commits it. Both make one commit, on a log directory
+of this package; the other commands read brokers' directories too.
 
 examples:
   kafkalog transactions --path /data/log list
   kafkalog transactions --path /data/log describe --transactional-id nightly
-  kafkalog transactions --path /data/log find-hanging --topic orders
+  kafkalog transactions --path /data/log find-hanging
+  kafkalog transactions --path /data/log abort --transactional-id payments-1
+  kafkalog transactions --path /data/log complete --transactional-id payments-2
   kafkalog transactions --path /data/log abort --topic orders --partition 0 --start-offset 162
 """
 
@@ -23,11 +30,11 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
+from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.storage.config_definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -43,22 +50,15 @@ from pyspark_kafkalog.tools.command import (
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.metadata.end_transaction import EndedTransaction
+    from pyspark_kafkalog.metadata.open_transactions import OpenTransactions
+    from pyspark_kafkalog.metadata.transaction_state import TransactionState
     from pyspark_kafkalog.storage.producer_append import ProducerState
 
-_TRANSACTION_STATE: Final = "__transaction_state"
+#: Kafka's default of --max-transaction-timeout.
+_TIMEOUT_MINUTES: Final = 15
 _MS_A_MINUTE: Final = 60_000
 _NONE: Final = "None"
-#: What a transactionStatus stands for (org.apache.kafka.coordinator.transaction.TransactionState).
-_STATES: Final = (
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-    "Dead",
-    "PrepareEpochFence",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +88,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--duration-filter", type=int, metavar="MS", help="only transactions open for longer")
     listing.add_argument("--transactional-id-pattern", metavar="REGEX", help="only ids that match")
     describing = add("describe", "tell the state of a transactional id")
-    describing.add_argument("--transactional-id", required=True, metavar="ID")
+    _add_transactional_id(describing, required=True)
     producers = add("describe-producers", "tell the states of a partition's producers")
     _add_partition(producers, required=True)
     producers.add_argument("--broker-id", type=int, help=argparse.SUPPRESS)
     hanging = add("find-hanging", "find transactions that were left open")
     _add_partition(hanging, required=False)
-    hanging.add_argument("--broker-id", type=int, metavar="ID", help="search all topics of the node")
+    hanging.add_argument("--broker-id", type=int, metavar="ID", help="search all topics, as of this node")
     hanging.add_argument(
-        "--max-transaction-timeout", type=int, default=15, metavar="MIN", help="open for so many minutes (%(default)s)"
+        "--max-transaction-timeout",
+        type=int,
+        metavar="MIN",
+        help=f"open for so many minutes (with --topic or --broker-id {_TIMEOUT_MINUTES}, else 0)",
     )
     abort = add("abort", "end an open transaction: its records stay unread")
-    _add_partition(abort, required=True)
-    abort.add_argument("--start-offset", type=int, required=True, metavar="N", help="where the transaction begins")
+    _add_transactional_id(abort, required=False)
+    _add_partition(abort, required=False)
+    abort.add_argument("--start-offset", type=int, metavar="N", help="where the transaction begins in the partition")
+    complete = add("complete", "end an open transaction as was decided: commit or abort")
+    _add_transactional_id(complete, required=True)
+
+
+def _add_transactional_id(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    parser.add_argument("--transactional-id", required=required, metavar="ID")
 
 
 def _add_partition(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -155,6 +165,8 @@ def _describe(log_dir: LogDir, options: argparse.Namespace) -> None:
 
 
 def _describe_producers(log_dir: LogDir, options: argparse.Namespace) -> None:
+    from pyspark_kafkalog.metadata.open_transactions import producers_of
+
     header = (
         "ProducerId",
         "ProducerEpoch",
@@ -168,27 +180,29 @@ def _describe_producers(log_dir: LogDir, options: argparse.Namespace) -> None:
             *(each.producer_id, each.producer_epoch, each.coordinator_epoch, each.last_sequence),
             *(each.last_timestamp_ms, each.current_txn_first_offset if _is_open(each) else _NONE),
         )
-        for each in _producers(log_dir, TopicPartition(options.topic, options.partition))
+        for each in producers_of(
+            log_dir.partition(options.topic, options.partition),
+            expiration_ms=_expiration_ms(log_dir),
+            now_ms=time_ms(),
+        )
     ]
     _print(header, rows, options)
 
 
 def _find_hanging(log_dir: LogDir, options: argparse.Namespace) -> None:
-    if options.topic is None and options.broker_id is None:
-        raise UsageError(
-            "The `find-hanging` command requires either --topic or --broker-id to limit the scope of the search"
-        )
     if options.partition is not None and options.topic is None:
         raise UsageError("The --partition argument requires --topic to be provided")
-    partitions = [
-        TopicPartition(name, each.partition)
-        for name in ([options.topic] if options.topic is not None else log_dir.topics())
-        for each in log_dir.topic(name).partitions
-        if options.partition in (None, each.partition)
-    ]
-    going_on = {each.producer_id: each.partitions for each in _transactions(log_dir).values()}
+    is_all = options.topic is None and options.broker_id is None
+    minutes = options.max_transaction_timeout
+    if minutes is None:
+        minutes = 0 if is_all else _TIMEOUT_MINUTES
     now_ms = time_ms()
-    header = (
+    open_now = [
+        each
+        for each in _open_transactions(log_dir, options, now_ms).in_partitions
+        if (is_all and not minutes) or now_ms - each.producer.last_timestamp_ms > minutes * _MS_A_MINUTE
+    ]
+    header: tuple[str, ...] = (
         "Topic",
         "Partition",
         "ProducerId",
@@ -198,43 +212,91 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace) -> None:
         "LastTimestamp",
         "Duration(min)",
     )
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
-            *(where.topic, where.partition, each.producer_id, each.producer_epoch, each.coordinator_epoch),
-            *(each.current_txn_first_offset, each.last_timestamp_ms),
-            (now_ms - each.last_timestamp_ms) // _MS_A_MINUTE,
+            *(each.topic_partition.topic, each.topic_partition.partition),
+            *(each.producer.producer_id, each.producer.producer_epoch, each.producer.coordinator_epoch),
+            *(each.first_offset, each.producer.last_timestamp_ms),
+            (now_ms - each.producer.last_timestamp_ms) // _MS_A_MINUTE,
         )
-        for where in partitions
-        for each in _producers(log_dir, where)
-        if _is_open(each) and now_ms - each.last_timestamp_ms > options.max_transaction_timeout * _MS_A_MINUTE
-        # In a broker's directory a coordinator may still end it.
-        if not (log_dir.is_foreign and str(where) in going_on.get(each.producer_id, ()))
+        for each in open_now
+        # Kafka's tool leaves out what a coordinator may still end. Of ours there is none.
+        if is_all or not log_dir.is_foreign or each.state is None
     ]
+    if is_all:
+        header = (*header, "TransactionalId", "TransactionState")
+        states = ((each.transactional_id or _NONE, each.state) for each in open_now)
+        ids = ((name, _NONE if state is None else state.status_name) for name, state in states)
+        rows = [(*row, *of_id) for row, of_id in zip(rows, ids, strict=True)]
     _print(header, rows, options)
 
 
-def _abort(log_dir: LogDir, options: argparse.Namespace) -> None:
-    from pyspark_kafkalog.metadata.abort_transaction import abort_transaction
+def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int) -> OpenTransactions:
+    from pyspark_kafkalog.metadata.open_transactions import find_open_transactions
 
-    where = TopicPartition(options.topic, options.partition)
-    aborted = abort_transaction(log_dir.own_root(), where, options.start_offset)
-    if options.output == "json":
-        print_json(
-            {
-                "topic": where.topic,
-                "partition": where.partition,
-                "producerId": aborted.producer_id,
-                "producerEpoch": aborted.producer_epoch,
-                "startOffset": aborted.first_offset,
-                "markerOffset": aborted.marker_offset,
-                "lastStableOffset": aborted.last_stable_offset,
-            }
+    partitions = [
+        each
+        for name in ([options.topic] if options.topic is not None else log_dir.topics())
+        for each in log_dir.topic(name).partitions
+        if options.partition in (None, each.partition)
+        # Of a root of ours the image knows where a transaction is open; a broker's logs are looked into.
+        and (log_dir.is_foreign or log_dir.last_stable_offset(name, each.partition) < each.high_watermark)
+    ]
+    states = _transaction_states(log_dir)
+    return find_open_transactions(partitions, states, expiration_ms=_expiration_ms(log_dir), now_ms=now_ms)
+
+
+def _abort(log_dir: LogDir, options: argparse.Namespace) -> None:
+    from pyspark_kafkalog.metadata.end_transaction import abort_transaction, abort_transactional_id
+
+    place = (options.topic, options.partition, options.start_offset)
+    if options.transactional_id is not None:
+        if place != (None, None, None):
+            raise UsageError("--transactional-id names the transaction: leave out --topic, --partition, --start-offset")
+        ended = abort_transactional_id(log_dir.own_root(), options.transactional_id)
+    elif None in place:
+        raise UsageError(
+            "The `abort` command requires --transactional-id, or --topic, --partition and --start-offset: "
+            "find-hanging lists what is open"
         )
-        return
-    sys.stdout.write(
-        f"Aborted the transaction of producer {aborted.producer_id} that began at offset {aborted.first_offset} of "
-        f"{where}: marker at offset {aborted.marker_offset}, last stable offset {aborted.last_stable_offset}.\n"
-    )
+    else:
+        where = TopicPartition(options.topic, options.partition)
+        ended = abort_transaction(log_dir.own_root(), where, options.start_offset)
+    _print_ended(ended, options)
+
+
+def _complete(log_dir: LogDir, options: argparse.Namespace) -> None:
+    from pyspark_kafkalog.metadata.end_transaction import complete_transactional_id
+
+    _print_ended(complete_transactional_id(log_dir.own_root(), options.transactional_id), options)
+
+
+def _print_ended(ended: EndedTransaction, options: argparse.Namespace) -> None:
+    done = "Committed" if ended.is_commit else "Aborted"
+    for each in ended.partitions:
+        where = each.topic_partition
+        if options.output == "json":
+            print_json(
+                {
+                    "topic": where.topic,
+                    "partition": where.partition,
+                    "producerId": each.producer_id,
+                    "producerEpoch": each.producer_epoch,
+                    "startOffset": each.first_offset,
+                    "markerOffset": each.marker_offset,
+                    "lastStableOffset": each.last_stable_offset,
+                    "transactionalId": ended.transactional_id,
+                    "result": "commit" if ended.is_commit else "abort",
+                }
+            )
+        else:
+            sys.stdout.write(
+                f"{done} the transaction of producer {each.producer_id} that began at offset {each.first_offset} of "
+                f"{where}: marker at offset {each.marker_offset}, last stable offset {each.last_stable_offset}.\n"
+            )
+    if options.output != "json" and ended.transactional_id is not None:
+        state = "CompleteCommit" if ended.is_commit else "CompleteAbort"
+        sys.stdout.write(f"Transactional id {ended.transactional_id} is in state {state}.\n")
 
 
 _RUNS: Final = {
@@ -243,6 +305,7 @@ _RUNS: Final = {
     "describe-producers": _describe_producers,
     "find-hanging": _find_hanging,
     "abort": _abort,
+    "complete": _complete,
 }
 
 
@@ -253,23 +316,6 @@ def _print(header: Sequence[str], rows: Sequence[Sequence[Any]], options: argpar
             print_json(dict(zip((name[:1].lower() + name[1:] for name in header), values, strict=True)))
     else:
         print_padded_table(header, [[str(value) for value in row] for row in rows])
-
-
-def _producers(log_dir: LogDir, where: TopicPartition) -> list[ProducerState]:
-    """The producers of a partition, at its high watermark."""
-    from pyspark_kafkalog.storage.producer_rebuild import producer_state_at
-
-    found = log_dir.partition(where.topic, where.partition)
-    if found.log_start_offset == found.high_watermark:
-        return []
-    producers = producer_state_at(
-        found.directory,
-        found.high_watermark,
-        log_start_offset=found.log_start_offset,
-        expiration_ms=_expiration_ms(log_dir),
-        now_ms=time_ms(),
-    )
-    return [producers.producers[producer_id] for producer_id in sorted(producers.producers)]
 
 
 def _expiration_ms(log_dir: LogDir) -> int:
@@ -284,7 +330,7 @@ def _is_open(producer: ProducerState) -> bool:
 
 def _transactions(log_dir: LogDir) -> dict[str, _Transaction]:
     """The transactional ids there are, by name."""
-    found = dict(_of_coordinator(log_dir))
+    found = {name: _of_coordinator(state) for name, state in _transaction_states(log_dir).items()}
     if not log_dir.is_foreign:
         for name, each in log_dir.own_root().store.image.transactional_ids.items():
             found[name] = _Transaction(
@@ -296,41 +342,24 @@ def _transactions(log_dir: LogDir) -> dict[str, _Transaction]:
     return {name: found[name] for name in sorted(found)}
 
 
-def _of_coordinator(log_dir: LogDir) -> Iterator[tuple[str, _Transaction]]:
+def _transaction_states(log_dir: LogDir) -> Mapping[str, TransactionState]:
     """What a broker's transaction coordinator has written, as far as it is here."""
-    if _TRANSACTION_STATE not in log_dir.topics():
-        return
-    from pyspark_kafkalog.tools.dump_decoders import CoordinatorDecoder
+    from pyspark_kafkalog.metadata.transaction_state import TRANSACTION_STATE_TOPIC, read_transaction_states
 
-    decoder = CoordinatorDecoder("transaction_coordinator")
-    latest: dict[bytes, bytes | None] = {}
-    for partition in log_dir.topic(_TRANSACTION_STATE).partitions:
-        table = log_dir.read(_TRANSACTION_STATE, partition=partition.partition, columns=["key", "value"])
-        latest.update(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
-    for key, value in latest.items():
-        try:
-            record = decoder.decode(key, value)
-        except KafkalogError:
-            continue
-        if record.value is not None:
-            yield record.key["transactionalId"], _decoded(record.key["transactionalId"], record.value)
+    if TRANSACTION_STATE_TOPIC not in log_dir.topics():
+        return {}
+    return read_transaction_states(log_dir.topic(TRANSACTION_STATE_TOPIC).partitions)
 
 
-def _decoded(name: str, value: Mapping[str, Any]) -> _Transaction:
-    status = value["transactionStatus"]
-    state = _STATES[status] if 0 <= status < len(_STATES) else "Unknown"
+def _of_coordinator(state: TransactionState) -> _Transaction:
     return _Transaction(
-        transactional_id=name,
-        producer_id=value["producerId"],
-        producer_epoch=value["producerEpoch"],
-        state=state,
-        timeout_ms=value["transactionTimeoutMs"],
-        start_ms=value["transactionStartTimestampMs"],
-        partitions=tuple(
-            f"{topic['topic']}-{partition}"
-            for topic in value["transactionPartitions"] or ()
-            for partition in topic["partitionIds"]
-        ),
+        transactional_id=state.transactional_id,
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        state=state.status_name,
+        timeout_ms=state.timeout_ms,
+        start_ms=state.start_ms,
+        partitions=tuple(map(str, state.partitions)),
     )
 
 

@@ -1,0 +1,265 @@
+"""Ending a transaction that a broker's producer left open: its markers, and what its coordinator would note of it.
+
+    lock the root; refresh the image; read __transaction_state
+    append a control batch with the marker to the log of each partition that the transaction is open in
+    append the record CompleteAbort or CompleteCommit to __transaction_state, where that knows the transaction
+    wait for the disk: data, indexes, names
+    publish one commit with the states of all these partitions: their last stable offsets move on
+    unlock
+
+An adopted log has no coordinator that would do it; a broker that mounts it again finds the transaction ended. A crash
+before the publish leaves markers and a record above the high watermarks, which the next writer cuts.
+
+A transaction that is decided is ended as it was decided: one in PrepareCommit is committed, since its producer was told
+so. One that is undecided is aborted, and the producer epoch rises, as when it times out: its producer is fenced. One
+that no coordinator knows is aborted in its partition alone.
+
+Source of the rules: org.apache.kafka.coordinator.transaction.TransactionMetadata, kafka.coordinator.transaction.
+TransactionMarkerChannelManager, and kafka.server.KafkaApis.handleWriteTxnMarkersRequest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.errors import CommitConflictError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
+from pyspark_kafkalog.metadata.open_transactions import producers_of, transaction_states_of
+from pyspark_kafkalog.metadata.own_root import OwnRoot
+from pyspark_kafkalog.metadata.records import MetadataRecord, partition_state_record
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.metadata.transaction_state import (
+    MAX_EPOCH,
+    TRANSACTION_STATE_TOPIC,
+    TransactionState,
+    TransactionStatus,
+)
+from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
+from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.storage.flush_mode import flush_earlier
+from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.producer_append import AppendOrigin, ProducerState
+from pyspark_kafkalog.storage.unified_log import UnifiedLog
+
+_ABORT_OPERATION: Final = "abort transaction"
+_COMPLETE_OPERATION: Final = "complete transaction"
+_DECIDED: Final = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedPartition:
+    """One partition of a transaction that has been ended: where that began there, and where its marker is."""
+
+    topic_partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    marker_offset: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTransaction:
+    """A transaction that has been ended, in `partitions`. `transactional_id` None: no coordinator knew of it."""
+
+    transactional_id: str | None
+    is_commit: bool
+    partitions: tuple[EndedPartition, ...]
+
+
+def abort_transaction(root: OwnRoot, where: TopicPartition, first_offset: int) -> EndedTransaction:
+    """Abort the transaction that began at `first_offset` of the partition and is open, in one durable commit.
+
+    In all its partitions, if `__transaction_state` knows it. Raises OffsetOutOfRangeError when there is none,
+    CommitConflictError when it is to be committed, UnknownTopicError, and what `MetadataStore.commit` does.
+    """
+    with root_lock(root.path, fs=root.fs):
+        ending = _Ending(root)
+        producer = ending.open_producer(where, first_offset)
+        states = transaction_states_of(root).values()
+        state = next((each for each in states if each.covers(where, producer.producer_id)), None)
+        if state is not None:
+            return _abort(ending, state)
+        marked = ending.mark(where, producer, ControlRecordType.ABORT, producer.producer_epoch)
+        ending.publish(_ABORT_OPERATION)
+        return EndedTransaction(None, False, (marked,))
+
+
+def abort_transactional_id(root: OwnRoot, transactional_id: str) -> EndedTransaction:
+    """Abort the open transaction of `transactional_id` in all its partitions, in one durable commit.
+
+    Raises UnknownTopicError when `__transaction_state` has no open one, CommitConflictError when it is to be committed.
+    """
+    with root_lock(root.path, fs=root.fs):
+        ending = _Ending(root)
+        return _abort(ending, _open_state(root, transactional_id))
+
+
+def complete_transactional_id(root: OwnRoot, transactional_id: str) -> EndedTransaction:
+    """Carry out what was decided about the transaction of `transactional_id`, commit or abort, in one durable commit.
+
+    Raises UnknownTopicError when `__transaction_state` has no open one, CommitConflictError when it is undecided.
+    """
+    with root_lock(root.path, fs=root.fs):
+        ending = _Ending(root)
+        state = _open_state(root, transactional_id)
+        if state.status not in _DECIDED:
+            raise CommitConflictError(
+                f"the transaction of transactional id {transactional_id!r} is undecided ({state.status_name}): its "
+                "producer has not ended it, so it can only be aborted"
+            )
+        return _end(ending, state, is_commit=state.status == TransactionStatus.PREPARE_COMMIT)
+
+
+def _open_state(root: OwnRoot, transactional_id: str) -> TransactionState:
+    state = transaction_states_of(root).get(transactional_id)
+    if state is None:
+        raise UnknownTopicError(f"transactional id {transactional_id!r} is not in {TRANSACTION_STATE_TOPIC}")
+    if not state.is_open:
+        raise UnknownTopicError(
+            f"transactional id {transactional_id!r} has no open transaction: its state is {state.status_name}"
+        )
+    return state
+
+
+def _abort(ending: _Ending, state: TransactionState) -> EndedTransaction:
+    if state.status == TransactionStatus.PREPARE_COMMIT:
+        raise CommitConflictError(
+            f"the transaction of transactional id {state.transactional_id!r} is in state PrepareCommit: it was "
+            "committed and lacks only markers, so aborting it would lose records: use kafkalog transactions complete"
+        )
+    return _end(ending, state, is_commit=False)
+
+
+def _end(ending: _Ending, state: TransactionState, *, is_commit: bool) -> EndedTransaction:
+    epoch = state.producer_epoch
+    if state.status not in _DECIDED:
+        epoch = min(epoch + 1, MAX_EPOCH)
+    kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
+    marked = []
+    for where in sorted(state.partitions):
+        producer = ending.producer_in_transaction(where, state.producer_id)
+        if producer is not None:
+            marked.append(ending.mark(where, producer, kind, max(epoch, producer.producer_epoch)))
+    ending.note_completed(state, is_commit=is_commit, producer_epoch=epoch)
+    decided = state.status in _DECIDED
+    ending.publish(_COMPLETE_OPERATION if decided else _ABORT_OPERATION)
+    return EndedTransaction(state.transactional_id, is_commit, tuple(marked))
+
+
+class _Ending:
+    """What is appended to logs to end one transaction, and the commit that publishes it. The root's lock is held."""
+
+    def __init__(self, root: OwnRoot) -> None:
+        self._root = root
+        self._image: MetadataImage = root.store.refresh()
+        self._broker_config = root.broker_config()
+        self._appended: dict[TopicPartition, LogState] = {}
+        if root.fs.waits_for_disk:
+            flush_earlier(root.path, root.fs)
+
+    def open_producer(self, where: TopicPartition, first_offset: int) -> ProducerState:
+        """The producer whose transaction began at `first_offset`. Raises OffsetOutOfRangeError when there is none."""
+        self._image.partition(where.topic, where.partition)
+        for producer in self._open_producers(where):
+            if producer.current_txn_first_offset == first_offset:
+                return producer
+        raise OffsetOutOfRangeError(
+            f"Could not find any open transactions starting at offset {first_offset} on partition {where}"
+        )
+
+    def producer_in_transaction(self, where: TopicPartition, producer_id: int) -> ProducerState | None:
+        """The producer if it has a transaction open in the partition; None also where the partition is not here."""
+        topic = self._image.topics.get(where.topic)
+        if topic is None or not 0 <= where.partition < len(topic.partitions):
+            return None
+        return next((each for each in self._open_producers(where) if each.producer_id == producer_id), None)
+
+    def _open_producers(self, where: TopicPartition) -> list[ProducerState]:
+        if self._image.partition(where.topic, where.partition).state.first_unstable_offset < 0:
+            return []
+        producers = producers_of(
+            self._root.partition(where),
+            expiration_ms=self._broker_config.producer_id_expiration_ms,
+            now_ms=self._root.clock(),
+        )
+        return [each for each in producers if each.current_txn_first_offset >= 0]
+
+    def mark(
+        self, where: TopicPartition, producer: ProducerState, kind: ControlRecordType, epoch: int
+    ) -> EndedPartition:
+        """Append the marker and wait for the disk."""
+        marker = EndTransactionMarker(control_type=kind, coordinator_epoch=max(producer.coordinator_epoch, 0))
+        key, value = build_control_record(marker)
+        after = self._append(where, key, value, producer_id=producer.producer_id, producer_epoch=epoch)
+        return EndedPartition(
+            topic_partition=where,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            first_offset=producer.current_txn_first_offset,
+            marker_offset=after.log_end_offset - 1,
+            last_stable_offset=after.last_stable_offset,
+        )
+
+    def note_completed(self, state: TransactionState, *, is_commit: bool, producer_epoch: int) -> None:
+        """Append to `__transaction_state` that all markers are written."""
+        key, value = state.completed(is_commit=is_commit, producer_epoch=producer_epoch, now_ms=self._root.clock())
+        self._append(TopicPartition(TRANSACTION_STATE_TOPIC, state.state_partition), key, value)
+
+    def _append(
+        self,
+        where: TopicPartition,
+        key: bytes,
+        value: bytes,
+        *,
+        producer_id: int | None = None,
+        producer_epoch: int = -1,
+    ) -> LogState:
+        """Append one record, a marker of `producer_id` if given, and wait for the disk."""
+        before = self._image.partition(where.topic, where.partition).state
+        with self._resume(where) as log:
+            leader_epoch = before.leader_epoch + 1 if log.is_recovered else before.leader_epoch
+            record = Record(offset=log.log_end_offset, timestamp_ms=self._root.clock(), key=key, value=value)
+            is_marker = producer_id is not None
+            data = encode_batch(
+                [record],
+                leader_epoch=leader_epoch,
+                producer_id=-1 if producer_id is None else producer_id,
+                producer_epoch=producer_epoch,
+                is_transactional=is_marker,
+                is_control=is_marker,
+            )
+            log.append_as_leader(data, leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR)
+            log.names_changed = True  # the transaction index is made with its first entry
+            log.flush(is_last=True)
+            self._appended[where] = log.state()
+        return self._appended[where]
+
+    def publish(self, operation: str) -> None:
+        """Commit what was appended. Raises CommitConflictError when a topic was changed without the root's lock."""
+
+        def build(newest: MetadataImage) -> list[MetadataRecord]:
+            return [
+                partition_state_record(self._unchanged(newest, where).topic_id, where.partition, state)
+                for where, state in self._appended.items()
+            ]
+
+        self._root.store.commit(build, operation=operation)
+
+    def _unchanged(self, newest: MetadataImage, where: TopicPartition) -> TopicImage:
+        topic = self._image.topic(where.topic)
+        if newest.topics.get(where.topic) != topic:
+            raise CommitConflictError(f"{where} was changed by another writer without the root's lock; run this again")
+        return topic
+
+    def _resume(self, where: TopicPartition) -> UnifiedLog:
+        return UnifiedLog.resume(
+            self._root.path / str(where),
+            self._broker_config.log_config(self._image.topic(where.topic).configs),
+            self._image.partition(where.topic, where.partition).state,
+            clock=self._root.clock,
+            fs=self._root.fs,
+            producer_id_expiration_ms=self._broker_config.producer_id_expiration_ms,
+        )
