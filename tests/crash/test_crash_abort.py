@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from adopted_roots import transactions_with_coordinator
 from crash_faults import CountingFileSystem, FailingFileSystem
 from crash_power import LOSSES, Loss, power_cuts
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.end_transaction import abort_transaction
+from pyspark_kafkalog.metadata.open_transactions import transaction_states_of
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
 
-FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 TOPIC = "transactions"
 OPEN_SINCE = 162
 _POINTS = 12
@@ -27,8 +28,7 @@ _POINTS = 12
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("abort") / "root"
-    shutil.copytree(FIXTURES / TOPIC, root, ignore=shutil.ignore_patterns("expected"))
+    root = transactions_with_coordinator(tmp_path_factory.mktemp("abort"))
     LogDir.adopt(root)
     return root
 
@@ -42,6 +42,7 @@ def check(root: Path, end: int) -> bool:
     log_dir = LogDir.open(root)
     stable = log_dir.last_stable_offset(TOPIC, 0)
     is_aborted = stable == end + 1
+    assert transaction_states_of(log_dir.own_root())["tx-0"].is_open != is_aborted
     assert is_aborted or (stable, log_dir.partition(TOPIC, 0).high_watermark) == (OPEN_SINCE, end)
     log_dir.append(TOPIC, pa.table({"value": ["after"]}), partition=0)
     if not is_aborted:
