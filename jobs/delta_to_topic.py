@@ -3,12 +3,14 @@
     spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/delta_to_topic.py --table /data/customers \
         --path /data/log --topic customers --key id --checkpoint /data/checkpoints/customers
 
-`python jobs/delta_to_topic.py` fetches Delta's jars by itself.
+`kafkalog delta-to-topic` does the same, and fetches Delta's jars by itself.
 """
+
+from __future__ import annotations
 
 import sys
 
-from pyspark_kafkalog.delta.delta_to_topic import main
+from pyspark_kafkalog.tools.main import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["delta-to-topic", *sys.argv[1:]]))

@@ -3,12 +3,14 @@
     spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/topic_to_delta.py --path /data/log --topic orders \
         --table /data/orders --checkpoint /data/checkpoints/orders --schema 'id LONG, amount DOUBLE'
 
-`python jobs/topic_to_delta.py` fetches Delta's jars by itself.
+`kafkalog topic-to-delta` does the same, and fetches Delta's jars by itself.
 """
+
+from __future__ import annotations
 
 import sys
 
-from pyspark_kafkalog.delta.topic_to_delta import main
+from pyspark_kafkalog.tools.main import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["topic-to-delta", *sys.argv[1:]]))

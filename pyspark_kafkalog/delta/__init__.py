@@ -1,7 +1,7 @@
-"""Topics to Delta tables and back, every record once: the queries behind `jobs/topic_to_delta.py` and its counterpart.
+"""Topics to Delta tables and back, every record once: the queries behind `kafkalog topic-to-delta` and `delta-to-topic`.
 
-topic_to_delta.py   options and the query from a topic to a table, appending or by key
-delta_to_topic.py   options and the query from a table's change feed to a topic
+topic_to_delta.py   the query from a topic to a table, appending or by key
+delta_to_topic.py   the query from a table's change feed to a topic
 record_shape.py     a topic's records as the columns of a table
 bad_records.py      what becomes of records that have not that shape
 change_records.py   a table's changes as keyed records

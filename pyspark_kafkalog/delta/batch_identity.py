@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.spark.stream_writer import QUERY_ID_PROPERTY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,6 +29,8 @@ class BatchIdentity:
     @classmethod
     def of(cls, batch: DataFrame, batch_id: int) -> BatchIdentity:
         """Of what a foreachBatch function is given. Raises InvalidOptionError when no query is running it."""
+        from pyspark_kafkalog.spark.stream_writer import QUERY_ID_PROPERTY  # loads Spark
+
         query_id = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID_PROPERTY)
         if not query_id:
             raise InvalidOptionError(

@@ -10,14 +10,13 @@ not the streaming sink, since a batch is sorted by key and version first, which 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.delta.batch_identity import BatchIdentity
 from pyspark_kafkalog.delta.change_records import ChangeRecords
-from pyspark_kafkalog.delta.job import add_query_arguments, named_values, run_job, start
+from pyspark_kafkalog.delta.job import start
 from pyspark_kafkalog.spark.delta_session import is_path
 
 if TYPE_CHECKING:
@@ -67,51 +66,3 @@ class DeltaToTopic:
             writer.option("txnVersion", identity.batch_id).save(self.path)
 
         return start(changes, write, checkpoint=self.checkpoint, continuous=self.continuous)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The job's options."""
-    parser.add_argument("--table", required=True, metavar="TABLE", help="the Delta table: a path, or a name")
-    parser.add_argument("--topic", required=True, metavar="NAME", help="the topic to write, made if need be")
-    parser.add_argument("--key", required=True, metavar="COLUMN[,COLUMN]", help="the columns that make the key")
-    parser.add_argument("--value-columns", default="", metavar="COLUMN[,COLUMN]", help="of the JSON (default: all)")
-    parser.add_argument("--value-column", metavar="COLUMN", help="the one column that is the value, as it is")
-    parser.add_argument("--timestamp-column", metavar="COLUMN", help="the records' time (default: when written)")
-    parser.add_argument("--starting-version", type=int, metavar="N", help="changes from there on, no rows before")
-    parser.add_argument(
-        "--source-option", action="append", default=[], metavar="NAME=VALUE", help="such as maxFilesPerTrigger=100"
-    )
-    parser.add_argument(
-        "--sink-option", action="append", default=[], metavar="NAME=VALUE", help="such as compression.type=zstd"
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`jobs/delta_to_topic.py`: run the query until it is done, or told to end. Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="delta_to_topic",
-        description="Write a Delta table's changes to a topic as keyed records, every change once.",
-        allow_abbrev=False,
-    )
-    add_query_arguments(parser)
-    add_arguments(parser)
-    options = parser.parse_args(arguments)
-
-    def begin(spark: SparkSession) -> StreamingQuery:
-        query = DeltaToTopic(
-            table=options.table,
-            path=options.path,
-            topic=options.topic,
-            checkpoint=options.checkpoint,
-            keys=[name for name in options.key.split(",") if name],
-            value_columns=[name for name in options.value_columns.split(",") if name],
-            value_column=options.value_column,
-            timestamp_column=options.timestamp_column,
-            starting_version=options.starting_version,
-            source_options=named_values("--source-option", options.source_option),
-            sink_options=named_values("--sink-option", options.sink_option),
-            continuous=options.continuous,
-        )
-        return query.start(spark)
-
-    return run_job("delta_to_topic", begin)

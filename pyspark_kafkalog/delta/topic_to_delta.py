@@ -16,16 +16,15 @@ A tombstone deletes the key's row. Appended with a schema it is a row whose valu
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from pyspark_kafkalog.delta.bad_records import POLICIES, BadRecords, BadRecordsPolicy
+from pyspark_kafkalog.delta.bad_records import BadRecords, BadRecordsPolicy
 from pyspark_kafkalog.delta.batch_identity import BatchIdentity
 from pyspark_kafkalog.delta.column_names import quoted
 from pyspark_kafkalog.delta.delta_target import DeltaTarget
-from pyspark_kafkalog.delta.job import add_query_arguments, named_values, run_job, start
+from pyspark_kafkalog.delta.job import start
 from pyspark_kafkalog.delta.record_shape import (
     BAD,
     DELETED,
@@ -122,67 +121,3 @@ def latest_by_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     order = F.struct(f"{_ROW}.{TIMESTAMP}", f"{_ROW}.{PARTITION}")
     latest = in_partition.groupBy(*by).agg(F.max_by(F.col(_ROW), order).alias(_ROW))
     return latest.select(*by, *(f"{_ROW}.{quoted(name)}" for name in columns), f"{_ROW}.{DELETED}")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The job's options."""
-    parser.add_argument("--topic", required=True, metavar="NAME", help="the topic to read")
-    parser.add_argument("--table", required=True, metavar="TABLE", help="the Delta table: a path, or a name")
-    parser.add_argument("--mode", choices=MODES, default="append", help="append records, or keep the latest by key")
-    parser.add_argument("--schema", metavar="DDL", help="fields of the JSON values; without it the table is raw")
-    parser.add_argument("--key-schema", metavar="DDL", help="columns of the key, with --schema (default: key STRING)")
-    parser.add_argument(
-        "--metadata-columns", action="store_true", help="add _partition, _offset and _timestamp, with --schema"
-    )
-    parser.add_argument("--bad-records", choices=POLICIES, default="fail", help="what becomes of them (default: fail)")
-    parser.add_argument("--bad-records-table", metavar="TABLE", help="where they go with quarantine")
-    parser.add_argument("--merge-schema", action="store_true", help="add new columns to a table that is there")
-    parser.add_argument("--partition-by", metavar="COLUMN[,COLUMN]", default="", help="of a table that is made")
-    parser.add_argument(
-        "--table-property",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="of a table that is made; repeatable",
-    )
-    parser.add_argument(
-        "--source-option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="such as maxOffsetsPerTrigger=1000000",
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`jobs/topic_to_delta.py`: run the query until it is done, or told to end. Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="topic_to_delta",
-        description="Write a topic into a Delta table, every record once.",
-        allow_abbrev=False,
-    )
-    add_query_arguments(parser)
-    add_arguments(parser)
-    options = parser.parse_args(arguments)
-
-    def begin(spark: SparkSession) -> StreamingQuery:
-        query = TopicToDelta(
-            path=options.path,
-            topic=options.topic,
-            table=options.table,
-            checkpoint=options.checkpoint,
-            mode=options.mode,
-            schema=options.schema,
-            key_schema=options.key_schema,
-            metadata_columns=options.metadata_columns,
-            bad_records=options.bad_records,
-            bad_records_table=options.bad_records_table,
-            merge_schema=options.merge_schema,
-            partition_by=[name for name in options.partition_by.split(",") if name],
-            table_properties=named_values("--table-property", options.table_property),
-            source_options=named_values("--source-option", options.source_option),
-            continuous=options.continuous,
-        )
-        return query.start(spark)
-
-    return run_job("topic_to_delta", begin)

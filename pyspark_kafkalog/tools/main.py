@@ -41,6 +41,10 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "retention": ("retention", "drop old segments by time and size, as topics' configurations say"),
         "verify": ("verify", "check every batch, index entry and checkpoint; repair what can be"),
     },
+    "Delta tables": {
+        "delta-to-topic": ("delta_to_topic", "write a Delta table's changes to a topic"),
+        "topic-to-delta": ("topic_to_delta", "write a topic into a Delta table"),
+    },
     "inside files": {
         "du": ("du", "add up what takes room, by topic, partition, segment or kind of file"),
         "dump-log": ("dump_log", "show what is in log, index and snapshot files"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafkalog.delta import delta_to_topic, topic_to_delta
 from pyspark_kafkalog.delta.bad_records import BadRecords
 from pyspark_kafkalog.delta.job import named_values, said
 from pyspark_kafkalog.errors import InvalidOptionError
@@ -37,11 +36,3 @@ def test_what_spark_says_is_a_trace(text: str, expected: str) -> None:
 def test_a_quarantine_without_a_table_or_a_table_without_one_is_taken(policy: str, table: str | None) -> None:
     with pytest.raises(InvalidOptionError, match="need a table"):
         BadRecords(policy, table)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("job", [topic_to_delta, delta_to_topic])
-def test_help_starts_spark(job: object, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exited:
-        job.main(["--help"])  # type: ignore[attr-defined]
-    assert exited.value.code == 0
-    assert "--checkpoint" in capsys.readouterr().out
