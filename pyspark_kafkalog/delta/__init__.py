@@ -1,4 +1,4 @@
-"""Topics to Delta tables and back, every record once: the queries behind `kafkalog topic-to-delta` and `delta-to-topic`.
+"""Topics to Delta tables and back, every record once: the queries of `kafkalog topic-to-delta` and `delta-to-topic`.
 
 topic_to_delta.py   the query from a topic to a table, appending or by key
 delta_to_topic.py   the query from a table's change feed to a topic

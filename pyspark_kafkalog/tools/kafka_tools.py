@@ -6,7 +6,7 @@ Loaded only for a name that is no command.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 _NO_MEMBERS: Final = "groups have no members here; kafkalog consumer-groups has their offsets"
@@ -64,7 +64,7 @@ _OPTIONS_NOT_HERE: Final[dict[str, str]] = {
     "--bootstrap-server": _PATH_INSTEAD,
     "--bootstrap-controller": _PATH_INSTEAD,
     "--command-config": _NO_CLIENT,
-    "--version": "pip show pyspark_kafkalog tells it",
+    "--version": "kafkalog --version prints it",
 }
 #: And of one that this command has in Kafka only.
 _OPTIONS_NOT_OF: Final[dict[str, dict[str, str]]] = {
@@ -104,6 +104,19 @@ def advice(name: str, commands: Iterable[str]) -> str:
         return f"Kafka's {script} is kafkalog {COUNTERPARTS[script]}"
     if script in NOT_HERE:
         return f"Kafka's {script} has no counterpart: {NOT_HERE[script]}"
-    near = difflib.get_close_matches(name, commands, n=1)
-    guess = f"did you mean {near[0]}? " if near else ""
+    near = _nearest(name, list(commands))
+    guess = f"did you mean {near}? " if near else ""
     return f"there is no command {name!r}: {guess}kafkalog --help lists all"
+
+
+def _nearest(name: str, commands: Sequence[str]) -> str | None:
+    """The command that was probably meant: one that begins so, one that is nearly the same, one with such a part."""
+    begun = [command for command in commands if command.startswith(name)]
+    if begun:
+        return min(begun, key=len)
+    near = difflib.get_close_matches(name, commands, n=1)
+    if near:
+        return near[0]
+    by_part = {part: command for command in commands for part in command.split("-")}
+    near_parts = difflib.get_close_matches(name, by_part, n=1)
+    return by_part[near_parts[0]] if near_parts else None

@@ -82,12 +82,30 @@ def test_commands_are_not_grouped_or_not_listed(capsys: pytest.CaptureFixture[st
         assert [line.split()[0] for line in lines[at + 1 : at + 1 + len(commands)]] == list(commands)
 
 
-def test_mistyped_command_goes_unsaid(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("topic", "topics"),
+        ("dus", "du"),
+        ("acl", "acls"),
+        ("vrfy", "verify"),
+        ("offsets", "get-offsets"),
+        ("clean", "log-cleaner"),
+        ("produce", "console-producer"),
+    ],
+)
+def test_mistyped_command_is_answered_with_the_one_meant(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exited:
-        main(["topic"])
+        main([typed])
     assert exited.value.code == 1
-    assert "did you mean topics?" in capsys.readouterr().err
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_command_line_without_a_command_fails_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 1
+    assert capsys.readouterr().err.startswith("usage: kafkalog")
 
 
 def test_path_may_not_follow_a_subcommand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
