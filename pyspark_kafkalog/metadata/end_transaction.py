@@ -62,11 +62,15 @@ class EndedPartition:
 
 @dataclass(frozen=True, slots=True)
 class EndedTransaction:
-    """A transaction that has been ended, in `partitions`. `transactional_id` None: no coordinator knew of it."""
+    """A transaction that has been ended, in `partitions`. `transactional_id` None: no coordinator knew of it.
+
+    `elsewhere` are partitions of it that the root does not have, such as those in other directories of the broker.
+    """
 
     transactional_id: str | None
     is_commit: bool
     partitions: tuple[EndedPartition, ...]
+    elsewhere: tuple[TopicPartition, ...] = ()
 
 
 def abort_transaction(root: OwnRoot, where: TopicPartition, first_offset: int) -> EndedTransaction:
@@ -146,7 +150,8 @@ def _end(ending: _Ending, state: TransactionState, *, is_commit: bool) -> EndedT
     ending.note_completed(state, is_commit=is_commit, producer_epoch=epoch)
     decided = state.status in _DECIDED
     ending.publish(_COMPLETE_OPERATION if decided else _ABORT_OPERATION)
-    return EndedTransaction(state.transactional_id, is_commit, tuple(marked))
+    elsewhere = tuple(where for where in sorted(state.partitions) if not ending.has(where))
+    return EndedTransaction(state.transactional_id, is_commit, tuple(marked), elsewhere)
 
 
 class _Ending:
@@ -170,10 +175,14 @@ class _Ending:
             f"Could not find any open transactions starting at offset {first_offset} on partition {where}"
         )
 
-    def producer_in_transaction(self, where: TopicPartition, producer_id: int) -> ProducerState | None:
-        """The producer if it has a transaction open in the partition; None also where the partition is not here."""
+    def has(self, where: TopicPartition) -> bool:
+        """Whether the root has the partition."""
         topic = self._image.topics.get(where.topic)
-        if topic is None or not 0 <= where.partition < len(topic.partitions):
+        return topic is not None and 0 <= where.partition < len(topic.partitions)
+
+    def producer_in_transaction(self, where: TopicPartition, producer_id: int) -> ProducerState | None:
+        """The producer if it has a transaction open in the partition; None also for a partition elsewhere."""
+        if not self.has(where):
             return None
         return next((each for each in self._open_producers(where) if each.producer_id == producer_id), None)
 

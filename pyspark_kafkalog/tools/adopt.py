@@ -101,6 +101,11 @@ def _print_transactions(outcome: Adoption) -> None:
         sys.stdout.write(f"  read_committed ends where a transaction is open; {when} them with\n")
         for command in commands:
             sys.stdout.write(f"    {command}\n")
+    if any(each.transactional_id is None for each in found.in_partitions):
+        sys.stdout.write(
+            "  a transaction without a transactional id may have been committed: if the broker has other directories, "
+            "look for its producer id in their __transaction_state before you abort it\n"
+        )
 
 
 def _tree(outcome: Adoption) -> dict[str, Any]:

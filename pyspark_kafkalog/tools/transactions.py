@@ -294,6 +294,9 @@ def _print_ended(ended: EndedTransaction, options: argparse.Namespace) -> None:
                 f"{done} the transaction of producer {each.producer_id} that began at offset {each.first_offset} of "
                 f"{where}: marker at offset {each.marker_offset}, last stable offset {each.last_stable_offset}.\n"
             )
+    if ended.elsewhere and options.output != "json":
+        listed = ", ".join(map(str, ended.elsewhere))
+        sys.stdout.write(f"Partitions of it that are not in this log directory were left as they are: {listed}.\n")
     if options.output != "json" and ended.transactional_id is not None:
         state = "CompleteCommit" if ended.is_commit else "CompleteAbort"
         sys.stdout.write(f"Transactional id {ended.transactional_id} is in state {state}.\n")

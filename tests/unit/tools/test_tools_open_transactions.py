@@ -115,6 +115,7 @@ def test_printed_commands_end_transactions_without_a_coordinator(
     adopt = Command("adopt", tmp_path / "a root", capsys)
     output = adopt()
     assert "  transactions-0: a transaction is open since offset 162: producer 0 with epoch 12, began 20" in output
+    assert "look for its producer id in their __transaction_state before you abort it" in output
     commands = run_printed(adopt.other("transactions"), output)
     assert commands[0].endswith("/a root' abort --topic transactions --partition 0 --start-offset 162")
     assert len(commands) == 2
@@ -157,7 +158,10 @@ def test_abort_by_offset_ends_all_partitions_of_the_transaction(adopted: Command
     note(adopted.root, "tx-0", TransactionStatus.ONGOING, **in_both(0, 12))
     note(adopted.root, "tx-1", TransactionStatus.COMPLETE_ABORT, **{**in_both(1, 14), "transactionPartitions": ()})
     out = adopted("abort", "--topic", TOPIC, "--partition", "0", "--start-offset", "162")
-    assert out.endswith("Transactional id tx-0 is in state CompleteAbort.\n")
+    assert out.endswith(
+        "Partitions of it that are not in this log directory were left as they are: transactions-7.\n"
+        "Transactional id tx-0 is in state CompleteAbort.\n"
+    )
     # What producer 1 has in transactions-1 is not of tx-0: it was left hanging, and is ended by its offset.
     (hanging,) = adopted.json("find-hanging")
     assert (hanging["transactionalId"], hanging["transactionState"], hanging["startOffset"]) == ("tx-1", None, 218)

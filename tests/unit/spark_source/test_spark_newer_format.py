@@ -1,0 +1,60 @@
+"""A root that a later version of the package has upgraded is refused by the driver, by tasks, and at the commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import UnsupportedFormatError
+from pyspark_kafkalog.metadata.bootstrap import metadata_dir
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER
+from pyspark_kafkalog.spark.data_source import KafkalogDataSource
+from pyspark_kafkalog.spark.options import parse_write_options
+from pyspark_kafkalog.spark.task_writer import TaskWriter, open_target
+from pyspark_kafkalog.storage.topic_stager import StagingTask
+
+REFUSED = "expected format version 1, found format version 2; upgrade pyspark_kafkalog, on the driver and all executors"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    LogDir.create(tmp_path / "log").append("t", pa.table({"value": ["a"]}))
+    return tmp_path / "log"
+
+
+def upgrade(root: Path) -> None:
+    (metadata_dir(root) / FORMAT_MARKER).write_text("version=2\n")
+
+
+def test_reader_that_was_made_before_the_upgrade_plans_nothing_after_it(root: Path) -> None:
+    source = KafkalogDataSource({"path": str(root), "subscribe": "t"})
+    upgrade(root)
+    with pytest.raises(UnsupportedFormatError, match=REFUSED):
+        source.reader(source.schema()).partitions()
+
+
+def test_task_of_a_write_refuses_the_root(root: Path) -> None:
+    upgrade(root)
+    with pytest.raises(UnsupportedFormatError, match=REFUSED):
+        open_target(root, "t", None)
+
+
+def test_staged_files_are_not_committed_to_a_root_upgraded_meanwhile(root: Path) -> None:
+    log_dir = LogDir.open(root)
+    target = open_target(root, "t", None)
+    options = parse_write_options({"path": str(root)})
+    task = StagingTask(root=root, write_id="write", task=0)
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(["b"])})
+    staged = TaskWriter(task, options, target, first_partition=0).write(iter([batch]))
+    upgrade(root)
+    before = {path: path.read_bytes() for path in root.rglob("*.log")}
+    with pytest.raises(UnsupportedFormatError, match=REFUSED):
+        log_dir.commit_staged(staged)
+    after = {path: path.read_bytes() for path in root.rglob("*.log")}
+    assert after.keys() == before.keys()
+    (metadata_dir(root) / FORMAT_MARKER).write_text("version=1\n")
+    assert LogDir.open(root).commit_staged(staged).partitions[0].records == 1
+    assert LogDir.open(root).read("t")["value"].to_pylist() == [b"a", b"b"]
