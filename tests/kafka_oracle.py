@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -30,6 +31,11 @@ KAFKA_VERSION: Final = "4.1.0"
 LOG4J_VERSION: Final = "2.24.3"  # the one that Kafka 4.1.0 brings; its binding to slf4j is not among Kafka's own jars
 DUMP_LOG: Final = "kafka.tools.DumpLogSegments"
 
+_SCRIPTS: Final = {
+    "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+    "kafka-configs.sh": "kafka.admin.ConfigCommand",
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+}
 _PR_SET_PDEATHSIG: Final = 1
 _QUICK_START: Final = (
     "-XX:TieredStopAtLevel=1",
@@ -149,6 +155,15 @@ def run_tool(main_class: str, *args: str | Path, stdin: str = "") -> subprocess.
         timeout=_TOOL_SECONDS_MAX,
         env=environment,
     )
+
+
+def write_tool_scripts(directory: Path) -> None:
+    """Scripts with the names of Kafka's bin/*.sh for the tools that change a cluster's metadata."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, main_class in _SCRIPTS.items():
+        script = directory / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(_java_command(main_class))} "$@"\n')
+        script.chmod(0o755)
 
 
 def dump_log(files: Sequence[Path], *options: str) -> subprocess.CompletedProcess[str]:

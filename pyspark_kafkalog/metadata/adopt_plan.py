@@ -126,7 +126,7 @@ def make_plan(root: Path, *, server_properties: Path | None, create_missing: boo
             strays.append(each)
         else:
             by_topic.setdefault(each.topic, []).append(each.partition)
-    broker_config = _broker_config(metadata, properties.node_id, server_properties, notes)
+    broker_config = adopted_broker_config(metadata, properties.node_id, server_properties, notes)
     topics = tuple(
         _plan_topic(root, name, numbers, metadata, rng, broker_config, notes)
         for name, numbers in sorted(by_topic.items())
@@ -253,10 +253,13 @@ def _usable_configs(
     return usable
 
 
-def _broker_config(
+def adopted_broker_config(
     metadata: BrokerMetadata | None, node_id: int | None, server_properties: Path | None, notes: list[str]
 ) -> BrokerConfig:
-    """Settings in the order in which they count for a broker: its own, those of all brokers, its server.properties."""
+    """The settings that adopting takes over; what is left out is noted.
+
+    In the order in which they count for a broker: its own, those of all brokers, its server.properties.
+    """
     settings: dict[str, str] = {}
     if server_properties is not None:
         loaded = BrokerConfig.load(server_properties).properties

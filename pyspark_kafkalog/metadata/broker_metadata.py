@@ -24,10 +24,11 @@ _NO_LEADER_CHANGE: Final = -2
 
 @dataclass(slots=True)
 class BrokerPartition:
-    """A partition: the nodes that hold it, and its leader epoch."""
+    """A partition: the nodes that hold it, its leader epoch, and the ids of the log directories, one for each node."""
 
     replicas: tuple[int, ...]
     leader_epoch: int
+    directories: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -88,12 +89,16 @@ class BrokerMetadata:
             return
         partitions = topic.partitions
         if record_type == "PartitionRecord":
-            partitions[fields["partitionId"]] = BrokerPartition(tuple(fields["replicas"]), fields["leaderEpoch"])
+            partitions[fields["partitionId"]] = BrokerPartition(
+                tuple(fields["replicas"]), fields["leaderEpoch"], tuple(fields["directories"])
+            )
             return
         partition = partitions.get(fields["partitionId"])
         if partition is not None:
             if fields["replicas"] is not None:
                 partition.replicas = tuple(fields["replicas"])
+            if fields["directories"] is not None:
+                partition.directories = tuple(fields["directories"])
             if fields["leader"] != _NO_LEADER_CHANGE:
                 partition.leader_epoch += 1
 

@@ -2,7 +2,10 @@
 
 Without --to, only Kafka's checkpoint files are written into the log directory itself: recovery points, high watermarks
 and log starts as of the newest commit, as a broker that was stopped cleanly leaves them. That is what an adopted
-directory needs before its broker takes it back (see kafkalog adopt). With --to the partitions are copied as well:
+directory needs before its broker takes it back (docs/MIGRATING.md, "Back to Kafka"). The broker knows its topics as
+they were when the directory was adopted. What changed since is named, and refused without --set-aside DIR: then the
+records of topics and partitions that the broker does not know are put into DIR, a log directory of its own, and a
+script with the commands to run on the broker is printed. With --to the partitions are copied as well:
 
   into a new or empty directory        a backup: a whole log directory, with everything that the original holds
   into a stopped broker's directory    the broker serves the records when it is started next
@@ -20,7 +23,7 @@ Hard links are made of closed segments where both directories are on one file sy
 active segment is always copied.
 
 examples:
-  kafkalog export --path /data/log
+  kafkalog export --path /var/lib/kafka/data --set-aside /var/lib/kafka/set-aside > back-to-kafka.sh
   kafkalog export --path /data/log --to /backup/log
   kafkalog export --path /data/log --to /var/lib/kafka/data --topic 'orders|returns'
 """
@@ -36,7 +39,10 @@ from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, open_log_dir, print_json
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.maintenance.export import ExportedPartition
+    from collections.abc import Sequence
+
+    from pyspark_kafkalog.maintenance.log_copy import ExportedPartition
+    from pyspark_kafkalog.metadata.own_root import OwnRoot
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", metavar="TOPIC", help="only a topic, or a regular expression of topics (--to)")
     parser.add_argument("--copy", action="store_true", help="copy closed segments too, make no hard links (--to)")
     parser.add_argument("--overwrite", action="store_true", help="replace what the broker's partitions hold (--to)")
+    parser.add_argument(
+        "--set-aside", metavar="DIR", type=Path, help="put what the broker does not know there, and print its commands"
+    )
+    parser.add_argument(
+        "--server-properties",
+        metavar="FILE",
+        type=Path,
+        help="the broker's configuration file, if adopting named it: what it sets is no change (without --to)",
+    )
     add_output(parser, "one object a line, by partition")
 
 
@@ -53,12 +68,19 @@ def run(options: argparse.Namespace) -> int:
     """Export; prints to sys.stdout what was."""
     if options.to is None and (options.topic is not None or options.copy or options.overwrite):
         raise UsageError("--topic, --copy and --overwrite go with --to")
+    if options.to is not None and (options.set_aside is not None or options.server_properties is not None):
+        raise UsageError("--set-aside and --server-properties do not go with --to")
+    if options.set_aside is not None and options.output == "json":
+        raise UsageError("--set-aside prints a script, which --output json cannot")
     root = open_log_dir(options).own_root()
-    from pyspark_kafkalog.maintenance.export import export_in_place, export_to
+    from pyspark_kafkalog.maintenance.export import export_to
     from pyspark_kafkalog.tools.topic_filter import topic_pattern
 
+    exported: Sequence[ExportedPartition]
     if options.to is None:
-        exported = export_in_place(root)
+        exported = _return_to_broker(root, options)
+        if options.set_aside is not None:
+            return 0
     else:
         topics = None
         if options.topic is not None:
@@ -75,7 +97,22 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print(exported: list[ExportedPartition], target: Path | None) -> None:
+def _return_to_broker(root: OwnRoot, options: argparse.Namespace) -> Sequence[ExportedPartition]:
+    """Export in place; with --set-aside the script for the broker is printed."""
+    from pyspark_kafkalog.maintenance.return_to_broker import return_to_broker
+    from pyspark_kafkalog.tools.broker_commands import broker_script
+
+    done = return_to_broker(root, set_aside=options.set_aside, server_properties=options.server_properties)
+    if done.differences is None:
+        sys.stderr.write(
+            "No metadata log of a broker is kept here, so it is unknown which topics and configurations it has.\n"
+        )
+    elif options.set_aside is not None:
+        sys.stdout.write(broker_script(options.path.resolve(), done.differences, done.aside))
+    return done.exported
+
+
+def _print(exported: Sequence[ExportedPartition], target: Path | None) -> None:
     if target is None:
         sys.stdout.write(f"Wrote the checkpoints of {len(exported)} partitions.\n")
         return

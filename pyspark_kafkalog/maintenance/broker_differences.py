@@ -1,0 +1,196 @@
+"""What an adopted directory holds that its broker's kept metadata log does not know, and the other way round.
+
+The broker gets its topics, configurations and access control entries from that log (`__cluster_metadata-0.kafka-stray`)
+when it is started again. A partition that the log does not have, or has under another topic id, is a stray to it: the
+directory is renamed, and none of its records is served. A topic that was deleted here is back, empty; configurations
+and access control entries are as they were before the adoption.
+
+Only what the log gives to this node and this directory counts: other partitions were never here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import InvalidConfigError
+from pyspark_kafkalog.metadata.acl import Acl
+from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR, adopted_broker_config
+from pyspark_kafkalog.metadata.broker_configs import ALL_BROKERS, broker_configs
+from pyspark_kafkalog.metadata.broker_metadata import (
+    BrokerMetadata,
+    BrokerPartition,
+    BrokerTopic,
+    read_broker_metadata,
+)
+from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
+from pyspark_kafkalog.storage.log_config import validate_topic_config
+from pyspark_kafkalog.storage.meta_properties import MetaProperties, read_meta_properties
+from pyspark_kafkalog.storage.names import META_PROPERTIES, decode_uuid
+
+#: Settings that Kafka does not have.
+_OURS: Final = frozenset({"staging.retention.ms"})
+#: Directory ids below this one are reserved: none assigned, lost, migrating (org.apache.kafka.common.DirectoryId).
+_RESERVED_IDS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChange:
+    """A topic of which the broker does not know the `stranded` partitions.
+
+    `broker_partitions` is 0 where it has no topic of that name. A topic that was `recreated` has another id there, and
+    all its partitions are stranded.
+    """
+
+    topic: TopicImage
+    broker_partitions: int
+    stranded: tuple[int, ...]
+    recreated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """Configurations to set and to delete. `name` is a topic, a node id, or "" for all brokers."""
+
+    name: str
+    added: Mapping[str, str]
+    deleted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerDifferences:
+    """All of them. `deleted` topics are on the broker only. `damage`: why the broker's log could not be read whole."""
+
+    topics: tuple[TopicChange, ...] = ()
+    deleted: tuple[str, ...] = ()
+    topic_configs: tuple[ConfigChange, ...] = ()
+    broker_configs: tuple[ConfigChange, ...] = ()
+    acls_added: tuple[Acl, ...] = ()
+    acls_removed: tuple[Acl, ...] = ()
+    damage: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(next(self.descriptions(), None))
+
+    def descriptions(self) -> Iterator[str]:
+        """Each difference in a few words."""
+        if self.damage is not None:
+            yield f"the broker's metadata log is damaged, so differences may be missing ({self.damage})"
+        for each in self.topics:
+            name, total = each.topic.name, len(each.topic.partitions)
+            if each.recreated:
+                yield f"topic {name} was deleted and re-created"
+            elif not each.broker_partitions:
+                yield f"topic {name} was created"
+            else:
+                yield f"topic {name} was extended from {each.broker_partitions} to {total} partitions"
+        yield from (f"topic {name} was deleted" for name in self.deleted)
+        for change in self.topic_configs:
+            yield f"configurations of topic {change.name} were changed ({_names(change)})"
+        for change in self.broker_configs:
+            yield f"broker-level settings were changed ({_names(change)})"
+        if self.acls_added:
+            yield f"{len(self.acls_added)} access control entries were added"
+        if self.acls_removed:
+            yield f"{len(self.acls_removed)} access control entries were removed"
+
+
+def _names(change: ConfigChange) -> str:
+    return ", ".join(sorted({*change.added, *change.deleted}))
+
+
+def find_differences(
+    root: Path, image: MetadataImage, *, server_properties: Path | None = None
+) -> BrokerDifferences | None:
+    """Compare `image` with the broker's metadata log that adopting kept in `root`; None where there is none.
+
+    `server_properties` is the broker's configuration file: what it sets is no difference.
+    """
+    if not (root / KEPT_METADATA_DIR).is_dir():
+        return None
+    metadata = read_broker_metadata(root / KEPT_METADATA_DIR)
+    identity = read_meta_properties(root / META_PROPERTIES)
+    topics, topic_configs = [], []
+    for topic in image.topics.values():
+        known = metadata.topics.get(topic.name)
+        change = _topic_change(topic, known)
+        if change is not None:
+            topics.append(change)
+        if known is not None:
+            theirs = _allowed(metadata.topic_configs.get(topic.name, {}))
+            topic_configs.append(_config_change(topic.name, topic.configs, theirs))
+    ours, theirs_too = set(image.acls.values()), set(metadata.acls.values())
+    return BrokerDifferences(
+        topics=tuple(topics),
+        deleted=tuple(
+            name
+            for name, known in sorted(metadata.topics.items())
+            if name not in image.topics and any(_is_here(each, identity) for each in known.partitions.values())
+        ),
+        topic_configs=tuple(each for each in topic_configs if each.added or each.deleted),
+        broker_configs=tuple(_broker_changes(image, metadata, identity, server_properties)),
+        acls_added=tuple(sorted(ours - theirs_too)),
+        acls_removed=tuple(sorted(theirs_too - ours)),
+        damage=metadata.damage,
+    )
+
+
+def _topic_change(topic: TopicImage, known: BrokerTopic | None) -> TopicChange | None:
+    numbers = tuple(range(len(topic.partitions)))
+    if known is None:
+        return TopicChange(topic=topic, broker_partitions=0, stranded=numbers)
+    there = len(known.partitions)
+    if known.topic_id != topic.topic_id:
+        return TopicChange(topic=topic, broker_partitions=there, stranded=numbers, recreated=True)
+    if there < len(numbers):
+        return TopicChange(topic=topic, broker_partitions=there, stranded=numbers[there:])
+    return None
+
+
+def _is_here(partition: BrokerPartition, identity: MetaProperties) -> bool:
+    """Whether the broker's metadata log gives the partition to this node, and to this directory of its `log.dirs`."""
+    if identity.node_id not in partition.replicas:
+        return False
+    at = partition.replicas.index(identity.node_id)
+    if at >= len(partition.directories) or identity.directory_id is None:
+        return True
+    directory = partition.directories[at]
+    return directory == identity.directory_id or int.from_bytes(decode_uuid(directory), "big") < _RESERVED_IDS
+
+
+def _allowed(configs: Mapping[str, str]) -> Mapping[str, str]:
+    """Without those that adopting leaves out."""
+    allowed = {}
+    for name, value in configs.items():
+        with contextlib.suppress(InvalidConfigError):
+            validate_topic_config(name, value)
+            allowed[name] = value
+    return allowed
+
+
+def _config_change(name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> ConfigChange:
+    return ConfigChange(
+        name=name,
+        added={config: value for config, value in sorted(ours.items()) if theirs.get(config) != value},
+        deleted=tuple(sorted(theirs.keys() - ours.keys())),
+    )
+
+
+def _broker_changes(
+    image: MetadataImage, metadata: BrokerMetadata, identity: MetaProperties, server_properties: Path | None
+) -> Iterator[ConfigChange]:
+    """For the settings of this node, which count more, and for those of all brokers."""
+    adopted = adopted_broker_config(metadata, identity.node_id, server_properties, []).properties
+    ours = {name: value for name, value in broker_configs(image).items() if name not in _OURS}
+    change = _config_change(ALL_BROKERS, ours, {name: value for name, value in adopted.items() if name not in _OURS})
+    node = str(identity.node_id)
+    of_node = metadata.broker_configs.get(node, {})
+    for name, known in ((ALL_BROKERS, metadata.broker_configs.get(ALL_BROKERS, {})), (node, of_node)):
+        added = {key: value for key, value in change.added.items() if (key in of_node) == (name == node)}
+        # What server.properties sets cannot be deleted on the broker: it is listed with the settings of all brokers.
+        deleted = tuple(key for key in change.deleted if key in known or (name == ALL_BROKERS and key not in of_node))
+        if added or deleted:
+            yield ConfigChange(name=name, added=added, deleted=deleted)
