@@ -25,10 +25,11 @@ A root whose metadata log is not ours belongs to a broker: it can be read, at an
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark_kafkalog.errors import (
     InvalidOptionError,
@@ -73,6 +74,8 @@ __all__ = [
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 
+_LOG: Final = logging.getLogger(__name__)
+
 
 class LogDir(LogDirItems):
     """One root. What it tells is as of `open` or the last `refresh`, one consistent cut over all partitions."""
@@ -89,20 +92,25 @@ class LogDir(LogDirItems):
         path: str | Path,
         *,
         principal: str | None = None,
+        read_to_log_end: bool = False,
         clock: Callable[[], int] = time_ms,
         fs: FileSystem = LOCAL,
     ) -> LogDir:
         """Open the log directory at `path`, ours or a broker's.
 
         With a `principal`, such as "User:ann", methods raise AuthorizationError for what the access control entries do
-        not permit it. Raises LogDirError when there is none or it cannot be read.
+        not permit it. With `read_to_log_end` a broker's logs are read up to their last whole, valid batch, not only to
+        the high watermark of its checkpoint, which may be older than the logs. Raises LogDirError when there is no log
+        directory or it cannot be read.
         """
         path = Path(path)
         root: OwnRoot | ForeignRoot
         if is_ours(path):
             root = OwnRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs)
+            if read_to_log_end:
+                _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
         else:
-            root = ForeignRoot(path, topic_configs=read_topic_configs, clock=clock)
+            root = ForeignRoot(path, topic_configs=read_topic_configs, clock=clock, read_to_log_end=read_to_log_end)
         if principal is None:
             return cls(root, clock=clock, fs=fs)
         from pyspark_kafkalog.authorized_log_dir import AuthorizedLogDir
@@ -136,6 +144,7 @@ class LogDir(LogDirItems):
         *,
         server_properties: str | Path | None = None,
         create_missing: bool = False,
+        local_only: bool = False,
         clock: Callable[[], int] = time_ms,
         fs: FileSystem = LOCAL,
     ) -> LogDir:
@@ -143,12 +152,20 @@ class LogDir(LogDirItems):
 
         Nothing is copied; an unclean log is recovered as by the broker. `server_properties` is the broker's
         configuration file, whose settings for topics are kept. `create_missing` makes the partitions, empty, that
-        topics have elsewhere. Raises LogDirError for a running broker's directory, and for what cannot be adopted.
+        topics have elsewhere. `local_only` goes without the offsets that a tiering broker has moved to remote storage,
+        which are refused otherwise. Raises LogDirError for a running broker's directory, and what cannot be adopted.
         """
         from pyspark_kafkalog.metadata.adopt import adopt  # the engine: not for those who just look
 
         properties = None if server_properties is None else Path(server_properties)
-        adopt(Path(path), server_properties=properties, create_missing=create_missing, clock=clock, fs=fs)
+        adopt(
+            Path(path),
+            server_properties=properties,
+            create_missing=create_missing,
+            local_only=local_only,
+            clock=clock,
+            fs=fs,
+        )
         return cls.open(path, clock=clock, fs=fs)
 
     @classmethod
@@ -207,6 +224,10 @@ class LogDir(LogDirItems):
 
     def check_write(self, topic: str) -> None:
         """Raises AuthorizationError where this was opened for a principal that may not write to the topic."""
+
+    def looked_at(self) -> tuple[PartitionDescription, ...]:
+        """The partitions of a broker's directory that were looked at since the last refresh; none of one of ours."""
+        return self._root.looked_at() if isinstance(self._root, ForeignRoot) else ()
 
     # Topics
 
@@ -286,12 +307,15 @@ class LogDir(LogDirItems):
         end_offset: int | None = None,
         isolation: IsolationLevel = "read_uncommitted",
         columns: Sequence[str] | None = None,
+        local_only: bool = False,
     ) -> pa.Table:
         """Records of a topic, or of one partition, as a table with the columns of Spark's Kafka source.
 
         Offsets [start_offset, end_offset) of one partition may be given; they are the log start and the high watermark
-        by default. `columns` chooses some, headers among them; all by default. The table is in memory: for more than
-        that, iterate over `reader(topic, partition).read(...)`.
+        by default. Where a tiering broker has moved the earliest offsets to remote storage, reading from there fails,
+        unless `local_only` lets it begin at the first offset in the directory. `columns` chooses some, headers among
+        them; all by default. The table is in memory: for more than that, iterate over
+        `reader(topic, partition).read(...)`.
 
         Raises OffsetOutOfRangeError, UnknownTopicError, CorruptRecordError.
         """
@@ -300,7 +324,7 @@ class LogDir(LogDirItems):
         if partition is None and (start_offset is not None or end_offset is not None):
             raise OffsetOutOfRangeError("offsets are of one partition: name it")
         chosen = self.topic(topic).partitions if partition is None else (self.partition(topic, partition),)
-        return read_table(self, chosen, start_offset, end_offset, isolation, columns)
+        return read_table(self, chosen, start_offset, end_offset, isolation, columns, local_only=local_only)
 
     # Writing
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
+from pyspark_kafkalog.storage.broker_notices import above_high_watermark, remote_offsets
+from pyspark_kafkalog.storage.clock import time_ms
+from pyspark_kafkalog.storage.config_definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.storage.descriptions import PartitionDescription
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.log_dir import IsolationLevel, LogDir
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 def readable_end(log_dir: LogDir, found: PartitionDescription, isolation: IsolationLevel) -> int:
@@ -21,6 +27,23 @@ def readable_end(log_dir: LogDir, found: PartitionDescription, isolation: Isolat
     return found.high_watermark
 
 
+def open_transaction_text(log_dir: LogDir, found: PartitionDescription) -> str:
+    """Which transaction keeps read_committed below the high watermark, for a message."""
+    from pyspark_kafkalog.metadata.open_transactions import producers_of
+
+    producers = producers_of(found, expiration_ms=PRODUCER_ID_EXPIRATION_MS, now_ms=time_ms())
+    first_offsets = {
+        each.current_txn_first_offset: each.producer_id for each in producers if each.current_txn_first_offset >= 0
+    }
+    end_offset = log_dir.last_stable_offset(found.topic, found.partition)
+    who = f"producer {first_offsets[min(first_offsets)]} has" if first_offsets else "a producer has"
+    first_offset = min(first_offsets, default=end_offset)
+    return (
+        f"{who} a transaction open since offset {first_offset}, and read_committed ends there, at the last stable "
+        f"offset {end_offset}, until it is committed or aborted (kafkalog transactions find-hanging)"
+    )
+
+
 def read_table(
     log_dir: LogDir,
     partitions: Iterable[PartitionDescription],
@@ -28,17 +51,28 @@ def read_table(
     end_offset: int | None,
     isolation: IsolationLevel,
     columns: Sequence[str] | None,
+    *,
+    local_only: bool = False,
 ) -> pa.Table:
-    """Records of all the partitions in one table, with all columns or those named."""
+    """Records of all the partitions in one table, with all columns or those named.
+
+    Logs a warning when the end of a log is asked for and there are whole batches above its high watermark.
+    """
     import pyarrow as pa
 
     from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 
     schema = KAFKA_SCHEMA if columns is None else pa.schema([KAFKA_SCHEMA.field(name) for name in columns])
+    partitions = tuple(partitions)
+    notice = above_high_watermark(
+        log_dir.path, [each for each in partitions if end_offset is None or end_offset > each.high_watermark]
+    )
+    if notice is not None:
+        _LOG.warning(notice)
     batches = [
         batch
         for each in partitions
-        for batch in read_partition(log_dir, each, start_offset, end_offset, isolation, schema)
+        for batch in read_partition(log_dir, each, start_offset, end_offset, isolation, schema, local_only=local_only)
     ]
     return pa.Table.from_batches(batches, schema)
 
@@ -50,14 +84,26 @@ def read_partition(
     end_offset: int | None,
     isolation: IsolationLevel,
     schema: pa.Schema,
+    *,
+    local_only: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Records of [start_offset, end_offset), by default all that can be read, as batches of `schema`.
 
-    Raises OffsetOutOfRangeError, before the first batch, for a start outside [log start, readable end].
+    With `local_only` a start in remote storage is moved to the first offset in the directory. Raises
+    OffsetOutOfRangeError, before the first batch, for a start outside [log start, readable end] or in remote storage.
     """
     end_of_log = readable_end(log_dir, found, isolation)
     start = found.log_start_offset if start_offset is None else start_offset
+    if found.log_start_offset <= start < found.local_log_start_offset:
+        if not local_only:
+            raise OffsetOutOfRangeError(f"{remote_offsets(found)}: start there, or read with local_only")
+        start = found.local_log_start_offset
     end = end_of_log if end_offset is None else min(end_offset, end_of_log)
+    if end_of_log < start <= found.high_watermark:
+        raise OffsetOutOfRangeError(
+            f"offset {start} of {found.topic}-{found.partition} cannot be read as read_committed yet: "
+            f"{open_transaction_text(log_dir, found)}"
+        )
     if not found.log_start_offset <= start <= end_of_log:
         raise OffsetOutOfRangeError(
             f"offset {start} of {found.topic}-{found.partition} is not in [{found.log_start_offset}, {end_of_log}]"

@@ -5,7 +5,8 @@ Prometheus name is the one that the usual rules of Prometheus' JMX exporter make
 dashboards made for brokers find it.
 
 Of a root of ours offsets come from the commit log, sizes and numbers of segments from one look at each partition's
-directory, none of it reads a record. Of a broker's root the end of each log is looked for in its files, as LogDir does.
+directory, none of it reads a record. Of a broker's root the end of each log is looked for in its files, as LogDir does,
+and its last stable offset by reading batch headers from the last producer snapshot on, when the partition has changed.
 What the cleaner did is as its last run left it on record.
 
 Sources of names and meanings: org.apache.kafka.storage.internals.log.UnifiedLog, LogCleaner, LogCleanerManager,
@@ -26,15 +27,11 @@ from pyspark_kafkalog.maintenance.last_run import read_last_run
 from pyspark_kafkalog.maintenance.stored_segments import stored_segments
 from pyspark_kafkalog.maintenance.uncleanable import read_uncleanable
 from pyspark_kafkalog.metadata.own_root import OwnRoot
-from pyspark_kafkalog.storage.listing import list_partitions
+from pyspark_kafkalog.storage.descriptions import PartitionDescription
+from pyspark_kafkalog.storage.listing import list_base_offsets, list_partitions
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, TopicPartition, segment_file
-from pyspark_kafkalog.storage.offset_checkpoints import (
-    CLEANER_OFFSET_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    read_offset_checkpoint,
-)
-from pyspark_kafkalog.storage.read_only_state import load_read_only
+from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -63,13 +60,17 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class LogSize:
-    """One partition's log: bytes of its `.log` files, its segments, and its offsets."""
+    """One partition's log: bytes of its `.log` files, its segments, and its offsets.
+
+    `offsets_above_high_watermark` None: of a root of ours, where there cannot be any.
+    """
 
     size_bytes: int
     segments_count: int
     log_start_offset: int
     log_end_offset: int
-    last_stable_offset_lag: int | None
+    last_stable_offset_lag: int
+    offsets_above_high_watermark: int | None = None
 
 
 def collect_metrics(log_dir: LogDir, *, now_ms: int) -> list[Metric]:
@@ -114,7 +115,7 @@ def offline_metrics(root: Path, *, is_offline: bool) -> list[Metric]:
 def _look(log_dir: LogDir) -> Iterator[tuple[TopicPartition, LogSize | None]]:
     """Every partition; None in place of one that cannot be read, which is logged."""
     if log_dir.is_foreign:
-        yield from _look_at_foreign(log_dir.path)
+        yield from _look_at_foreign(log_dir)
     else:
         yield from _look_at_own(log_dir.own_root())
 
@@ -145,27 +146,32 @@ def own_log_size(directory: Path, state: LogState) -> LogSize:
     )
 
 
-def _look_at_foreign(root: Path) -> Iterator[tuple[TopicPartition, LogSize | None]]:
-    log_starts = read_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT)
-    for where in list_partitions(root):
+def _look_at_foreign(log_dir: LogDir) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+    for where in list_partitions(log_dir.path):
         if where.topic == CLUSTER_METADATA_TOPIC:
             continue
         try:
-            yield where, _foreign_log_size(root / str(where), log_starts.get(where, 0))
+            yield where, _foreign_log_size(log_dir, log_dir.partition(where.topic, where.partition))
         except (KafkalogError, OSError) as error:
             _tell_unreadable(where, error)
             yield where, None
 
 
-def _foreign_log_size(directory: Path, log_start_offset: int) -> LogSize:
-    state = load_read_only(directory, log_start_offset=log_start_offset)
+def _foreign_log_size(log_dir: LogDir, found: PartitionDescription) -> LogSize:
     sizes_bytes = []
-    for base_offset in state.base_offsets:
+    for base_offset in list_base_offsets(found.directory):
         try:
-            sizes_bytes.append(segment_file(directory, base_offset, LOG_SUFFIX).stat().st_size)
+            sizes_bytes.append(segment_file(found.directory, base_offset, LOG_SUFFIX).stat().st_size)
         except FileNotFoundError:
             continue  # retention or the cleaner has taken it since it was listed
-    return LogSize(sum(sizes_bytes), len(sizes_bytes), state.log_start_offset, state.log_end_offset, None)
+    return LogSize(
+        size_bytes=sum(sizes_bytes),
+        segments_count=len(sizes_bytes),
+        log_start_offset=found.log_start_offset,
+        log_end_offset=found.log_end_offset,
+        last_stable_offset_lag=found.high_watermark - log_dir.last_stable_offset(found.topic, found.partition),
+        offsets_above_high_watermark=found.offsets_above_high_watermark,
+    )
 
 
 def _tell_unreadable(where: TopicPartition, error: Exception) -> None:
@@ -190,6 +196,13 @@ def _log_metrics(logs: Mapping[TopicPartition, LogSize]) -> Iterator[Metric]:
         "LastStableOffsetLag",
         "offsets that read_committed cannot read yet",
         "last_stable_offset_lag",
+    )
+    yield by_partition(
+        "kafkalog",
+        "Partition",
+        "OffsetsAboveHighWatermark",
+        "offsets of a broker's log above the high watermark of its checkpoint",
+        "offsets_above_high_watermark",
     )
 
 

@@ -104,7 +104,7 @@ def plan_verification(
     chosen = sorted(partitions_of(log_dir, topics) if partitions is None else partitions)
     if log_dir.is_foreign:
         scopes = foreign_scopes(
-            log_dir.path,
+            log_dir,
             chosen,
             _topic_configs(log_dir),
             are_records_checked=are_records_checked,

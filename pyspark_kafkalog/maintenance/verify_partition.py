@@ -26,9 +26,11 @@ from pyspark_kafkalog.maintenance.verify_findings import (
     Severity,
 )
 from pyspark_kafkalog.maintenance.verify_producers import read_producers
-from pyspark_kafkalog.maintenance.verify_scope import PartitionScope
+from pyspark_kafkalog.maintenance.verify_scope import PartitionScope, UnreadOffsets
 from pyspark_kafkalog.maintenance.verify_segment import SegmentOutcome
 from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot
+from pyspark_kafkalog.storage.broker_notices import reason_and_advice
+from pyspark_kafkalog.storage.broker_process import BrokerProcess
 from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX
 from pyspark_kafkalog.storage.leader_epochs import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.log_reader import LogReader
@@ -44,7 +46,9 @@ from pyspark_kafkalog.storage.names import (
     parse_segment_file,
     segment_file,
 )
+from pyspark_kafkalog.storage.offset_checkpoints import REPLICATION_OFFSET_CHECKPOINT
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id
+from pyspark_kafkalog.wording import plural
 
 _BETWEEN_LOOKS_S: Final = 0.3
 _RESTORE_LOG: Final = "restore the segment from a copy: committed records are missing"
@@ -137,6 +141,8 @@ def _look(scope: PartitionScope) -> list[Finding]:
     _check_segments_are_there(scope, names, sink)
     _check_snapshots(scope, names, sink)
     _check_epochs(scope, sink)
+    if scope.unread is not None:
+        _tell_unread(scope.unread, scope, sink)
     for name in names:
         _check_name(scope, name, sink)
     deleted = sum(map(is_deleted_file, names))
@@ -144,6 +150,31 @@ def _look(scope: PartitionScope) -> list[Finding]:
         found = f"{deleted} files of segments that are gone"
         _leftover(sink, scope.directory, "deleted-files", found, "they are removed after file.delete.delay.ms")
     return sink.result()
+
+
+def _tell_unread(unread: UnreadOffsets, scope: PartitionScope, sink: FindingSink) -> None:
+    """Offsets of a broker's partition that readers are not shown: above the high watermark, or in remote storage."""
+    found = unread.found
+    if found.offsets_above_high_watermark:
+        sink.add(
+            Severity.WARNING if unread.process is BrokerProcess.KILLED else Severity.INFO,
+            "above-high-watermark",
+            scope.root / REPLICATION_OFFSET_CHECKPOINT,
+            offset=found.high_watermark,
+            expected=f"a high watermark of {found.log_end_offset}, the log end",
+            found=f"{found.high_watermark}, with {plural(found.offsets_above_high_watermark, 'offset')} above it",
+            advice=reason_and_advice(unread.process),
+        )
+    if found.remote_offsets_count:
+        sink.add(
+            Severity.INFO,
+            "remote-offsets",
+            scope.directory,
+            offset=found.log_start_offset,
+            expected=f"a segment with the log start {found.log_start_offset}",
+            found=f"{found.local_log_start_offset} as the first offset in this directory",
+            advice="nothing: a tiering broker has moved the earlier segments to remote storage; read from there on",
+        )
 
 
 def _check_topic_id(scope: PartitionScope, sink: FindingSink) -> None:

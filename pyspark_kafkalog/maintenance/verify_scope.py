@@ -16,7 +16,9 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.verify_findings import Severity
 from pyspark_kafkalog.metadata.own_root import OwnRoot
+from pyspark_kafkalog.storage.broker_process import BrokerProcess, broker_process
 from pyspark_kafkalog.storage.clean_shutdown import was_clean_shutdown
+from pyspark_kafkalog.storage.descriptions import PartitionDescription
 from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.log_state import LogState
@@ -34,12 +36,21 @@ NO_END: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadOffsets:
+    """Of a broker's partition: how it was described, and what became of the broker."""
+
+    found: PartitionDescription
+    process: BrokerProcess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionScope:
     """One partition, as of when the verification began.
 
     `state` is the image's, None for a broker's partition: there `log_end_offset` is the high watermark that its
     checkpoint tells (-1: it tells none), and `is_clean` whether the broker stopped in good order. `has_gaps`: offsets
-    may be missing, as the cleaner has been, or may have been, at the log; None where that is not known.
+    may be missing, as the cleaner has been, or may have been, at the log; None where that is not known. `unread` is
+    what readers of a broker's partition are not shown.
     `are_records_checked`: in compressed batches too, where each has to be decompressed for it.
     """
 
@@ -52,6 +63,7 @@ class PartitionScope:
     recovery_point: int = 0
     is_clean: bool = True
     has_gaps: bool | None = None
+    unread: UnreadOffsets | None = None
     are_records_checked: bool = False
 
     @property
@@ -143,13 +155,15 @@ def own_scopes(root: OwnRoot, partitions: list[TopicPartition], *, are_records_c
 
 
 def foreign_scopes(
-    root: Path,
+    log_dir: LogDir,
     partitions: list[TopicPartition],
     configs: Mapping[str, Mapping[str, str]],
     *,
     are_records_checked: bool,
 ) -> list[PartitionScope]:
     """Scopes of partitions of a broker's root, from its checkpoint files; `configs` is what is known of its topics."""
+    root = log_dir.path
+    process = broker_process(root)
     starts = checkpoint_or_empty(root / LOG_START_OFFSET_CHECKPOINT)
     ends = checkpoint_or_empty(root / REPLICATION_OFFSET_CHECKPOINT)
     recovery_points = checkpoint_or_empty(root / RECOVERY_POINT_CHECKPOINT)
@@ -166,10 +180,22 @@ def foreign_scopes(
             recovery_point=recovery_points.get(where, 0),
             is_clean=is_clean,
             has_gaps=_has_gaps(where, configs, cleaned),
+            unread=_unread(log_dir, where, process),
             are_records_checked=are_records_checked,
         )
         for where in partitions
     ]
+
+
+def _unread(log_dir: LogDir, where: TopicPartition, process: BrokerProcess) -> UnreadOffsets | None:
+    """None where there is nothing of that kind, or damage keeps it from being told, which is found otherwise."""
+    try:
+        found = log_dir.partition(where.topic, where.partition)
+    except (KafkalogError, OSError):
+        return None
+    if not found.offsets_above_high_watermark and not found.remote_offsets_count:
+        return None
+    return UnreadOffsets(found=found, process=process)
 
 
 def checkpoint_or_empty(path: Path) -> dict[TopicPartition, int]:

@@ -18,7 +18,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,7 @@ from pyspark_kafkalog.metadata.adopt_lock import adoption_lock, refuse_signs_of_
 from pyspark_kafkalog.metadata.adopt_logs import AdoptedLog, LogFacts, adopt_log
 from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR, WORK_DIR, AdoptionPlan, TopicPlan, make_plan
 from pyspark_kafkalog.metadata.adopt_transactions import transactions_of_plan, transactions_of_root
+from pyspark_kafkalog.metadata.adopt_unread import unread_notes
 from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR, is_ours, metadata_dir
 from pyspark_kafkalog.metadata.broker_configs import broker_config_record
 from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, BrokerImage
@@ -92,6 +93,7 @@ def adopt(
     *,
     server_properties: Path | None = None,
     create_missing: bool = False,
+    local_only: bool = False,
     dry_run: bool = False,
     clock: Callable[[], int] = time_ms,
     rng: random.Random | None = None,
@@ -100,7 +102,8 @@ def adopt(
     """Make the broker's directory `root` ours; run it again after a crash. With `dry_run` only see whether it can be.
 
     `server_properties` is the broker's configuration file, whose settings for topics are kept as those of the root;
-    `create_missing` makes partitions that the root does not hold, empty.
+    `create_missing` makes partitions that the root does not hold, empty; `local_only` goes without the offsets that a
+    tiering broker has moved to remote storage.
 
     Raises LogDirError for a running broker's directory, for what is none, and for what `make_plan` refuses;
     DiskFormatError for a damaged log that a broker would refuse as well.
@@ -114,6 +117,8 @@ def adopt(
         refuse_signs_of_life(root)
         plan = make_plan(root, server_properties=server_properties, create_missing=create_missing, rng=rng)
         _check_ends(plan)
+        notes = unread_notes(root, _partitions(plan), local_only=local_only, clock=clock)
+        plan = replace(plan, notes=(*plan.notes, *notes))
         if dry_run:
             return _outcome(plan, {}, plan.next_producer_id, transactions_of_plan(plan, clock), dry_run=True)
         _prepare_directories(plan, fs)

@@ -68,8 +68,10 @@ def _describe(plan: AdoptionPlan, where: TopicPartition) -> PartitionDescription
         partition=where.partition,
         directory=directory,
         leader_epoch=-1,
-        log_start_offset=state.log_start_offset,
+        log_start_offset=state.local_log_start_offset,
+        local_log_start_offset=state.local_log_start_offset,
         high_watermark=state.log_end_offset,
+        log_end_offset=state.log_end_offset,
     )
 
 

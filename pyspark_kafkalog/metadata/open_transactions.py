@@ -112,12 +112,12 @@ def producers_of(found: PartitionDescription, *, expiration_ms: int, now_ms: int
     """The producers of a partition at its high watermark, by id. Raises DiskFormatError for damage."""
     from pyspark_kafkalog.storage.producer_rebuild import producer_state_at  # compiled code behind it
 
-    if found.log_start_offset == found.high_watermark:
+    if found.local_log_start_offset == found.high_watermark:
         return ()
     producers = producer_state_at(
         found.directory,
         found.high_watermark,
-        log_start_offset=found.log_start_offset,
+        log_start_offset=found.local_log_start_offset,
         expiration_ms=expiration_ms,
         now_ms=now_ms,
     )

@@ -54,7 +54,7 @@ def _details(log_dir: LogDir, name: str, numbers: tuple[int, ...], marks: Cleane
     offsets = segments = size_bytes = 0
     for number in numbers:
         found = log_dir.partition(name, number)
-        offsets += found.high_watermark - found.log_start_offset
+        offsets += found.high_watermark - found.local_log_start_offset
         listed = list_segments(log_dir, found, marks=marks)
         segments += len(listed)
         size_bytes += sum(each.size_bytes for each in listed)

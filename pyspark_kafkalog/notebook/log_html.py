@@ -57,7 +57,8 @@ def partition_log_html(log: PartitionLog) -> str:
         facts += ", read committed"
     parts = [heading(log.name, facts)]
     if segments:
-        marks = [("log start", found.log_start_offset), ("high watermark", found.high_watermark)]
+        first = "local log start" if found.remote_offsets_count else "log start"
+        marks = [(first, found.local_log_start_offset), ("high watermark", found.high_watermark)]
         if stable is not None and stable < found.high_watermark:
             marks.insert(1, ("last stable offset", stable))
         if (start, end) != (found.log_start_offset, found.high_watermark):

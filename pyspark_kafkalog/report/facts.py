@@ -50,7 +50,9 @@ class PartitionFacts:
     """One partition. The last of `runs` is the active segment alone. `error` says why the rest is not known.
 
     `due_bytes` in `due_segments` segments are what retention would take now. `staged_bytes` are of writes that are not
-    committed. `size_bins` counts segments and bytes by the power of two that a segment's size is below.
+    committed. `remote_offsets` lie below `log_start_offset`, in the remote storage of a tiering broker;
+    `offsets_above_high_watermark` are those that a broker's checkpoint does not cover. `size_bins` counts segments and
+    bytes by the power of two that a segment's size is below.
     """
 
     where: TopicPartition
@@ -66,6 +68,8 @@ class PartitionFacts:
     future_segment: int | None = None
     staged_files: int = 0
     staged_bytes: int = 0
+    remote_offsets: int = 0
+    offsets_above_high_watermark: int = 0
     error: str | None = None
 
     @property

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from pyspark_kafkalog.report.facts import FINDING_SEVERITIES, Finding, GroupLag, PartitionFacts, RootFacts, TopicFacts
+from pyspark_kafkalog.storage.broker_notices import reason_and_advice
+from pyspark_kafkalog.storage.broker_process import BrokerProcess, broker_process
 from pyspark_kafkalog.wording import plural, size_text
 
 _PROBLEM, _WARNING, _NOTE = FINDING_SEVERITIES
@@ -123,6 +125,7 @@ def _of_groups(groups: Sequence[GroupLag]) -> Iterator[Finding]:
 
 
 def _of_root(root: RootFacts) -> Iterator[Finding]:
+    yield from _of_brokers_disk(root)
     staged = [each for topic in root.topics for each in topic.partitions if each.staged_files]
     if staged:
         files, size = sum(each.staged_files for each in staged), sum(each.staged_bytes for each in staged)
@@ -137,6 +140,34 @@ def _of_root(root: RootFacts) -> Iterator[Finding]:
     if root.stray_directories:
         text = f"{plural(root.stray_directories, 'directory', 'directories')} of partitions that belong to no topic."
         yield Finding(_NOTE, "Stray partitions", text)
+
+
+def _of_brokers_disk(root: RootFacts) -> Iterator[Finding]:
+    """What readers of a broker's directory are not shown."""
+    partitions = [each for topic in root.topics for each in topic.partitions]
+    above = [each for each in partitions if each.offsets_above_high_watermark]
+    if above:
+        total = sum(each.offsets_above_high_watermark for each in above)
+        process = broker_process(root.path)
+        text = (
+            f"{plural(total, 'offset')} in {plural(len(above), 'partition')} ({_places(above)}) are not read: "
+            f"{reason_and_advice(process)}."
+        )
+        severity = _WARNING if process is BrokerProcess.KILLED else _NOTE
+        yield Finding(severity, "Above the high watermark", text)
+    remote = [each for each in partitions if each.remote_offsets]
+    if remote:
+        total = sum(each.remote_offsets for each in remote)
+        text = (
+            f"{plural(total, 'earlier offset')} of {plural(len(remote), 'partition')} ({_places(remote)}) are in "
+            "remote storage, not in this directory."
+        )
+        yield Finding(_WARNING, "In remote storage", text)
+
+
+def _places(partitions: Sequence[PartitionFacts]) -> str:
+    listed = ", ".join(str(each.where) for each in partitions[:_NAMES_MAX])
+    return f"{listed} and {len(partitions) - _NAMES_MAX:,} more" if len(partitions) > _NAMES_MAX else listed
 
 
 def _advice(is_foreign: bool, words: str) -> str:

@@ -39,6 +39,8 @@ class PartitionLook:
     config: LogConfig
     is_foreign: bool
     cleaner_offset: int | None
+    remote_offsets: int = 0
+    offsets_above_high_watermark: int = 0
 
 
 def look_at(look: PartitionLook, *, now_ms: int, runs_max: int) -> PartitionFacts:
@@ -70,6 +72,8 @@ def look_at(look: PartitionLook, *, now_ms: int, runs_max: int) -> PartitionFact
         future_segment=retention.future_base_offset,
         staged_files=len(staged),
         staged_bytes=sum(staged),
+        remote_offsets=look.remote_offsets,
+        offsets_above_high_watermark=look.offsets_above_high_watermark,
     )
 
 

@@ -95,13 +95,22 @@ def _broker_partition(
         return where, str(error)
     state = LogState(
         leader_epoch=found.leader_epoch,
-        log_start_offset=found.log_start_offset,
+        log_start_offset=found.local_log_start_offset,
         log_end_offset=found.high_watermark,
         active_base_offset=found.active_base_offset,
         active_size_bytes=max(found.active_size_bytes, 0),
         first_unstable_offset=stable_offset if stable_offset < found.high_watermark else -1,
     )
-    return PartitionLook(where, found.directory, state, config, True, cleaner_offset)
+    return PartitionLook(
+        where,
+        found.directory,
+        state,
+        config,
+        True,
+        cleaner_offset,
+        remote_offsets=found.remote_offsets_count,
+        offsets_above_high_watermark=found.offsets_above_high_watermark,
+    )
 
 
 def _topic_id(log_dir: LogDir, where: TopicPartition) -> str | None:

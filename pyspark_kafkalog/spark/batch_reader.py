@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,7 @@ from pyspark_kafkalog.spark.options import ReadOptions
 from pyspark_kafkalog.spark.range_task import OffsetRangePartition, read_offset_range, read_same_topic
 from pyspark_kafkalog.spark.subscription import at_location, subscribed_partitions
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
+from pyspark_kafkalog.storage.broker_notices import above_high_watermark
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark_kafkalog.log_dir import LogDir, TopicDescription
 
+_LOG: Final = logging.getLogger(__name__)
 _TRIES: Final = 10
 
 
@@ -47,7 +50,8 @@ class KafkalogBatchReader(DataSourceReader):
         from pyspark_kafkalog.log_dir import LogDir
 
         location = locate(self._options.path)
-        log_dir = LogDir.open(location.root, principal=self._options.principal)
+        options = self._options
+        log_dir = LogDir.open(location.root, principal=options.principal, read_to_log_end=options.read_to_log_end)
         for _ in range(_TRIES - 1):
             version = log_dir.version
             try:
@@ -60,6 +64,9 @@ class KafkalogBatchReader(DataSourceReader):
 
     def _planned(self, log_dir: LogDir, location: Location) -> list[OffsetRangePartition]:
         ranges = self._plan(log_dir, location)
+        notice = above_high_watermark(log_dir.path, log_dir.looked_at())
+        if notice is not None:
+            _LOG.warning(notice)
         topics = {topic: log_dir.topic(topic) for topic in {each.topic_partition.topic for each in ranges}}
         directories = _directories(topics.values())
         # Of a broker's directory, or a copy of one, people also read partitions that were put together.

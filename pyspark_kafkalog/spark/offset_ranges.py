@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError
+from pyspark_kafkalog.partition_reads import open_transaction_text
 from pyspark_kafkalog.spark.filters import PushedFilters
 from pyspark_kafkalog.spark.offsets import (
     EARLIEST_OFFSET,
@@ -28,6 +29,7 @@ from pyspark_kafkalog.spark.offsets import (
     SpecificTimestamps,
 )
 from pyspark_kafkalog.spark.subscription import listed
+from pyspark_kafkalog.storage.broker_notices import remote_offsets
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -53,9 +55,13 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class AvailableOffsets:
-    """What can be read of a partition: [start_offset, end_offset). Read committed ends at the last stable offset."""
+    """A partition's offsets [start_offset, end_offset). Read committed ends at the last stable offset.
+
+    Those below `local_start_offset` are in remote storage and cannot be read here.
+    """
 
     start_offset: int
+    local_start_offset: int
     end_offset: int
 
 
@@ -93,14 +99,22 @@ class OffsetResolver:
     def resolve_starts(self, starting: OffsetSpec) -> dict[TopicPartition, int]:
         """The starting offset of every partition, in the partitions' order."""
         self._check_same_partitions("starting", starting)
-        return {each: self._range(each, starting, Latest()).start_offset for each in self._partitions}
+        return {each: self._stream_start(each, starting) for each in self._partitions}
+
+    def _stream_start(self, topic_partition: TopicPartition, starting: OffsetSpec) -> int:
+        """A stream may start above the last stable offset: it waits, as a consumer does, until that has come there."""
+        available = self.available(topic_partition)
+        start_offset = self._start(topic_partition, starting, available)
+        high_watermark = self._partitions[topic_partition].high_watermark
+        asked = OffsetRange(topic_partition=topic_partition, start_offset=start_offset, end_offset=high_watermark)
+        return self._there(asked, replace(available, end_offset=high_watermark)).start_offset
 
     def available(self, topic_partition: TopicPartition) -> AvailableOffsets:
         found = self._partitions[topic_partition]
         end_offset = found.high_watermark
         if self._committed:
             end_offset = self._log_dir.last_stable_offset(found.topic, found.partition)
-        return AvailableOffsets(found.log_start_offset, end_offset)
+        return AvailableOffsets(found.log_start_offset, found.local_log_start_offset, end_offset)
 
     def _check_same_partitions(self, end: str, spec: OffsetSpec) -> None:
         given = _given_partitions(spec)
@@ -179,33 +193,47 @@ class OffsetResolver:
     def _offset_for_timestamp(
         self, topic_partition: TopicPartition, timestamp_ms: int, available: AvailableOffsets
     ) -> int | None:
-        if available.start_offset >= available.end_offset:
+        if available.local_start_offset >= available.end_offset:
             return None
+        if available.start_offset < available.local_start_offset:
+            found = remote_offsets(self._partitions[topic_partition])
+            self._lose(f"{topic_partition}: the offset for timestamp {timestamp_ms} may be a remote one: {found}")
         reader = self._log_dir.reader(topic_partition.topic, topic_partition.partition)
-        found = reader.offset_for_timestamp(timestamp_ms, available.start_offset, available.end_offset)
-        return None if found is None else found.offset
+        first = reader.offset_for_timestamp(timestamp_ms, available.local_start_offset, available.end_offset)
+        return None if first is None else first.offset
 
     def _there(self, asked: OffsetRange, available: AvailableOffsets) -> OffsetRange:
         """`asked` itself, or what is there of it when offsets at its ends are not."""
-        lost = [
-            offset
-            for offset in (asked.start_offset, asked.end_offset)
-            if not available.start_offset <= offset <= available.end_offset
-        ]
-        if not lost:
+        reason = self._why_not_there(asked, available)
+        if reason is None:
             return asked
-        end = "last stable offset" if self._committed else "high watermark"
-        message = (
-            f"{asked.topic_partition}: offsets {asked.start_offset} to {asked.end_offset} were asked for, those from "
-            f"the log start {available.start_offset} to the {end} {available.end_offset} are there; either "
+        self._lose(
+            f"{asked.topic_partition}: offsets {asked.start_offset} to {asked.end_offset} were asked for, {reason}"
+        )
+        start_offset = min(max(asked.start_offset, available.local_start_offset), available.end_offset)
+        end_offset = max(min(asked.end_offset, available.end_offset), start_offset)
+        return replace(asked, start_offset=start_offset, end_offset=end_offset)
+
+    def _why_not_there(self, asked: OffsetRange, available: AvailableOffsets) -> str | None:
+        """Why not all of `asked` can be read; None when it can."""
+        found = self._partitions[asked.topic_partition]
+        ends = (asked.start_offset, asked.end_offset)
+        if all(available.start_offset <= offset <= available.end_offset for offset in ends):
+            is_remote = asked.start_offset < min(available.local_start_offset, asked.end_offset)
+            return f"but {remote_offsets(found)}" if is_remote else None
+        if all(available.start_offset <= offset <= found.high_watermark for offset in ends):
+            return f"but {open_transaction_text(self._log_dir, found)}"
+        end = "high watermark" if available.end_offset == found.high_watermark else "last stable offset"
+        return (
+            f"those from the log start {available.start_offset} to the {end} {available.end_offset} are there; either "
             "retention has removed records, or the topic was made anew, or the offset was set wrong"
         )
+
+    def _lose(self, message: str) -> None:
+        """Raise DataLossError, or log a warning when failOnDataLoss is false."""
         if self._fail_on_data_loss:
             raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there")
         _LOG.warning(message)
-        start_offset = min(max(asked.start_offset, available.start_offset), available.end_offset)
-        end_offset = max(min(asked.end_offset, available.end_offset), start_offset)
-        return replace(asked, start_offset=start_offset, end_offset=end_offset)
 
 
 def check_unresolved(starting: OffsetSpec, ending: OffsetSpec) -> None:

@@ -229,8 +229,18 @@ OPTIONS: Final = (
         name="failOnDataLoss",
         applies_to=READ,
         default="true",
-        doc="Whether offsets that were asked for and are not there fail the read; if false, what is there is read "
-        "and a warning logged.",
+        doc="Whether offsets that were asked for and are not there fail the read, also those that a tiering broker has "
+        "moved to remote storage; if false, what is there is read and a warning logged.",
+        parse=parse_bool,
+    ),
+    Option(
+        name="readToLogEnd",
+        applies_to=READ,
+        default="false",
+        doc="On a broker's directory: whether to read to the log end, the last whole, valid batch, and not only to the "
+        "high watermark of its checkpoint, which is up to five seconds older than the log while the broker runs and "
+        "after it was killed. Where brokers replicate, records above the high watermark may not be committed. No "
+        "effect on a log directory of this package.",
         parse=parse_bool,
     ),
     Option(

@@ -61,6 +61,7 @@ class SourceOptions:
     max_records_per_partition: int | None
     max_bytes_per_partition: int
     fail_on_data_loss: bool
+    read_to_log_end: bool
     include_headers: bool
     committed: bool
 
@@ -162,6 +163,7 @@ def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: 
         "max_records_per_partition": given.get("maxRecordsPerPartition"),
         "max_bytes_per_partition": given.get("maxBytesPerPartition", DEFAULT_MAX_BYTES_PER_PARTITION),
         "fail_on_data_loss": given.get("failOnDataLoss", True),
+        "read_to_log_end": given.get("readToLogEnd", False),
         "include_headers": given.get("includeHeaders", False),
         "committed": _either(given, "isolationLevel", "kafka.isolation.level", False),
     }

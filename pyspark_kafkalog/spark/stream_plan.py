@@ -63,8 +63,8 @@ def plan_latest(start: StreamOffsets, view: StreamView, topic_ids: TopicIds) -> 
             if found.is_foreign:
                 ends[topic_partition] = found.readable_end_offset
         else:
-            if offset < found.log_start_offset:
-                losses.append(f"{topic_partition}: offsets from {offset} on were asked for, {_taken(found)}")
+            if offset < found.local_log_start_offset:
+                losses.append(f"{topic_partition}: offsets from {offset} on were asked for, {_below(offset, found)}")
             ends[topic_partition] = max(offset, found.readable_end_offset)
     return LatestPlan(ends, losses)
 
@@ -96,8 +96,8 @@ def plan_read(start: StreamOffsets, end: StreamOffsets, view: StreamView, *, is_
 
 def unread_start(topic_partition: TopicPartition, start: StreamOffsets, view: StreamView) -> int:
     """The first offset of a partition of `view` that a stream at `start` has still to read."""
-    log_start_offset = view[topic_partition].log_start_offset
-    return max(start.get(topic_partition, log_start_offset), log_start_offset)
+    first_offset = view[topic_partition].local_log_start_offset
+    return max(start.get(topic_partition, first_offset), first_offset)
 
 
 def _there(
@@ -116,9 +116,9 @@ def _there(
     if not found.reaches(end_offset):
         loss = _shorter(found)
         end_offset = found.log_end_offset() if found.is_foreign else start_offset
-    elif start_offset < found.log_start_offset:
-        loss = _taken(found)
-        start_offset = found.log_start_offset
+    elif start_offset < found.local_log_start_offset:
+        loss = _below(start_offset, found)
+        start_offset = found.local_log_start_offset
     if start_offset >= end_offset:
         return None, loss
     return OffsetRange(topic_partition=found.topic_partition, start_offset=start_offset, end_offset=end_offset), loss
@@ -159,6 +159,17 @@ def _made_anew(found: PartitionView) -> str:
 
 def _shorter(found: PartitionView) -> str:
     return f"{_offsets_there(found)}: the log got shorter, or the topic was deleted and made anew"
+
+
+def _below(offset: int, found: PartitionView) -> str:
+    """Why `offset`, which lies below the first one in the directory, cannot be read."""
+    if offset < found.log_start_offset:
+        return _taken(found)
+    remote = f"{found.log_start_offset} to {found.local_log_start_offset - 1}"
+    return (
+        f"but offsets {remote} are in remote storage (tiered storage), the first one in this directory is "
+        f"{found.local_log_start_offset}"
+    )
 
 
 def _taken(found: PartitionView) -> str:

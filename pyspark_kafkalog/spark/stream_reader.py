@@ -31,6 +31,7 @@ from pyspark_kafkalog.spark.stream_task import StreamRange, StreamTask, read_str
 from pyspark_kafkalog.spark.stream_view import StreamView, take_view
 from pyspark_kafkalog.spark.subscription import at_location, subscribed_partitions
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
+from pyspark_kafkalog.storage.broker_notices import above_high_watermark
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -270,6 +271,8 @@ class _Source:
         self._root = location.root
         self._committed = options.committed
         self._principal = options.principal
+        self._read_to_log_end = options.read_to_log_end
+        self._has_told = False
         self._view: StreamView | None = None
         self._view_version: int | None = None
         self.subscription = at_location(options.subscription, location)
@@ -288,12 +291,21 @@ class _Source:
         if self._view is None or self.log_dir.version is None or self.log_dir.version != self._view_version:
             self._view = take_view(self.log_dir, self.subscription, committed=self._committed)
             self._view_version = self.log_dir.version
+            self._tell_once()
         return self._view
+
+    def _tell_once(self) -> None:
+        """Say how many offsets of a broker's directory lie above its high watermarks, when the query begins."""
+        if not self._has_told:
+            self._has_told = True
+            notice = above_high_watermark(self._root, self.log_dir.looked_at())
+            if notice is not None:
+                _LOG.warning(notice)
 
     def _open(self) -> LogDir:
         from pyspark_kafkalog.log_dir import LogDir
 
-        return LogDir.open(self._root, principal=self._principal)
+        return LogDir.open(self._root, principal=self._principal, read_to_log_end=self._read_to_log_end)
 
 
 def _monotonic_ms() -> int:

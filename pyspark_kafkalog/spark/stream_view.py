@@ -19,7 +19,7 @@ _TRIES: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """One partition: [log_start_offset, readable_end_offset) can be read.
+    """One partition: [local_log_start_offset, readable_end_offset) can be read, what is below is in remote storage.
 
     Read committed ends at the last stable offset, else the end is the high watermark. `topic_id` is None where a
     broker's directory tells none. The active segment's base offset and size in bytes are -1 where they are not known.
@@ -29,6 +29,7 @@ class PartitionView:
     topic_id: str | None
     directory: Path
     log_start_offset: int
+    local_log_start_offset: int
     high_watermark: int
     readable_end_offset: int
     active_base_offset: int
@@ -97,6 +98,7 @@ def _view(log_dir: LogDir, topic_id: str | None, found: PartitionDescription, co
         topic_id=topic_id,
         directory=found.directory,
         log_start_offset=found.log_start_offset,
+        local_log_start_offset=found.local_log_start_offset,
         high_watermark=found.high_watermark,
         readable_end_offset=end_offset,
         active_base_offset=found.active_base_offset,

@@ -3,23 +3,28 @@
 What a broker would know from its metadata log is read off the files: topics from the partition directories, ids from
 `partition.metadata`, high watermarks from `replication-offset-checkpoint` (the end of the last valid batch where that
 has no line), log starts from `log-start-offset-checkpoint`, configurations from the metadata log if it is here too. The
-broker may be running: its checkpoint then lags by some seconds, and what is above it is not seen yet. After a crash a
-log ends before the first damaged batch of its tail, as after the broker's recovery; after a clean shutdown such a batch
-is damage, and an error to read.
+broker may be running, or have been killed: its checkpoint is then some seconds older than the log, and what lies above
+the high watermark is read only with `read_to_log_end`. After a crash a log ends before the first damaged batch of its
+tail, as after the broker's recovery; after a clean shutdown such a batch is damage, and an error to read.
+
+Of a tiered topic, offsets from the log start up to the first local segment are in remote storage (RemoteLogManager).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.storage.clean_shutdown import was_clean_shutdown
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
-from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.leader_epochs import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.listing import list_partitions, refuse_link
+from pyspark_kafkalog.storage.log_end import checked_end_offset
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
+    INTERNAL_TOPICS,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     META_PROPERTIES,
@@ -33,13 +38,18 @@ from pyspark_kafkalog.storage.offset_checkpoints import (
     read_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id
-from pyspark_kafkalog.storage.read_only_state import last_stable_offset, load_read_only
+from pyspark_kafkalog.storage.read_only_state import ReadOnlyState, load_read_only
+from pyspark_kafkalog.storage.stable_offsets import StableOffsets
+
+_METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+_REMOTE_STORAGE_ENABLE: Final = "remote.storage.enable"
 
 
 class ForeignRoot:
     """One root, seen as of `refresh`: partitions are looked at when first asked for, and remembered.
 
-    `topic_configs` reads the topics' configuration overrides, by topic, off the root.
+    `topic_configs` reads the topics' configuration overrides, by topic, off the root. With `read_to_log_end` high
+    watermarks are where the logs end.
     """
 
     is_foreign = True
@@ -50,11 +60,14 @@ class ForeignRoot:
         *,
         topic_configs: Callable[[Path], Mapping[str, Mapping[str, str]]],
         clock: Callable[[], int],
+        read_to_log_end: bool = False,
     ) -> None:
         self.path = path
+        self._read_to_log_end = read_to_log_end
         self._read_topic_configs = topic_configs
         self._clock = clock
         self._described: dict[TopicPartition, PartitionDescription] = {}
+        self._stable_offsets = StableOffsets()
         self.refresh()
 
     def refresh(self) -> None:
@@ -100,13 +113,11 @@ class ForeignRoot:
         return self._describe(topic_partition)
 
     def last_stable_offset(self, topic_partition: TopicPartition) -> int:
-        found = self.partition(topic_partition)
-        return last_stable_offset(
-            found.directory,
-            log_start_offset=found.log_start_offset,
-            high_watermark=found.high_watermark,
-            now_ms=self._clock(),
-        )
+        return self._stable_offsets.of(self.partition(topic_partition), self._clock())
+
+    def looked_at(self) -> tuple[PartitionDescription, ...]:
+        """The partitions that somebody has asked about since the last refresh."""
+        return tuple(self._described.values())
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
         there = self._partitions.get(topic)
@@ -124,25 +135,60 @@ class ForeignRoot:
     def _look(self, topic_partition: TopicPartition) -> PartitionDescription:
         directory = self.path / str(topic_partition)
         refuse_link(directory)
+        log_start_offset = self._log_starts.get(topic_partition, 0)
         try:
-            state = load_read_only(directory, log_start_offset=self._log_starts.get(topic_partition, 0))
+            state = load_read_only(directory, log_start_offset=log_start_offset)
+            high_watermark = self._high_watermark(topic_partition, state)
         except PermissionError as error:
             raise LogDirError(error.errno, f"cannot read the partition: {error.strerror}", error.filename) from error
-        latest = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).latest
-        high_watermark = self._high_watermarks.get(topic_partition, state.log_end_offset)
-        if not self._is_clean:
-            high_watermark = min(high_watermark, state.log_end_offset)
+        epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT)
         active_base_offset = state.base_offsets[-1] if state.base_offsets else -1
+        high_watermark = max(high_watermark, state.local_log_start_offset)
         return PartitionDescription(
             topic=topic_partition.topic,
             partition=topic_partition.partition,
             directory=directory,
-            leader_epoch=0 if latest is None else latest.epoch,
-            log_start_offset=state.log_start_offset,
-            high_watermark=max(high_watermark, state.log_start_offset),
+            leader_epoch=0 if epochs.latest is None else epochs.latest.epoch,
+            log_start_offset=self._log_start(topic_partition, state, epochs.earliest),
+            local_log_start_offset=state.local_log_start_offset,
+            high_watermark=high_watermark,
+            log_end_offset=high_watermark if self._read_to_log_end else state.log_end_offset,
             active_base_offset=active_base_offset,
             active_size_bytes=_size_bytes(directory, active_base_offset),
         )
+
+    def _high_watermark(self, topic_partition: TopicPartition, state: ReadOnlyState) -> int:
+        """Where readers end: by the checkpoint, or with `read_to_log_end` where the batches above it do."""
+        high_watermark = self._high_watermarks.get(topic_partition, state.log_end_offset)
+        if not self._is_clean:
+            high_watermark = min(high_watermark, state.log_end_offset)
+        if not self._read_to_log_end or high_watermark >= state.log_end_offset:
+            return high_watermark
+        return checked_end_offset(
+            self.path / str(topic_partition),
+            state.base_offsets,
+            max(high_watermark, state.local_log_start_offset),
+            log_start_offset=state.local_log_start_offset,
+            now_ms=self._clock(),
+        )
+
+    def _log_start(self, topic_partition: TopicPartition, state: ReadOnlyState, earliest: EpochEntry | None) -> int:
+        """Kafka's log start: below the first local segment where a tiered topic has offsets in remote storage.
+
+        A tiering broker checkpoints the log start of each tiered partition, also at 0, and its leader epochs begin
+        there. The checkpoint of a broker that was killed may also name a start that retention has passed since, so the
+        topic must be tiered by its configuration; where the metadata log is elsewhere, its epochs must agree.
+        """
+        local = state.local_log_start_offset
+        first_epoch_offset = local if earliest is None else earliest.start_offset
+        log_start_offset = self._log_starts.get(topic_partition, first_epoch_offset)
+        if log_start_offset >= local or not state.base_offsets or topic_partition.topic in INTERNAL_TOPICS:
+            return local
+        if (self.path / str(_METADATA_PARTITION)).is_dir():
+            is_tiered = self._configs_of(topic_partition.topic).get(_REMOTE_STORAGE_ENABLE) == "true"
+        else:
+            is_tiered = topic_partition in self._log_starts and first_epoch_offset < local
+        return max(log_start_offset, 0) if is_tiered else local
 
     def _topic_id(self, directories: Iterable[Path]) -> str | None:
         for directory in directories:

@@ -7,7 +7,7 @@ reading, nothing is written, and damaged or later snapshots are passed over.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from pyspark_kafkalog.storage.producer_append import CompletedTransaction, produ
 from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry, read_snapshot
 from pyspark_kafkalog.storage.producer_state import ProducerStateManager, list_snapshots
 from pyspark_kafkalog.storage.segment_list import SegmentList
+from pyspark_kafkalog.storage.segment_reader import SegmentReader
 
 
 def rebuild_producer_state(
@@ -80,20 +81,37 @@ def replay_log(producers: ProducerStateManager, segments: SegmentList, end_offse
 
 
 def producer_state_at(
-    directory: Path, end_offset: int, *, log_start_offset: int, expiration_ms: int, now_ms: int
+    directory: Path,
+    end_offset: int,
+    *,
+    log_start_offset: int,
+    expiration_ms: int,
+    now_ms: int,
+    on_completed: Callable[[CompletedTransaction], None] | None = None,
 ) -> ProducerStateManager:
     """Producer state of the partition in `directory` at `end_offset`, without writing anything.
 
-    Raises DiskFormatError for damage in the batches that have to be replayed.
+    `on_completed` is given each transaction that a replayed marker has ended. Raises DiskFormatError for damage in the
+    batches that have to be replayed.
     """
     producers = ProducerStateManager(directory, expiration_ms=expiration_ms)
     load_latest_snapshot(producers, log_start_offset, end_offset, now_ms)
-    start_offset = producers.end_offset
-    for chunk, file in stored_batches(directory, start_offset, end_offset):
-        wanted = _between(chunk.batches, start_offset, end_offset)
-        producers.replay(producer_batches(chunk.data, wanted, data_position=chunk.position, file=file), _ignore)
-    producers.end_offset = end_offset
+    advance(producers, end_offset, on_completed)
     return producers
+
+
+def advance(
+    producers: ProducerStateManager, end_offset: int, on_completed: Callable[[CompletedTransaction], None] | None = None
+) -> None:
+    """Count in the stored batches from where `producers` ends up to `end_offset`, without writing anything."""
+    start_offset = producers.end_offset
+    if start_offset >= end_offset:
+        return
+    for chunk, file in stored_batches(producers.directory, start_offset, end_offset):
+        wanted = _between(chunk.batches, start_offset, end_offset)
+        batches = producer_batches(chunk.data, wanted, data_position=chunk.position, file=file)
+        producers.replay(batches, _ignore if on_completed is None else lambda ended, _: on_completed(ended))
+    producers.end_offset = end_offset
 
 
 def stored_batches(directory: Path, start_offset: int, end_offset: int) -> Iterator[tuple[BatchChunk, str]]:
@@ -103,10 +121,12 @@ def stored_batches(directory: Path, start_offset: int, end_offset: int) -> Itera
         if base_offset >= end_offset or (next_base is not None and next_base <= start_offset):
             continue
         file = str(segment_file(directory, base_offset, LOG_SUFFIX))
+        with SegmentReader(directory, base_offset) as reader:
+            start = reader.position_for_offset(start_offset)
         fd = os.open(file, READ_FLAGS)
         try:
             size_bytes = os.fstat(fd).st_size
-            for chunk in read_chunks(fd, file=file, start=0, end=size_bytes, base_offset=base_offset):
+            for chunk in read_chunks(fd, file=file, start=start, end=size_bytes, base_offset=base_offset):
                 yield chunk, file
                 if int(chunk.batches["last_offset"][-1]) >= end_offset - 1:
                     return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record.crc32c import crc32c
@@ -18,16 +18,19 @@ from pyspark_kafkalog.storage.config_definitions import PRODUCER_ID_EXPIRATION_M
 from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.segment_reader import SegmentReader
 
+if TYPE_CHECKING:
+    from pyspark_kafkalog.storage.producer_state import ProducerStateManager
+
 _LISTING_TRIES: Final = 10
 _MAX_OFFSET: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyState:
-    """A foreign partition as it was found: base offsets of its segments, and [log start, log end)."""
+    """A foreign partition as it was found: base offsets of its segments, and the offsets in them that count."""
 
     base_offsets: tuple[int, ...]
-    log_start_offset: int
+    local_log_start_offset: int
     log_end_offset: int
 
 
@@ -67,6 +70,11 @@ def last_stable_offset(
         expiration_ms=producer_id_expiration_ms,
         now_ms=now_ms,
     )
+    return stable_offset_of(producers, log_start_offset, high_watermark)
+
+
+def stable_offset_of(producers: ProducerStateManager, log_start_offset: int, high_watermark: int) -> int:
+    """The last stable offset by the state of the producers at the high watermark."""
     first_open = producers.first_undecided_offset
     if first_open is None:
         return high_watermark
@@ -76,9 +84,9 @@ def last_stable_offset(
 def _look(directory: Path, base_offsets: list[int], log_start_offset: int) -> ReadOnlyState:
     if not base_offsets:
         return ReadOnlyState((), log_start_offset, log_start_offset)
-    log_start_offset = max(log_start_offset, base_offsets[0])
-    log_end_offset = max(_end_offset(directory, base_offsets[-1]), log_start_offset)
-    return ReadOnlyState(tuple(base_offsets), log_start_offset, log_end_offset)
+    local_log_start_offset = max(log_start_offset, base_offsets[0])
+    log_end_offset = max(_end_offset(directory, base_offsets[-1]), local_log_start_offset)
+    return ReadOnlyState(tuple(base_offsets), local_log_start_offset, log_end_offset)
 
 
 def _end_offset(directory: Path, base_offset: int) -> int:

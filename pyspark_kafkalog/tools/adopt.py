@@ -11,7 +11,8 @@ also with --dry-run, with the commands that end them. One in state PrepareCommit
 Topics of which the directory holds only some partitions are refused, unless --create-missing makes the others, empty:
 they may lie in another directory of log.dirs, or on another broker. Topics' configurations are in the metadata log;
 what server.properties set for all topics (log.retention.hours, ...) is not in the directory at all: name that file
-with --server-properties. What goes wrong is said in one line; exit code 1.
+with --server-properties. Topics whose earliest offsets a tiering broker has moved to remote storage are refused, unless
+--local-only: their logs would begin at the first local offset. What goes wrong is said in one line; exit code 1.
 
 examples:
   kafkalog adopt --path /var/lib/kafka/data --dry-run
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafkalog.storage.clock import time_ms
-from pyspark_kafkalog.tools.command import add_output, add_path, print_json
+from pyspark_kafkalog.tools.command import add_local_only, add_output, add_path, print_json
 from pyspark_kafkalog.tools.transaction_lines import describe_open, ending_command, ending_commands, open_tree
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--create-missing", action="store_true", help="make partitions that the directory does not hold, empty"
     )
+    add_local_only(parser, "go without the offsets that a tiering broker has moved to remote storage")
     parser.add_argument("--dry-run", action="store_true", help="check, say what would be done, change nothing")
     add_output(parser, "one object")
 
@@ -57,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
         options.path,
         server_properties=options.server_properties,
         create_missing=options.create_missing,
+        local_only=options.local_only,
         dry_run=options.dry_run,
     )
     if options.output == "json":

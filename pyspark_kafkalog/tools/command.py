@@ -29,6 +29,7 @@ from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.storage.descriptions import PartitionDescription
 
 #: What a table shows where there is no value.
 NO_VALUE: Final = "-"
@@ -50,11 +51,46 @@ def add_output(parser: argparse.ArgumentParser, json_form: str) -> None:
     parser.add_argument("--output", choices=("text", "json"), default="text", help=f"json: {json_form}")
 
 
+def add_read_to_log_end(parser: argparse.ArgumentParser) -> None:
+    """`--read-to-log-end`, which `open_log_dir` goes by."""
+    parser.add_argument(
+        "--read-to-log-end",
+        action="store_true",
+        help="of a broker's directory: read to the log end, not to the high watermark of its last checkpoint",
+    )
+
+
+def add_local_only(parser: argparse.ArgumentParser, help_text: str) -> None:
+    """`--local-only`: go on without the offsets that a tiering broker has moved to remote storage."""
+    parser.add_argument("--local-only", action="store_true", help=help_text)
+
+
 def open_log_dir(options: argparse.Namespace) -> LogDir:
     """The log directory that `--path` names, ours or a broker's."""
     from pyspark_kafkalog.log_dir import LogDir
 
-    return LogDir.open(options.path)
+    return LogDir.open(options.path, read_to_log_end=getattr(options, "read_to_log_end", False))
+
+
+def tell_unread(command: str, log_dir: LogDir, partitions: Iterable[PartitionDescription] | None = None) -> None:
+    """Say on sys.stderr how many offsets lie above the high watermarks of partitions: all that were looked at, or some.
+
+    Only of a broker's directory.
+    """
+    from pyspark_kafkalog.storage.broker_notices import above_high_watermark
+
+    notice = above_high_watermark(log_dir.path, log_dir.looked_at() if partitions is None else partitions)
+    if notice is not None:
+        sys.stderr.write(f"kafkalog {command}: {notice}\n")
+
+
+def tell_remote(command: str, partitions: Iterable[PartitionDescription]) -> None:
+    """Say on sys.stderr which offsets of the partitions are in remote storage."""
+    from pyspark_kafkalog.storage.broker_notices import in_remote_storage
+
+    notice = in_remote_storage(partitions)
+    if notice is not None:
+        sys.stderr.write(f"kafkalog {command}: {notice}\n")
 
 
 def positive(text: str) -> int:

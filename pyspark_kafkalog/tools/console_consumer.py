@@ -31,7 +31,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark_kafkalog.errors import InvalidRecordError, ReadOnlyLogDirError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
-from pyspark_kafkalog.tools.command import UsageError, add_path, ending_cleanly, one_line, open_log_dir
+from pyspark_kafkalog.tools.command import (
+    UsageError,
+    add_local_only,
+    add_path,
+    add_read_to_log_end,
+    ending_cleanly,
+    one_line,
+    open_log_dir,
+    tell_unread,
+)
 from pyspark_kafkalog.tools.java_text import parse_long
 from pyspark_kafkalog.tools.properties import is_true
 
@@ -62,6 +71,8 @@ class _Format(Protocol):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-console-consumer, and `--path`."""
     add_path(parser)
+    add_read_to_log_end(parser)
+    add_local_only(parser, "begin at the first offset in the directory where earlier ones are in remote storage")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--topic", metavar="TOPIC", help="the topic to read")
     what.add_argument("--include", metavar="REGEX", help="a regular expression of topics, internal ones left out")
@@ -117,6 +128,7 @@ def run(options: argparse.Namespace) -> int:
     if options.topic is not None:
         log_dir.topic(options.topic)
     printing = _Printing(_consumer(options, log_dir, formatter, offset), formatter, options, log_dir)
+    tell_unread("console-consumer", log_dir)
     with ending_cleanly():
         try:
             printing.run()
@@ -214,6 +226,7 @@ def _consumer(options: argparse.Namespace, log_dir: LogDir, formatter: _Format |
         isolation=options.isolation_level,
         only=only,
         start=start,
+        local_only=options.local_only,
     )
 
 

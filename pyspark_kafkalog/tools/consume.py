@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
+from pyspark_kafkalog.storage.broker_notices import remote_offsets
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class Consumer:
     """Reads the topics that `wants` names, or `only`; topics and partitions that come later are read from the start.
 
     `start` gives positions to begin at; without one it is `reset`. `schema` is a choice of KAFKA_SCHEMA's columns with
-    offset among them.
+    offset among them. Positions in remote storage raise OffsetOutOfRangeError; with `local_only` reading goes on at the
+    first offset in the directory.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Consumer:
         isolation: IsolationLevel,
         only: TopicPartition | None = None,
         start: Mapping[TopicPartition, int] | None = None,
+        local_only: bool = False,
     ) -> None:
         self._log_dir = log_dir
         self._wants = wants
@@ -66,20 +69,22 @@ class Consumer:
         self._reset = reset
         self._is_committed = isolation == "read_committed"
         self._only = only
+        self._local_only = local_only
         self._start = dict(start or {})
         self.positions: dict[TopicPartition, int] = {}
         for name, found in self._partitions():
-            self.positions[name] = self._in_range(found, self._start.get(name, -1))
+            self.positions[name] = self._local(found, self._in_range(found, self._start.get(name, -1)))
 
     def poll(self) -> Iterator[Chunk]:
         """The batches that are there now. Raises what LogReader.read does."""
         for name, found in self._partitions():
             if name not in self.positions:
-                self.positions[name] = found.log_start_offset
+                self.positions[name] = self._local(found, found.log_start_offset)
             position = self.positions[name]
             end = self._log_dir.last_stable_offset(*_pair(name)) if self._is_committed else found.high_watermark
             if not found.log_start_offset <= position <= found.high_watermark:
-                position = self.positions[name] = self._in_range(found, position)
+                position = self._in_range(found, position)
+            position = self.positions[name] = self._local(found, position)
             if position < end:
                 yield from self._read(name, position, end)
 
@@ -125,6 +130,14 @@ class Consumer:
             if self._wants(topic):
                 for each in self._log_dir.topic(topic).partitions:
                     yield TopicPartition(topic, each.partition), each
+
+    def _local(self, found: PartitionDescription, position: int) -> int:
+        """`position`, or the first offset in the directory where it is in remote storage and that is what is wanted."""
+        if position >= found.local_log_start_offset:
+            return position
+        if not self._local_only:
+            raise OffsetOutOfRangeError(f"{remote_offsets(found)}; --local-only reads from there")
+        return found.local_log_start_offset
 
     def _in_range(self, found: PartitionDescription, position: int) -> int:
         if found.log_start_offset <= position <= found.high_watermark:

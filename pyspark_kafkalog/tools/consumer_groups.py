@@ -28,7 +28,16 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.command import NO_VALUE, UsageError, add_output, add_path, open_log_dir, print_json
+from pyspark_kafkalog.tools.command import (
+    NO_VALUE,
+    UsageError,
+    add_output,
+    add_path,
+    add_read_to_log_end,
+    open_log_dir,
+    print_json,
+    tell_unread,
+)
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.groups.group_state import GroupDescription
@@ -62,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_views(parser)
     _add_resets(parser)
     parser.add_argument("--timeout", type=int, metavar="MS", help="accepted; there is nothing to wait for")
+    add_read_to_log_end(parser)
     add_output(parser, "one object a line, by group and partition")
 
 
@@ -102,6 +112,13 @@ def run(options: argparse.Namespace) -> int:
     action = next(name for name in _ACTIONS if getattr(options, name))
     _check_options(action, options)
     log_dir = open_log_dir(options)
+    try:
+        return _run(action, log_dir, options)
+    finally:
+        tell_unread("consumer-groups", log_dir)
+
+
+def _run(action: str, log_dir: LogDir, options: argparse.Namespace) -> int:
     if action == "list":
         return _list(log_dir, options)
     if action == "describe":

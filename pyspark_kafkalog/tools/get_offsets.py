@@ -5,12 +5,14 @@ Options and output are those of kafka-get-offsets, topic:partition:offset a line
 
   latest         -1   the high watermark, which is the offset of the next record (the default)
   earliest       -2   the log start
-  max-timestamp  -3   the first record with the largest timestamp
-  earliest-local -4   the log start, as nothing is on tiered storage
-  latest-tiered  -5   nothing is on tiered storage, so nothing is printed
+  max-timestamp  -3   the first record with the largest timestamp, of those in the directory
+  earliest-local -4   the first offset in the directory: above the log start only where a broker has tiered the topic
+  latest-tiered  -5   what a broker has tiered is not looked at, so nothing is printed
   <ms>                the first record with this timestamp (ms since 1970) or a later one
 
-A partition without such a record is left out.
+A partition without such a record is left out. Of a broker's directory, a line on standard error says which offsets lie
+above the high watermark of its last checkpoint (--read-to-log-end counts them too), and which are in remote storage;
+where some are, the offset at a time is an error unless --local-only is given.
 
 examples:
   kafkalog get-offsets --path /data/log --topic orders
@@ -25,9 +27,19 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.errors import OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
-from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, open_log_dir, print_json
+from pyspark_kafkalog.tools.command import (
+    UsageError,
+    add_local_only,
+    add_output,
+    add_path,
+    add_read_to_log_end,
+    open_log_dir,
+    print_json,
+    tell_remote,
+    tell_unread,
+)
 from pyspark_kafkalog.tools.java_text import parse_long
 
 if TYPE_CHECKING:
@@ -42,6 +54,8 @@ _NAMES: Final = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-lo
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-get-offsets, `--path` and `--output`."""
     add_path(parser)
+    add_read_to_log_end(parser)
+    add_local_only(parser, "by time: look at local offsets only, where the earliest are in remote storage")
     parser.add_argument(
         "--topic-partitions",
         metavar="T:P[,T:FROM-TO,...]",
@@ -64,16 +78,17 @@ def run(options: argparse.Namespace) -> int:
         is_meant = topic_partition_rules(options.topic_partitions)
     else:
         is_meant = topics_and_partitions(options.topic, options.partitions)
-    offset_of = _offset_spec(options.time)
+    offset_of = _offset_spec(options.time, local_only=options.local_only)
     log_dir = open_log_dir(options)
-    found_any = False
-    for partition in _partitions(log_dir, is_meant, wants_internal=not options.exclude_internal_topics):
-        found_any = True
+    partitions = _partitions(log_dir, is_meant, wants_internal=not options.exclude_internal_topics)
+    for partition in partitions:
         found = offset_of(log_dir, partition)
         if found is not None:
             _print(partition, *found, as_json=options.output == "json")
-    if not found_any:
+    if not partitions:
         raise UnknownTopicError("Could not match any topic-partitions with the specified filters")
+    tell_unread("get-offsets", log_dir, partitions)
+    tell_remote("get-offsets", partitions)
     return 0
 
 
@@ -99,7 +114,7 @@ def _print(partition: PartitionDescription, offset: int, timestamp_ms: int | Non
         sys.stdout.write(f"{partition.topic}:{partition.partition}:{offset}\n")
 
 
-def _offset_spec(text: str) -> Callable[[LogDir, PartitionDescription], _Found | None]:
+def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionDescription], _Found | None]:
     """What `--time` asks for. Raises UsageError."""
     time_ms = _NAMES.get(text) or parse_long(text)
     if time_ms is None or time_ms < -len(_NAMES):
@@ -108,24 +123,30 @@ def _offset_spec(text: str) -> Callable[[LogDir, PartitionDescription], _Found |
             "-4 or earliest-local / -5 or latest-tiered, or a specified long format timestamp"
         )
     if time_ms >= 0:
-        return lambda log_dir, each: _at_time(log_dir, each, time_ms)
+        return lambda log_dir, each: _at_time(log_dir, each, time_ms, local_only=local_only)
     specs: dict[int, Callable[[LogDir, PartitionDescription], _Found | None]] = {
         -1: lambda _, each: (each.high_watermark, None),
         -2: lambda _, each: (each.log_start_offset, None),
         -3: _at_max_timestamp,
-        -4: lambda _, each: (each.log_start_offset, None),
+        -4: lambda _, each: (each.local_log_start_offset, None),
         -5: lambda _, each: None,
     }
     return specs[time_ms]
 
 
-def _at_time(log_dir: LogDir, partition: PartitionDescription, time_ms: int) -> _Found | None:
+def _at_time(log_dir: LogDir, partition: PartitionDescription, time_ms: int, *, local_only: bool) -> _Found | None:
+    if partition.remote_offsets_count and not local_only:
+        from pyspark_kafkalog.storage.broker_notices import remote_offsets
+
+        raise OffsetOutOfRangeError(
+            f"the offset at a time may be a remote one: {remote_offsets(partition)}; --local-only looks at those here"
+        )
     reader = log_dir.reader(partition.topic, partition.partition)
-    found = reader.offset_for_timestamp(time_ms, partition.log_start_offset, partition.high_watermark)
+    found = reader.offset_for_timestamp(time_ms, partition.local_log_start_offset, partition.high_watermark)
     return None if found is None else (found.offset, found.timestamp_ms)
 
 
 def _at_max_timestamp(log_dir: LogDir, partition: PartitionDescription) -> _Found | None:
     reader = log_dir.reader(partition.topic, partition.partition)
-    found = reader.offset_of_max_timestamp(partition.log_start_offset, partition.high_watermark)
+    found = reader.offset_of_max_timestamp(partition.local_log_start_offset, partition.high_watermark)
     return None if found is None else (found.offset, found.timestamp_ms)

@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.stop_signal import stop_signal
 from pyspark_kafkalog.storage.clock import time_ms
-from pyspark_kafkalog.tools.command import UsageError, add_path, one_line, open_log_dir
+from pyspark_kafkalog.tools.command import (
+    UsageError,
+    add_path,
+    add_read_to_log_end,
+    one_line,
+    open_log_dir,
+    tell_unread,
+)
 
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
@@ -38,6 +45,7 @@ _PORT_MAX = 65535
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`--path`, and either where to listen or that once is enough."""
     add_path(parser)
+    add_read_to_log_end(parser)
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--port", type=int, metavar="P", help="serve them at http://HOST:P/metrics until told to end")
     how.add_argument("--once", action="store_true", help="print them and end")
@@ -51,12 +59,14 @@ def run(options: argparse.Namespace) -> int:
     if options.port is not None and not 0 <= options.port <= _PORT_MAX:
         raise UsageError(f"--port must be from 0 to {_PORT_MAX}, not {options.port}")
     registry = CollectorRegistry(auto_describe=False)
-    collector = LogDirCollector(open_log_dir(options))
+    log_dir = open_log_dir(options)
+    collector = LogDirCollector(log_dir, read_to_log_end=options.read_to_log_end)
     if options.once:
         collector.check()
     registry.register(collector)
     if options.once:
         sys.stdout.write(generate_latest(registry).decode())
+        tell_unread("metrics", log_dir)
         return 0
     return _serve(registry, options.host, options.port)
 
@@ -64,8 +74,9 @@ def run(options: argparse.Namespace) -> int:
 class LogDirCollector:
     """What prometheus_client asks for metrics, at every scrape; one scrape at a time."""
 
-    def __init__(self, log_dir: LogDir) -> None:
+    def __init__(self, log_dir: LogDir, *, read_to_log_end: bool = False) -> None:
         self._path = log_dir.path
+        self._read_to_log_end = read_to_log_end
         self._log_dir: LogDir | None = log_dir
         self._lock = threading.Lock()
 
@@ -106,10 +117,11 @@ class LogDirCollector:
 
     def _refreshed(self) -> LogDir:
         from pyspark_kafkalog.log_dir import LogDir
+        from pyspark_kafkalog.metadata.bootstrap import is_ours
 
-        # A broker's directory is opened anew: it may have been adopted meanwhile.
-        if self._log_dir is None or self._log_dir.is_foreign:
-            self._log_dir = LogDir.open(self._path)
+        # A broker's directory may have been adopted meanwhile.
+        if self._log_dir is None or (self._log_dir.is_foreign and is_ours(self._path)):
+            self._log_dir = LogDir.open(self._path, read_to_log_end=self._read_to_log_end)
         else:
             self._log_dir.refresh()
         return self._log_dir

@@ -59,6 +59,7 @@ def consume(
     messages: int,
     group: str | None,
     from_latest: bool,
+    local_only: bool,
     timeout_ms: int,
     report: Report,
 ) -> None:
@@ -73,6 +74,7 @@ def consume(
         reset="latest" if from_latest else "earliest",
         isolation="read_uncommitted",
         start={} if group is None else {name: each.offset for name, each in log_dir.group(group).fetch().items()},
+        local_only=local_only,
     )
     counted = _Counted(report, messages)
     until_s = time.monotonic() + timeout_ms / 1000

@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.storage.names import validate_topic_name
-from pyspark_kafkalog.tools.command import UsageError, add_path, open_log_dir, positive
+from pyspark_kafkalog.tools.command import (
+    UsageError,
+    add_local_only,
+    add_path,
+    add_read_to_log_end,
+    open_log_dir,
+    positive,
+    tell_unread,
+)
 
 _CONSUMER_OPTIONS_WITHOUT_EFFECT: Final = ("fetch-size", "socket-buffer-size", "consumer.config", "threads")
 
@@ -60,6 +68,8 @@ def _add_producer(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_consumer(parser: argparse.ArgumentParser) -> None:
+    add_read_to_log_end(parser)
+    add_local_only(parser, "begin at the first offset in the directory where earlier ones are in remote storage")
     parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to read")
     parser.add_argument("--messages", required=True, type=positive, metavar="N", help="how many records to read")
     parser.add_argument("--group", metavar="GROUP", help="begin where this group is; nothing is recorded")
@@ -114,12 +124,14 @@ def _produce(options: argparse.Namespace) -> None:
 def _consume(options: argparse.Namespace) -> None:
     from pyspark_kafkalog.tools import perf_consumer
 
+    log_dir = open_log_dir(options)
     perf_consumer.consume(
-        open_log_dir(options),
+        log_dir,
         options.topic,
         messages=options.messages,
         group=options.group,
         from_latest=options.from_latest,
+        local_only=options.local_only,
         timeout_ms=options.timeout,
         report=perf_consumer.Report(
             interval_ms=options.reporting_interval,
@@ -128,6 +140,7 @@ def _consume(options: argparse.Namespace) -> None:
             date_format=options.date_format,
         ),
     )
+    tell_unread("perf-test", log_dir)
 
 
 def _number(properties: Mapping[str, str], name: str, default: int) -> int:

@@ -17,7 +17,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pyspark_kafkalog.tools.command import UsageError
+from pyspark_kafkalog.tools.command import UsageError, add_read_to_log_end, tell_unread
 
 _SAMPLE_BYTES = 256 << 20
 
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The root, by place or `--path`; where the page goes; what is looked at beside the files."""
     parser.add_argument("root", nargs="?", metavar="ROOT", type=Path, help="the log directory")
     parser.add_argument("--path", metavar="ROOT", type=Path, help="the log directory, as with other commands")
+    add_read_to_log_end(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -59,9 +60,10 @@ def run(options: argparse.Namespace) -> int:
     from pyspark_kafkalog.report.gather import GatherOptions, gather
     from pyspark_kafkalog.report.page import render
 
-    log_dir = LogDir.open(options.root or options.path)
+    log_dir = LogDir.open(options.root or options.path, read_to_log_end=options.read_to_log_end)
     root = gather(log_dir, GatherOptions(sample_bytes=options.sample_bytes, runs_table=options.history))
     page = render(root)
+    tell_unread("report", log_dir)
     if str(options.output) == "-":
         sys.stdout.write(page)
         return 0

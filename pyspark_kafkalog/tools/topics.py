@@ -234,7 +234,9 @@ def _tree(described: TopicDescription, node_id: int | None) -> dict[str, Any]:
                 "leader": node_id,
                 "leaderEpoch": partition.leader_epoch,
                 "logStartOffset": partition.log_start_offset,
+                "localLogStartOffset": partition.local_log_start_offset,
                 "highWatermark": partition.high_watermark,
+                "logEndOffset": partition.log_end_offset,
                 "directory": str(partition.directory),
             }
             for partition in described.partitions

@@ -42,10 +42,12 @@ from pyspark_kafkalog.tools.command import (
     UsageError,
     add_output,
     add_path,
+    add_read_to_log_end,
     node_id_of,
     open_log_dir,
     print_json,
     print_padded_table,
+    tell_unread,
 )
 
 if TYPE_CHECKING:
@@ -82,6 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def add(name: str, help_text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_text, allow_abbrev=False)
         add_output(command, "one object a line")
+        if name not in ("abort", "complete"):
+            add_read_to_log_end(command)
         return command
 
     listing = add("list", "list transactional ids")
@@ -120,7 +124,9 @@ def _add_partition(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Carry out the command; prints to sys.stdout."""
-    _RUNS[options.command](open_log_dir(options), options)
+    log_dir = open_log_dir(options)
+    _RUNS[options.command](log_dir, options)
+    tell_unread("transactions", log_dir)
     return 0
 
 

@@ -136,6 +136,7 @@ def test_a_brokers_logs_are_told_otherwise_than_the_broker_did(root: Path) -> No
         assert (found["Size"], found["NumLogSegments"]) == (sum(sizes), len(sizes))
         assert found["LogStartOffset"] == part.offsets["earliest"]
         assert found["LogEndOffset"] == part.offsets["latest"]
+        assert found["LastStableOffsetLag"] == part.offsets["latest"] - part.offsets["last_stable"]
 
 
 def test_one_unreadable_partition_takes_the_others_with_it(tmp_path: Path) -> None:
@@ -157,6 +158,7 @@ def test_names_are_not_those_that_dashboards_for_brokers_know(log_dir: LogDir) -
         "kafka_log_log_logstartoffset",
         "kafka_log_log_logendoffset",
         "kafka_cluster_partition_laststableoffsetlag",
+        "kafkalog_partition_offsetsabovehighwatermark",
         "kafka_log_logcleanermanager_uncleanable_partitions_count",
         "kafka_log_logcleanermanager_uncleanable_bytes",
         "kafka_log_logcleanermanager_max_dirty_percent",

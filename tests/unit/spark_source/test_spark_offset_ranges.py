@@ -54,6 +54,10 @@ class FakePartition:
     last_stable_offset: int
     directory: Path = Path("/none")
 
+    @property
+    def local_log_start_offset(self) -> int:
+        return self.log_start_offset
+
 
 @dataclass(frozen=True)
 class FakeTopic:
@@ -208,11 +212,6 @@ def test_offsets_that_are_not_there(start: int, end: int, kept: tuple[int, int] 
         resolve(starting, ending, partitions=(A0,))
     found = resolve(starting, ending, partitions=(A0,), fail_on_data_loss=False)
     assert found == ({A0: kept} if kept else {})
-
-
-def test_an_end_between_last_stable_offset_and_high_watermark_is_not_there_for_read_committed() -> None:
-    with pytest.raises(DataLossError, match="last stable offset 90"):
-        resolve(Earliest(), SpecificOffsets({A0: 95}), partitions=(A0,), committed=True)
 
 
 def ranges(*sizes: int) -> list[OffsetRange]:

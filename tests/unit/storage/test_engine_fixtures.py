@@ -176,11 +176,11 @@ def test_offsets_are_what_a_broker_has_answered(part: FixturePartition, tmp_path
 def test_looking_without_writing_finds_the_same_offsets(part: FixturePartition) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in part.directory.iterdir()}
     state = load_read_only(part.directory, log_start_offset=part.log_start_offset)
-    assert (state.log_start_offset, state.log_end_offset) == (part.offsets["earliest"], part.offsets["latest"])
+    assert (state.local_log_start_offset, state.log_end_offset) == (part.offsets["earliest"], part.offsets["latest"])
     assert list(state.base_offsets) == part.base_offsets
     stable = last_stable_offset(
         part.directory,
-        log_start_offset=state.log_start_offset,
+        log_start_offset=state.local_log_start_offset,
         high_watermark=state.log_end_offset,
         now_ms=LATE_MS,
     )

@@ -96,7 +96,7 @@ def test_records_of_an_older_format_are_named(directory: Path) -> None:
 
 def test_a_partition_without_segments_is_empty(tmp_path: Path) -> None:
     state = load_read_only(tmp_path, log_start_offset=7)
-    assert (state.base_offsets, state.log_start_offset, state.log_end_offset) == ((), 7, 7)
+    assert (state.base_offsets, state.local_log_start_offset, state.log_end_offset) == ((), 7, 7)
 
 
 def test_a_segment_that_goes_while_it_is_looked_at_is_looked_for_again(
@@ -105,7 +105,7 @@ def test_a_segment_that_goes_while_it_is_looked_at_is_looked_for_again(
     listings = iter([[0, 106, 999], [106, 214, 333]])
     monkeypatch.setattr(read_only_state, "list_base_offsets", lambda _: next(listings))
     state = load_read_only(directory)
-    assert (state.log_start_offset, state.log_end_offset) == (106, 400)
+    assert (state.local_log_start_offset, state.log_end_offset) == (106, 400)
 
 
 def test_the_last_stable_offset_follows_the_high_watermark(tmp_path: Path) -> None:
