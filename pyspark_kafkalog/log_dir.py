@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.metadata.history import HistoryEntry
+    from pyspark_kafkalog.metadata.planned_state import PlannedState
     from pyspark_kafkalog.storage.log_reader import LogReader
 
 __all__ = [
@@ -204,6 +205,15 @@ class LogDir(LogDirItems):
     def version(self) -> int | None:
         """Rises when `refresh` takes something in; None for a broker's directory, which does not tell."""
         return None if isinstance(self._root, ForeignRoot) else self._root.version
+
+    def planned_state(self) -> PlannedState:
+        """What a task needs to tell whether log starts have moved since the last `refresh`."""
+        from pyspark_kafkalog.metadata.planned_state import PlannedState
+
+        if isinstance(self._root, ForeignRoot):
+            return PlannedState(str(self.path))
+        last_file, next_file = self._root.store.last_and_next_file
+        return PlannedState(str(self.path), str(last_file), str(next_file))
 
     def history(
         self, *, topic: str | None = None, limit: int | None = None, newest_first: bool = True

@@ -143,6 +143,12 @@ class MetadataStore:
         """The image as of the last refresh or commit."""
         return self._loaded.image
 
+    @property
+    def last_and_next_file(self) -> tuple[Path, Path]:
+        """The file that `image` was last read from, and the one that the next commit will be in."""
+        loaded = self._loaded
+        return loaded.tail.last_file, self.log.path(loaded.image.next_offset)
+
     def refresh(self) -> MetadataImage:
         """Take in the commits made since; the newest image. One failed open and one stat when there are none.
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.log_dir import LogDir, TopicDescription
+    from pyspark_kafkalog.metadata.planned_state import PlannedState
 
 _LOG: Final = logging.getLogger(__name__)
 _TRIES: Final = 10
@@ -71,8 +72,9 @@ class KafkalogBatchReader(DataSourceReader):
         directories = _directories(topics.values())
         # Of a broker's directory, or a copy of one, people also read partitions that were put together.
         ids = {topic: None if log_dir.is_foreign else described.topic_id for topic, described in topics.items()}
+        planned = log_dir.planned_state()
         return [
-            self._input_partition(each, directories[each.topic_partition], ids[each.topic_partition.topic])
+            self._input_partition(each, directories[each.topic_partition], ids[each.topic_partition.topic], planned)
             for each in ranges
         ]
 
@@ -103,7 +105,9 @@ class KafkalogBatchReader(DataSourceReader):
         )
         return cut_by_bytes(ranges, log_dir, max_bytes=options.max_bytes_per_partition)
 
-    def _input_partition(self, each: OffsetRange, directory: Path, topic_id: str | None) -> OffsetRangePartition:
+    def _input_partition(
+        self, each: OffsetRange, directory: Path, topic_id: str | None, planned: PlannedState
+    ) -> OffsetRangePartition:
         return OffsetRangePartition(
             topic=each.topic_partition.topic,
             partition=each.topic_partition.partition,
@@ -115,6 +119,7 @@ class KafkalogBatchReader(DataSourceReader):
             min_timestamp_ms=self._filters.timestamps_ms.start,
             until_timestamp_ms=self._filters.timestamps_ms.end,
             topic_id=topic_id,
+            planned=planned,
         )
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pyspark.sql.datasource import InputPartition
 
@@ -17,6 +17,8 @@ from pyspark_kafkalog.storage.partition_metadata import read_topic_id
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafkalog.metadata.planned_state import PlannedState
+
 _LOG: Final = logging.getLogger(__name__)
 _HEADERS: Final = "headers"
 
@@ -26,8 +28,11 @@ class OffsetRangePartition(InputPartition):
     """What one task reads: offsets [start_offset, end_offset) of the partition in `directory`, timestamps in ms.
 
     `committed`, `min_timestamp_ms` and `until_timestamp_ms` as in LogReader.read. `topic_id` None: a broker's directory
-    tells none, or it is not to be looked at.
+    tells none, or it is not to be looked at. `planned`: the root as the plan saw it.
     """
+
+    #: What else can be done about records that are gone.
+    advice: ClassVar[str] = ", or load() again: a DataFrame keeps the offsets that its first action planned"
 
     topic: str
     partition: int
@@ -39,12 +44,14 @@ class OffsetRangePartition(InputPartition):
     min_timestamp_ms: int | None
     until_timestamp_ms: int | None
     topic_id: str | None
+    planned: PlannedState
 
 
 def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Batches of `schema` with the records of one range.
 
-    Raises DataLossError when retention has taken records of it since it was planned, unless failOnDataLoss is false.
+    Records below the present log start are gone, whether or not their bytes are still there. Raises DataLossError when
+    some of the range are, since it was planned, unless failOnDataLoss is false.
     """
     from pyspark_kafkalog.storage.listing import list_base_offsets
     from pyspark_kafkalog.storage.log_reader import LogReader
@@ -52,6 +59,11 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
     topic_partition = TopicPartition(each.topic, each.partition)
     directory = Path(each.directory)
     start_offset = each.start_offset
+    log_start_offset = each.planned.moved_log_start(topic_partition, each.topic_id)
+    if log_start_offset > start_offset:
+        end_offset = min(log_start_offset, each.end_offset)
+        _tell_lost(each, start_offset, end_offset, f"the log starts at {log_start_offset} now")
+        start_offset = end_offset
     while start_offset < each.end_offset:
         try:
             for batch in LogReader(directory, topic_partition).read(
@@ -65,13 +77,18 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
                 yield _null_for_no_headers(batch) if _HEADERS in schema.names else batch
             return
         except OffsetOutOfRangeError as error:
-            message = (
-                f"{topic_partition}: records of offsets {each.start_offset} to {each.end_offset} are gone: {error}"
-            )
-            if each.fail_on_data_loss:
-                raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there") from error
-            _LOG.warning(message)
+            _tell_lost(each, each.start_offset, each.end_offset, str(error), error)
             start_offset = max(start_offset + 1, min(list_base_offsets(directory), default=each.end_offset))
+
+
+def _tell_lost(
+    each: OffsetRangePartition, start_offset: int, end_offset: int, reason: str, error: Exception | None = None
+) -> None:
+    where = TopicPartition(each.topic, each.partition)
+    message = f"{where}: records of offsets {start_offset} to {end_offset} are gone: {reason}"
+    if each.fail_on_data_loss:
+        raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there{each.advice}") from error
+    _LOG.warning(message)
 
 
 def _null_for_no_headers(batch: pa.RecordBatch) -> pa.RecordBatch:

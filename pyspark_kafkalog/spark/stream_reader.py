@@ -243,6 +243,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_timestamp_ms=None,
             until_timestamp_ms=None,
             topic_id=found.topic_id,
+            planned=self._opened().planned,
             is_at_high_watermark=each.end_offset == found.high_watermark,
         )
 
@@ -277,6 +278,7 @@ class _Source:
         self._view_version: int | None = None
         self.subscription = at_location(options.subscription, location)
         self.log_dir = self._open()
+        self.planned = self.log_dir.planned_state()
 
     def refresh(self) -> None:
         """See what is there now. A broker's directory is opened anew: it may have been adopted meanwhile."""
@@ -292,6 +294,7 @@ class _Source:
             self._view = take_view(self.log_dir, self.subscription, committed=self._committed)
             self._view_version = self.log_dir.version
             self._tell_once()
+            self.planned = self.log_dir.planned_state()
         return self._view
 
     def _tell_once(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pyspark.sql.datasource import InputPartition
 
@@ -28,6 +28,8 @@ class StreamRange(OffsetRangePartition):
 
     `is_at_high_watermark`: it ends where the log ended when it was planned, and the log must have the batch that does.
     """
+
+    advice: ClassVar[str] = ""
 
     is_at_high_watermark: bool
 

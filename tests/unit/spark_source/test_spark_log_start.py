@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -16,12 +19,16 @@ from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.maintenance.delete_records import delete_records
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.metadata.snapshots import Snapshots
+from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.range_task import OffsetRangePartition, read_offset_range
 from pyspark_kafkalog.spark.schema import read_schema
 from pyspark_kafkalog.spark.stream_reader import KafkalogStreamReader
+from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 
 COUNT = 400
 START = 137
@@ -56,6 +63,10 @@ def stream(log_dir: LogDir, **options: str) -> KafkalogStreamReader:
 
 def offsets(made: KafkalogBatchReader) -> list[int]:
     made, planned = pickle.loads(pickle.dumps((made, made.partitions())))
+    return [offset for each in planned for found in made.read(each) for offset in found.column("offset").to_pylist()]
+
+
+def rows_of(made: DataSourceReader | KafkalogStreamReader, planned: Sequence[InputPartition]) -> list[int]:
     return [offset for each in planned for found in made.read(each) for offset in found.column("offset").to_pylist()]
 
 
@@ -111,6 +122,76 @@ def test_a_task_planned_before_retention_repeats_or_hides(log_dir: LogDir, is_st
     assert report.log_start_offset is not None
     found = [offset for each in rows for offset in each.column("offset").to_pylist()]
     assert found == list(range(report.log_start_offset, COUNT))
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_task_planned_before_delete_records_returns_no_deleted_row(log_dir: LogDir, is_strict: bool) -> None:
+    """The bytes of the deleted records are all there still: no segment goes before a retention run."""
+    made = batch(log_dir, failOnDataLoss=str(is_strict).lower(), maxBytesPerPartition="3000")
+    planned = made.partitions()
+    assert len(planned) > 3
+    delete_records(log_dir, {TopicPartition("t", 0): START + 150})
+    if is_strict:
+        lost = f"t-0: records of offsets {START} to .* are gone: the log starts at {START + 150} now.*load\\(\\) again"
+        with pytest.raises(DataLossError, match=lost):
+            list(made.read(planned[0]))
+        assert len(rows_of(made, planned[-1:])) > 0
+    else:
+        assert rows_of(made, planned) == list(range(START + 150, COUNT))
+
+
+def test_stream_task_planned_before_delete_records_returns_no_deleted_row(log_dir: LogDir) -> None:
+    strict, lenient = (stream(log_dir, startingOffsets="earliest", failOnDataLoss=told) for told in ("true", "false"))
+    plans = []
+    for made in (strict, lenient):
+        start = made.initialOffset()
+        plans.append(made.partitions(start, made.latestOffset(start, ReadAllAvailable())))
+    delete_records(log_dir, {TopicPartition("t", 0): START + 150})
+    with pytest.raises(DataLossError, match=r"Set failOnDataLoss to false to read what is there$"):
+        rows_of(strict, plans[0])
+    assert rows_of(lenient, plans[1]) == list(range(START + 150, COUNT))
+
+
+def test_task_planned_before_commits_that_were_removed_since_sees_the_log_start(log_dir: LogDir) -> None:
+    """The next commit's name, which says whether there was one, is gone with metadata retention."""
+    made = batch(log_dir, failOnDataLoss="false")
+    planned = made.partitions()
+    delete_records(log_dir, {TopicPartition("t", 0): START + 150})
+    store = log_dir.own_root().store
+    store.refresh()
+    named = planned[0].planned  # type: ignore[attr-defined]
+    last_file, next_file = Path(named.last_file), Path(named.next_file)
+    assert next_file.exists()
+    snapshots = Snapshots(store.log.directory, LOCAL)
+    snapshots.write(store.image)
+    last_file.unlink()
+    next_file.unlink()
+    assert rows_of(made, planned) == list(range(START + 150, COUNT))
+
+
+def test_log_start_is_looked_up_only_after_a_commit(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = batch(log_dir)
+    planned = made.partitions()
+    with monkeypatch.context() as without:
+        without.setattr(MetadataStore, "open", None)
+        assert rows_of(made, planned) == list(range(START, COUNT))
+    log_dir.append("t", pa.table({"value": ["later"]}))
+    assert rows_of(made, planned) == list(range(START, COUNT))
+
+
+def test_deletion_on_a_brokers_directory_is_seen_by_a_planned_task(kafka_fixtures: Path, tmp_path: Path) -> None:
+    root = tmp_path / "broker"
+    shutil.copytree(kafka_fixtures / "cars", root)
+    made = KafkalogDataSource({"path": str(root), "failOnDataLoss": "false"})
+    reader = made.reader(made.schema())
+    planned = reader.partitions()
+    before = {each: rows_of(reader, [each]) for each in planned}
+    first = planned[0]
+    assert isinstance(first, OffsetRangePartition)
+    where = TopicPartition(first.topic, first.partition)
+    write_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT, {where: first.start_offset + 7})  # as the broker does
+    assert rows_of(reader, [first]) == before[first][7:]
+    assert rows_of(reader, planned[1:]) == [offset for each in planned[1:] for offset in before[each]]
 
 
 def test_a_task_planned_before_a_merge_reads_something_else(log_dir: LogDir) -> None:

@@ -14,6 +14,7 @@ from stream_queries import Query, append, make_root, rows_of, stream
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.metadata.planned_state import PlannedState
 from pyspark_kafkalog.spark.stream_task import StreamRange, share_tasks
 
 
@@ -182,7 +183,10 @@ def test_cuts_by_records_and_bytes(root: Path) -> None:
 
 
 def test_small_ranges_share_a_task_and_others_do_not() -> None:
-    ranges = [StreamRange("t", number, "/none", 0, 1, False, True, None, None, None, False) for number in range(7)]
+    planned = PlannedState("/none")
+    ranges = [
+        StreamRange("t", number, "/none", 0, 1, False, True, None, None, None, planned, False) for number in range(7)
+    ]
     sizes = [200_000, 60_000, 10_000, None, 1, 300_000, 1]
     tasks = share_tasks(zip(ranges, sizes, strict=True))
     assert [[each.partition for each in task.ranges] for task in tasks] == [[0, 1], [2], [3], [4], [5], [6]]
