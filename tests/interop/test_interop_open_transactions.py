@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka_clients import consume, producing
 from kafka_oracle import Broker, run_tool
 from kafkalog_command import Command
@@ -28,6 +28,7 @@ TOPICS = {"pay": 3, "audit": 2}
 HOUR_MS = 3_600_000
 METADATA_DIR = "__cluster_metadata-0"
 STATE_TOPIC = "__transaction_state"
+GROUP = "payers"
 #: Where each transaction writes, and how long ago its records say that it was.
 OPEN = {
     "pay-old": ((("pay", 0), ("pay", 1), ("audit", 0)), 5 * HOUR_MS),
@@ -56,6 +57,10 @@ def begin(bootstrap: str, name: str) -> Any:
         for number in range(3):
             value = f"{name} {number}".encode()
             producer.produce(topic, value=value, partition=partition, timestamp=time_ms() - age_ms)
+    if name == "pay-prepared":  # as a consumer that reads, transforms and writes
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP})
+        producer.send_offsets_to_transaction([TopicPartition("pay", 1, 1)], consumer.consumer_group_metadata(), 30)
+        consumer.close()
     producer.flush(30)
     return producer
 
@@ -142,7 +147,7 @@ def test_transactions_of_a_killed_broker_are_named_ended_and_stay_ended(
     assert hanging == {
         *((topic, partition, "pay-old") for topic, partition in OPEN["pay-old"][0]),
         *((topic, partition, "pay-young") for topic, partition in OPEN["pay-young"][0]),
-        *(("pay", 2, "pay-prepared"), ("audit", 1, "pay-prepared")),
+        *(("pay", 2, "pay-prepared"), ("audit", 1, "pay-prepared"), ("__consumer_offsets", 0, "pay-prepared")),
     }
     assert "is in state PrepareCommit" in tool.fails("abort", "--transactional-id", "pay-prepared")
 
@@ -151,6 +156,9 @@ def test_transactions_of_a_killed_broker_are_named_ended_and_stay_ended(
     for command in commands:
         tool(*command[4:])
     assert tool.json("find-hanging") == []
+    assert {str(where): at.offset for where, at in LogDir.open(killed.copy).group(GROUP).fetch().items()} == {
+        "pay-1": 1
+    }
     expected_states = dict.fromkeys(OPEN, "CompleteAbort") | {"pay-prepared": "CompleteCommit"}
     assert {each["transactionalId"]: each["transactionState"] for each in tool.json("list")} == expected_states
     log_dir = LogDir.open(killed.copy)
@@ -169,6 +177,9 @@ def test_transactions_of_a_killed_broker_are_named_ended_and_stay_ended(
     found = run_tool(tools, *bootstrap, "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0")
     assert (found.returncode, len(found.stdout.splitlines())) == (0, 1), found.stdout
     assert committed(killed.broker.bootstrap) == killed.rows
+    consumer = Consumer({"bootstrap.servers": killed.broker.bootstrap, "group.id": GROUP})
+    assert [each.offset for each in consumer.committed([TopicPartition("pay", 1)], 30)] == [1]
+    consumer.close()
     _commit_another(killed.broker.bootstrap)
     assert sum(value == b"another" for _, _, value in committed(killed.broker.bootstrap)["pay"]) == len(OPEN)
 
