@@ -24,6 +24,7 @@ CHANGES: Final = (
     "unlink",
     "mkdir",
     "rmdir",
+    "touch",
 )
 
 

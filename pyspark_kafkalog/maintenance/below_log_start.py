@@ -5,13 +5,15 @@
     <root>/log-start-offset-checkpoint                            a line where it lies above the first segment's base
 
 All of it follows from the image, so it can be done at any time after the commit, and again: a crash at any step is made
-good by the next run. Names are changed under the root's lock, a bounded number at a time, and only while the topic is
-still the one that was looked at: under the same path another of its name might lie.
+good by the next run, and so are leader epochs that a full disk had no room for. Names are changed under the root's
+lock, a bounded number at a time, and only while the topic is still the one that was looked at: under the same path
+another of its name might lie.
 """
 
 from __future__ import annotations
 
 import bisect
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ from pyspark_kafkalog.maintenance.deleted_files import mark_deleted
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.log_state import LogState
@@ -33,6 +36,7 @@ from pyspark_kafkalog.storage.names import (
     TXN_INDEX_SUFFIX,
     TopicPartition,
     parse_segment_file,
+    segment_file,
 )
 from pyspark_kafkalog.storage.offset_checkpoints import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -40,6 +44,8 @@ from pyspark_kafkalog.storage.offset_checkpoints import (
     write_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.staging_cleanup import remove_committed_names
+
+_LOG: Final = logging.getLogger(__name__)
 
 #: How many names are changed while a writer may be waiting: some milliseconds' worth.
 _NAMES_A_LOCK: Final = 512
@@ -52,7 +58,8 @@ def put_aside_below_log_start(
 ) -> int | None:
     """Do what is described above for one partition; returns the base offset of the first segment that stays.
 
-    None when there is none, or the topic is another one by now. The caller keeps other maintenance off the partition.
+    0 when that is an empty one whose files are still to be created; None when there is none, or the topic is another
+    one by now. The caller keeps other maintenance off the partition.
     """
     directory = root.path / str(topic_partition)
     names: list[str] | None = None
@@ -65,10 +72,17 @@ def put_aside_below_log_start(
             if names is None:
                 first_base = _first_kept_base(directory, state)
                 names = [] if first_base is None else _names_below(directory, first_base)
-                _cut_epochs(directory, state, root)
+                try:
+                    _cut_epochs(directory, state, root)
+                except OSError as error:
+                    if not is_out_of_space(error):
+                        raise
+                    _LOG.warning("%s: the leader epochs stay as they are until the next run: %s", directory, error)
                 remove_committed_names(directory, state.active_base_offset, root.fs)
             mark_deleted(directory, names[:_NAMES_A_LOCK], now_ms=now_ms, fs=root.fs)
         names = names[_NAMES_A_LOCK:]
+    if first_base is not None and not segment_file(directory, first_base, LOG_SUFFIX).exists():
+        return 0
     return first_base
 
 
@@ -125,6 +139,8 @@ def _first_base(directory: Path, state: LogState) -> int | None:
 
 def _first_kept_base(directory: Path, state: LogState) -> int | None:
     """The segment that holds the log start; at most the active one, as what lies above that is not committed."""
+    if state.log_start_offset == state.active_base_offset:
+        return state.active_base_offset  # also while its files do not exist: of a new log, or after a full disk
     bases = list_base_offsets(directory)
     bases = bases[: bisect.bisect_right(bases, state.active_base_offset)]
     if not bases:

@@ -23,24 +23,32 @@ _Work = Callable[[Round, Sequence[TopicPartition]], list[PartitionReport]]
 
 @dataclass(frozen=True, slots=True)
 class ChunkJob:
-    """`work` over all partitions of the round's topics, up to `partitions_max` of them a task."""
+    """`work` over all partitions of the round's topics, up to `partitions_max` of them a task; then `finish`."""
 
     action: str
     work: _Work
     partitions_max: int
+    finish: Callable[[Round], None] | None = None
 
     def choose(self, this_round: Round) -> Sequence[TopicPartition]:
         return this_round.open().own_root().partitions(this_round.topics)
 
     def run(self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         work = partial(self.work, this_round)
-        return run_chunks(tasks, partitions, work, action=self.action, partitions_max=self.partitions_max)
+        yield from run_chunks(tasks, partitions, work, action=self.action, partitions_max=self.partitions_max)
+        if self.finish is not None:
+            self.finish(this_round)
 
 
 def _retention(this_round: Round, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
-    return retention.apply_retention(
+    return retention.retain(
         this_round.open(), partitions=partitions, now_ms=this_round.now_ms, dry_run=this_round.dry_run
     )
+
+
+def _finish_retention(this_round: Round) -> None:
+    if not this_round.dry_run:
+        retention.finish(this_round.open(), now_ms=this_round.now_ms)
 
 
 def _merge(this_round: Round, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
@@ -49,5 +57,5 @@ def _merge(this_round: Round, partitions: Sequence[TopicPartition]) -> list[Part
     )
 
 
-RETENTION_JOB: Final = ChunkJob(retention.ACTION, _retention, retention.PARTITIONS_A_COMMIT)
+RETENTION_JOB: Final = ChunkJob(retention.ACTION, _retention, retention.PARTITIONS_A_COMMIT, _finish_retention)
 MERGE_JOB: Final = ChunkJob(merge.ACTION, _merge, 1)

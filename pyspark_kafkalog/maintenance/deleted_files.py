@@ -2,7 +2,8 @@
 
 No process waits for the delay. The time of the renaming is kept as the file's modification time; a crash before that is
 set lets the file go early, which nobody misses: a reader that has it open goes on with it, and no name leads to it. A
-starting Kafka broker removes such files at once. Source of the rules: LocalLog.deleteSegmentFiles in
+starting Kafka broker removes such files at once. A full disk may have no room for the longer name: then the file goes
+at once, too. Source of the rules: LocalLog.deleteSegmentFiles in
 org.apache.kafka.storage.internals.log.
 """
 
@@ -13,7 +14,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, is_out_of_space
 from pyspark_kafkalog.storage.names import DELETED_SUFFIX, parse_segment_file
 
 _NS_A_MS = 1_000_000
@@ -24,7 +25,13 @@ def mark_deleted(directory: Path, names: Iterable[str], *, now_ms: int, fs: File
     for name in names:
         target = directory / (name + DELETED_SUFFIX)
         with contextlib.suppress(FileNotFoundError):
-            fs.rename(directory / name, target)
+            try:
+                fs.rename(directory / name, target)
+            except OSError as error:
+                if not is_out_of_space(error):
+                    raise
+                fs.unlink(directory / name)
+                continue
             os.utime(target, ns=(now_ms * _NS_A_MS, now_ms * _NS_A_MS))
 
 

@@ -6,6 +6,9 @@ process holds it alone. One whose driver has tasks do the work shares it with th
     driver   takes the lock alone, writes a random ticket into the file, then goes over to sharing the lock
     task     shares the lock as long as it works, and only if the ticket is still its driver's
 
+Where a full disk has no inode or no block for the file of a lock that was never taken, a run in one process locks the
+directory in its place. Every other run shares a lock on the directory as long as it has the file open.
+
 So a task that outlives its driver keeps others away until it has ended, and one that begins too late, when another run
 has taken the partition over, finds another ticket, or none, and does nothing.
 """
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, pread
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, pread
 from pyspark_kafkalog.storage.listing import refuse_link
 
 LOCK_FILE: Final = ".maintenance-lock"
@@ -35,10 +38,17 @@ class MaintenanceLostError(KafkalogError, RuntimeError):
 @contextlib.contextmanager
 def partition_lock(directory: Path, *, fs: FileSystem = LOCAL) -> Iterator[bool]:
     """Hold the lock alone for the block; False when somebody else has it."""
-    with _open(directory, fs) as fd:
-        is_mine = _try(fd, fcntl.LOCK_EX)
-        if is_mine and os.fstat(fd).st_size:
-            fs.truncate(fd, 0)  # tasks of an earlier run that are still to begin find out
+    with contextlib.ExitStack() as held:
+        try:
+            fd = held.enter_context(_open(directory, fs))
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            is_mine = _lock_directory(directory, held, fcntl.LOCK_EX)
+        else:
+            is_mine = _share_directory(directory, held) and _try(fd, fcntl.LOCK_EX)
+            if is_mine and os.fstat(fd).st_size:
+                fs.truncate(fd, 0)  # tasks of an earlier run that are still to begin find out
         yield is_mine
 
 
@@ -46,8 +56,9 @@ def partition_lock(directory: Path, *, fs: FileSystem = LOCAL) -> Iterator[bool]
 def shared_partition_lock(directory: Path, *, fs: FileSystem = LOCAL) -> Iterator[str | None]:
     """Hold the lock for the block, together with tasks that are given the ticket; None when somebody else has it."""
     ticket = uuid.uuid4().hex
-    with _open(directory, fs) as fd:
-        is_mine = _try(fd, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as held:
+        fd = held.enter_context(_open(directory, fs))
+        is_mine = _share_directory(directory, held) and _try(fd, fcntl.LOCK_EX)
         if is_mine:
             fs.pwrite_all(fd, ticket.encode(), 0)
             # Between the two others may have had it for a moment.
@@ -95,6 +106,21 @@ def _open(directory: Path, fs: FileSystem) -> Iterator[int]:
         # Whatever closing says, the lock is let go of; what was done under it is not to be called a failure for that.
         with contextlib.suppress(OSError):
             fs.close(fd)
+
+
+def _share_directory(directory: Path, held: contextlib.ExitStack) -> bool:
+    """Keep away those who have to lock the directory; False when one has."""
+    try:
+        return _lock_directory(directory, held, fcntl.LOCK_SH)
+    except OSError:
+        return True  # no directory can be locked here, by them neither
+
+
+def _lock_directory(directory: Path, held: contextlib.ExitStack, kind: int) -> bool:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    held.callback(os.close, fd)
+    held.callback(fcntl.flock, fd, fcntl.LOCK_UN)
+    return _try(fd, kind)
 
 
 def _try(fd: int, kind: int) -> bool:

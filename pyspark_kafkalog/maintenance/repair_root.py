@@ -17,7 +17,6 @@ from pyspark_kafkalog.metadata.commit_retention import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.own_root import OwnRoot
-from pyspark_kafkalog.metadata.partition_directories import remove_deleted
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot
 from pyspark_kafkalog.metadata.snapshot_pointer import POINTER_FILE, write_pointer
@@ -145,6 +144,4 @@ def _first_bases(root: OwnRoot, image: MetadataImage) -> dict[TopicPartition, in
 
 def remove_deleted_topics(root: OwnRoot, now_ms: int) -> None:
     """Remove the directories of deleted topics whose delay is over."""
-    with root_lock(root.path, fs=root.fs):
-        delay_ms = root.broker_config().log_config({}).file_delete_delay_ms
-        remove_deleted(root.path, now_ms=now_ms, delay_ms=delay_ms, fs=root.fs)
+    root.remove_deleted_topics(now_ms)

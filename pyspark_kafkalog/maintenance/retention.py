@@ -5,7 +5,10 @@ For some partitions at a time, each under its maintenance lock (a partition that
     plan from the image, the directory and the time indexes (retention_plan.py)
     move the log starts up in one commit; where the active segment goes too, an empty one begins at the log end
     rename the files below to `.deleted` (below_log_start.py)
-    remove what was renamed file.delete.delay.ms ago or earlier
+    remove what was renamed file.delete.delay.ms ago or earlier, and the directories of deleted topics
+
+All of it works on a full disk: the commit takes from the reserve (commit_reserve.py), what else has no room is left to
+the next run. Space comes back with the last step, so with a run after the delay.
 
 From the commit on no reader is told of the records; one that was planned before may still read them, or finds that they
 are gone (OffsetOutOfRangeError). A crash at any step leaves what the next run finishes.
@@ -88,6 +91,30 @@ def apply_retention(
     partition's failure is told in its report, the others go on. Raises ReadOnlyLogDirError for a broker's directory,
     UnknownTopicError.
     """
+    reports = retain(log_dir, topics=topics, now_ms=now_ms, dry_run=dry_run, partitions=partitions)
+    if not dry_run:
+        finish(log_dir, now_ms=now_ms)
+    return reports
+
+
+def finish(log_dir: LogDir, *, now_ms: int | None = None) -> None:
+    """What a run ends with, once for all partitions: deleted topics go, and the commit log's reserve comes back."""
+    root = log_dir.own_root()
+    try:
+        root.remove_deleted_topics(now_ms)
+    except (KafkalogError, OSError) as error:
+        _LOG.warning("directories of deleted topics, or the commit log's reserve, are left to the next run: %s", error)
+
+
+def retain(
+    log_dir: LogDir,
+    *,
+    topics: Collection[str] | None = None,
+    now_ms: int | None = None,
+    dry_run: bool = False,
+    partitions: Collection[TopicPartition] | None = None,
+) -> list[PartitionReport]:
+    """As `apply_retention`, but for what the whole run ends with (`finish`)."""
     root = log_dir.own_root()
     root.refresh()
     run = _Run(root, root.clock() if now_ms is None else now_ms, dry_run)

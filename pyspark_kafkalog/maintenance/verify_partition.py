@@ -217,6 +217,8 @@ def _check_segments_are_there(scope: PartitionScope, names: Sequence[str], sink:
         bases = [base for base in bases if base <= state.active_base_offset]
         if state.active_base_offset not in bases and state.active_size_bytes:
             _missing(scope, state.active_base_offset, "the active segment", sink)
+        if not state.active_size_bytes and state.active_base_offset == scope.log_start_offset:
+            return  # retention took all, and had no room for an empty segment: the next writer creates it
     first = bases[0] if bases else scope.log_end_offset
     if (first > scope.log_start_offset and state is not None) or not bases:
         _missing(scope, scope.log_start_offset, f"a segment with the log's start, {scope.log_start_offset}", sink)

@@ -7,6 +7,7 @@
       00000000000000000005.log               the next one, when the first has 5 records
       00000000000000000005.log.<hex>.tmp     a commit being written, or left by a crash; nothing reads it
       kafkalog-head                          hint: the log has reached this offset, durably (offset_hint.py)
+      kafkalog-reserve-0 … -3                room for commits that free space on a full disk (commit_reserve.py)
 
 A commit is written whole to a temporary file, fsynced, and linked to its name: the link is the compare-and-set, since
 it fails when the name is there. A crash before the link leaves no commit; after it, the whole commit. Files never
@@ -34,12 +35,14 @@ from pyspark_kafkalog.errors import (
     CommitStateUnknownError,
     CorruptRecordError,
     InvalidRecordError,
+    KafkalogError,
 )
+from pyspark_kafkalog.metadata.commit_reserve import CommitReserve
 from pyspark_kafkalog.metadata.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record, encode_record
 from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, encode_batch
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
 #: A commit file above this is damaged: reading it would not be bounded. Room for 100,000 partitions' states.
@@ -80,6 +83,7 @@ class CommitLog:
         self.directory = directory
         self._fs = fs
         self._head = OffsetHint(directory / HEAD_FILE, fs)
+        self._reserve = CommitReserve(directory, fs)
 
     def path(self, base_offset: int) -> Path:
         """The file of the commit at `base_offset`."""
@@ -161,31 +165,58 @@ class CommitLog:
             "the later commits",
         )
 
-    def publish(self, base_offset: int, records: Sequence[MetadataRecord], *, timestamp_ms: int) -> Commit:
+    def publish(
+        self, base_offset: int, records: Sequence[MetadataRecord], *, timestamp_ms: int, frees_space: bool = False
+    ) -> Commit:
         """Make `records` the commit at `base_offset`, made at `timestamp_ms`, durably, or raise.
 
+        One that `frees_space` takes from the reserve what a full disk cannot give.
+
         Raises CommitConflictError when another commit is there; OSError when writing failed before the call that
-        decides, so there is no commit; CommitStateUnknownError when that call or one after it failed: look for the
-        commit by reading (see MetadataStore.commit). Raises InvalidRecordError for records that cannot be encoded.
+        decides, or that call found no room for the name, so there is no commit; CommitStateUnknownError when that call
+        or one after it failed: look for the commit by reading (see MetadataStore.commit). Raises InvalidRecordError for
+        records that cannot be encoded.
         """
         data = _encode_commit(base_offset, records, timestamp_ms)
         path = self.path(base_offset)
-        temporary = self._write_temporary(path, data)
         try:
-            self._link(temporary, path)
-            self._fs.unlink(temporary)
-            self._fs.fsync_dir(self.directory)
-        except FileExistsError:
-            self._discard(temporary)
-            raise CommitConflictError(f"another writer made the commit at offset {base_offset} first") from None
+            temporary = self._write_temporary(path, data)
+            try:
+                self._put(temporary, path)
+            except (KafkalogError, OSError):
+                self._discard(temporary)
+                raise
         except OSError as error:
-            self._discard(temporary)
-            raise CommitStateUnknownError(
-                f"publishing {path} failed, the commit may be there or not: {error}"
-            ) from error
+            if not frees_space or not is_out_of_space(error):
+                raise
+            with self._reserve.filled(data) as reserved:
+                if reserved is None:
+                    raise
+                self._put(reserved, path)
         commit = Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data))
         self._note_head(commit.next_offset)
         return commit
+
+    def restore_reserve(self) -> None:
+        """Create what is missing of the reserve, as far as there is room. Raises OSError."""
+        self._reserve.restore()
+
+    def _put(self, written: Path, path: Path) -> None:
+        """Give the file `written` the name `path` and take its own away."""
+        is_linked = False
+        try:
+            self._link(written, path)
+            is_linked = True
+            self._fs.unlink(written)
+            self._fs.fsync_dir(self.directory)
+        except FileExistsError:
+            raise CommitConflictError(f"another writer published {path} first") from None
+        except OSError as error:
+            if not is_linked and is_out_of_space(error):
+                raise  # a definite answer, unlike others: the directory has no room for the name
+            raise CommitStateUnknownError(
+                f"publishing {path} failed, the commit may be there or not: {error}"
+            ) from error
 
     def _link(self, temporary: Path, path: Path) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What a committer does for the metadata log after its commit: write a snapshot when one is due, remove old files.
+"""What a committer does for the metadata log after its commit: a snapshot when one is due, old files, the reserve.
 
 The commit is published by then. An error here is logged and ends nothing: whoever commits next tries again.
 """
@@ -34,6 +34,7 @@ class Housekeeping:
     """Of one commit log. Threads may share it: while one is at it, the others go on without."""
 
     def __init__(self, log: CommitLog, snapshots: Snapshots, fs: FileSystem) -> None:
+        self._log = log
         self._directory = log.directory
         self._fs = fs
         self._snapshots = snapshots
@@ -66,6 +67,8 @@ class Housekeeping:
                     self._retention.remove_expired(
                         snapshot_end_offset=self._sound_end_offset, older_than_ms=now_ms - kept_ms
                     )
+            with _noting_failures():
+                self._log.restore_reserve()
         finally:
             self._lock.release()
         return newer

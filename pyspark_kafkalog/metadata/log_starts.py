@@ -1,7 +1,8 @@
 """Moving log starts up: what retention and delete-records commit, for any partitions at once.
 
     lock the root; refresh the image
-    where all that is left is to go: roll, so that an empty segment begins at the log end; wait for the disk
+    where all that is left is to go: roll, so that an empty segment begins at the log end; wait for the disk. On a full
+    disk the state alone says so, and the next writer creates the segment's files
     publish one commit with the partitions' states
     unlock
 
@@ -19,6 +20,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.records import MetadataRecord, partition_state_record
 from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.flush_mode import flush_earlier
 from pyspark_kafkalog.storage.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -72,7 +74,7 @@ def move_log_starts(root: OwnRoot, moves: Sequence[LogStartMove], *, operation: 
                 if each.after is not None and each.after != each.before
             ]
 
-        root.store.commit(build, operation=operation)
+        root.store.commit(build, operation=operation, frees_space=True)
     return moved
 
 
@@ -108,7 +110,12 @@ def _moved_state(root: OwnRoot, image: MetadataImage, move: LogStartMove, before
         )
     if move.rolls_from is not None:
         if move.rolls_from == before:
-            return _rolled(root, image, move.topic_partition, before)
+            try:
+                return _rolled(root, image, move.topic_partition, before)
+            except OSError as error:
+                if not is_out_of_space(error):
+                    raise
+                return _rolled_without_files(before)
         target = move.rolls_from.active_base_offset
     return replace(before, log_start_offset=max(target, before.log_start_offset))
 
@@ -130,6 +137,19 @@ def _rolled(root: OwnRoot, image: MetadataImage, where: TopicPartition, before: 
             log.assign_epoch(before.leader_epoch + 1, log.log_end_offset)
         log.flush(is_last=True)
         return replace(log.state(), log_start_offset=log.log_end_offset)
+
+
+def _rolled_without_files(before: LogState) -> LogState:
+    """As `_rolled`, where there is no room for the files: resuming a log creates an empty segment that is missing."""
+    return LogState(
+        leader_epoch=before.leader_epoch,
+        log_start_offset=before.log_end_offset,
+        log_end_offset=before.log_end_offset,
+        active_base_offset=before.log_end_offset,
+        active_max_timestamp_offset=before.log_end_offset,
+        first_unstable_offset=before.first_unstable_offset,
+        producer=before.producer,
+    )
 
 
 def _check_unchanged(newest: MetadataImage, moved: Iterable[MovedLogStart]) -> None:

@@ -14,6 +14,7 @@ from pyspark_kafkalog.metadata import topics as topic_records
 from pyspark_kafkalog.metadata.commit_result import CommitResult
 from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.killed_deletions import find_left_by_deletions, put_aside_left
 from pyspark_kafkalog.metadata.partition_directories import (
     ensure_partition_directories,
     has_partition_directories,
@@ -21,7 +22,7 @@ from pyspark_kafkalog.metadata.partition_directories import (
     remove_deleted,
 )
 from pyspark_kafkalog.metadata.records import MetadataRecord, record
-from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.metadata.write_transaction import WriteTransaction, take_over
 from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS, BrokerConfig
@@ -145,7 +146,7 @@ class OwnRoot:
                 if there.get(name) != value
             ]
 
-        self.commit(build, operation="alter broker configs")
+        self.commit(build, operation="alter broker configs", frees_space=True)
 
     def broker_configs(self) -> Mapping[str, str]:
         return broker_config_records.broker_configs(self._store.image)
@@ -154,6 +155,7 @@ class OwnRoot:
         self.commit(
             lambda image: broker_config_records.alter_broker_configs(image, add=add, delete=delete),
             operation="alter broker configs",
+            frees_space=True,
         )
 
     def create_topic(self, name: str, *, partitions: int | None, configs: Mapping[str, str]) -> None:
@@ -200,7 +202,7 @@ class OwnRoot:
             broker = _broker_config(image)
             return topic_records.alter_configs(image, name, add=add, delete=delete, broker_configs=broker.properties)
 
-        self._commit_topic(name, build, "alter topic configs")
+        self._commit_topic(name, build, "alter topic configs", frees_space=True)
 
     def delete_topic(self, name: str) -> None:
         """Commit that the topic is gone, put its directories aside; they go after file.delete.delay.ms."""
@@ -209,12 +211,32 @@ class OwnRoot:
             if not _broker_config(self._store.image).delete_topic_enable:
                 raise InvalidConfigError(f"topic {name} cannot be deleted: delete.topic.enable is false")
             delay_ms = self.log_config(name).file_delete_delay_ms
-            self._commit_locked(lambda image: topic_records.delete_topic(image, name), operation="delete topic")
+            self._commit_locked(
+                lambda image: topic_records.delete_topic(image, name), operation="delete topic", frees_space=True
+            )
             with _after_commit(f"topic {name} is deleted, but its files are not all put aside or removed"):
                 for partition in topic.partitions:
                     put_aside(self.path, TopicPartition(name, partition.partition), self._fs)
                 self._fs.fsync_dir(self.path)
-                remove_deleted(self.path, now_ms=self._clock(), delay_ms=delay_ms, fs=self._fs)
+                self._remove_deleted(None, delay_ms)
+
+    def remove_deleted_topics(self, now_ms: int | None = None) -> None:
+        """Remove the directories of deleted topics whose delay is over, and restore the commit log's reserve.
+
+        What a killed deletion left is put aside first. `now_ms` is the time to go by, the file system's by default.
+        Raises OSError, CorruptRecordError.
+        """
+        left = find_left_by_deletions(self.path, self._store.refresh(), self._store.log)
+        with root_lock(self.path, fs=self._fs):
+            put_aside_left(self.path, self._store.refresh(), left, self._fs)
+            delay_ms = self.broker_config().log_config({}).file_delete_delay_ms
+            self._remove_deleted(now_ms, delay_ms)
+            self._store.log.restore_reserve()
+
+    def _remove_deleted(self, now_ms: int | None, delay_ms: int) -> None:
+        if now_ms is None:
+            now_ms = file_system_time_ns(self.path, self._fs) // 1_000_000
+        remove_deleted(self.path, now_ms=now_ms, delay_ms=delay_ms, fs=self._fs)
 
     def commit_staged(
         self, staged: Sequence[StagedFile], *, transaction: WriteTransaction | None, flush: FlushMode
@@ -244,25 +266,28 @@ class OwnRoot:
         self._store.log.sync()
         return known.version
 
-    def _commit_topic(self, name: str, build: _Build, operation: str) -> None:
+    def _commit_topic(self, name: str, build: _Build, operation: str, *, frees_space: bool = False) -> None:
         with root_lock(self.path, fs=self._fs):
-            image = self._commit_locked(build, operation=operation)
+            image = self._commit_locked(build, operation=operation, frees_space=frees_space)
             with _after_commit(f"topic {name} has directories that are still to be made, by who writes to it first"):
                 ensure_partition_directories(self.path, _topic(image, name), self._fs)
 
-    def commit(self, build: _Build, *, operation: str) -> None:
-        """Commit the records that `build` makes of the newest image, under the root's lock; nothing without any."""
-        with root_lock(self.path, fs=self._fs):
-            self._commit_locked(build, operation=operation)
+    def commit(self, build: _Build, *, operation: str, frees_space: bool = False) -> None:
+        """Commit the records that `build` makes of the newest image, under the root's lock; nothing without any.
 
-    def _commit_locked(self, build: _Build, *, operation: str) -> MetadataImage:
+        `frees_space`: see `CommitLog.publish`.
+        """
+        with root_lock(self.path, fs=self._fs):
+            self._commit_locked(build, operation=operation, frees_space=frees_space)
+
+    def _commit_locked(self, build: _Build, *, operation: str, frees_space: bool = False) -> MetadataImage:
         def flushed(image: MetadataImage) -> Sequence[MetadataRecord]:
             records = build(image)
             if records:
                 flush_earlier(self.path, self._fs)
             return records
 
-        return self._store.commit(flushed, operation=operation).image
+        return self._store.commit(flushed, operation=operation, frees_space=frees_space).image
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.image import TopicImage
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
 from pyspark_kafkalog.storage.offset_checkpoints import forget_partitions
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id, write_topic_id
@@ -48,18 +48,18 @@ def ensure_partition_directory(root: Path, topic_partition: TopicPartition, topi
 def has_partition_directories(root: Path, topic: TopicImage) -> bool:
     """Whether the directories of `topic` have been made. They are made in order, so the last one tells."""
     last = TopicPartition(topic.name, topic.partitions[-1].partition)
-    return _topic_id_of(root / str(last)) == topic.topic_id
+    return topic_id_of(root / str(last)) == topic.topic_id
 
 
 def _ensure(root: Path, have_records: Mapping[TopicPartition, bool], topic_id: str, fs: FileSystem) -> None:
-    lacking = [where for where in have_records if _topic_id_of(root / str(where)) != topic_id]
+    lacking = [where for where in have_records if topic_id_of(root / str(where)) != topic_id]
     if not lacking:
         return
     # The ids come last: who finds them does not look for lines of another log any more.
     forget_partitions(root, {where for where in lacking if not have_records[where]}, fs=fs)
     for where in lacking:
         directory = root / str(where)
-        is_kept = have_records[where] and _topic_id_of(directory) is None
+        is_kept = have_records[where] and topic_id_of(directory) is None
         if not is_kept and directory.exists() and _holds_a_log(directory):
             put_aside(root, where, fs)
         with contextlib.suppress(FileExistsError):
@@ -68,7 +68,8 @@ def _ensure(root: Path, have_records: Mapping[TopicPartition, bool], topic_id: s
     fs.fsync_dir(root)
 
 
-def _topic_id_of(directory: Path) -> str | None:
+def topic_id_of(directory: Path) -> str | None:
+    """The id in the directory's partition.metadata, None where it cannot be told."""
     try:
         return read_topic_id(directory / PARTITION_METADATA)
     except (FileNotFoundError, DiskFormatError):
@@ -86,10 +87,19 @@ def name_put_aside(topic_partition: TopicPartition, suffix: str) -> str:
 
 
 def put_aside(root: Path, topic_partition: TopicPartition, fs: FileSystem) -> None:
-    """Rename the directory as Kafka does for a deleted topic; none there is fine."""
+    """Rename the directory as Kafka does for a deleted topic; none there is fine.
+
+    A full disk may have no room for the longer name: then the directory goes at once.
+    """
     target = root / name_put_aside(topic_partition, _DELETE_SUFFIX)
     with contextlib.suppress(FileNotFoundError):
-        fs.rename(root / str(topic_partition), target)
+        try:
+            fs.rename(root / str(topic_partition), target)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            _remove_tree(root / str(topic_partition), fs)
+            return
         # The time of the rename decides when the directory goes; its own mtime may be old.
         os.utime(target)
 

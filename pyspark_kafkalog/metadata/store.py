@@ -224,11 +224,14 @@ class MetadataStore:
         if image.format_version is not None:
             check_format_version(image.format_version, file)
 
-    def commit(self, build: Build, *, operation: str, max_attempts: int = _MAX_ATTEMPTS) -> CommitOutcome:
+    def commit(
+        self, build: Build, *, operation: str, max_attempts: int = _MAX_ATTEMPTS, frees_space: bool = False
+    ) -> CommitOutcome:
         """Publish the records that `build` makes from the newest image; again from a newer one when another was first.
 
         `build` may return no records: then nothing is published. What it raises ends the commit. `operation` is one
-        or two words for the history. Invariants are checked first (InvalidRecordError).
+        or two words for the history. Invariants are checked first (InvalidRecordError). `frees_space`: as of
+        `CommitLog.publish`.
 
         Raises CommitConflictError after `max_attempts` lost races, CommitStateUnknownError when publishing failed
         and it cannot be told whether the commit is there, CorruptRecordError when a commit file was lost.
@@ -249,7 +252,7 @@ class MetadataStore:
             header = record("CommitRecord", commitId=commit_id, operation=operation)
             try:
                 with _in_doubt(unsure_since):
-                    return self._publish(image, (header, *records))
+                    return self._publish(image, (header, *records), frees_space)
             except CommitConflictError as error:
                 failure = error
             except CommitStateUnknownError as error:
@@ -276,7 +279,7 @@ class MetadataStore:
             self.log.sync()
         return own
 
-    def _publish(self, image: MetadataImage, records: tuple[MetadataRecord, ...]) -> CommitOutcome:
+    def _publish(self, image: MetadataImage, records: tuple[MetadataRecord, ...], frees_space: bool) -> CommitOutcome:
         timestamp_ms = self._clock()
         next_offset = image.next_offset + len(records)
         delta = start_delta(image, base_offset=image.next_offset, timestamp_ms=timestamp_ms)
@@ -285,7 +288,7 @@ class MetadataStore:
         check_invariants(image, after, delta.touched)
         if self._fs.waits_for_disk:
             flush_earlier(self.root, self._fs)  # a commit on disk is nothing without those before it
-        commit = self.log.publish(image.next_offset, records, timestamp_ms=timestamp_ms)
+        commit = self.log.publish(image.next_offset, records, timestamp_ms=timestamp_ms, frees_space=frees_space)
         with self._refresh_lock:
             loaded = self._loaded
             if loaded.image is image:

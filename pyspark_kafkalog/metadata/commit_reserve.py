@@ -1,0 +1,143 @@
+"""Room set aside for the commits that free space, since a full disk has none for a commit file.
+
+    __cluster_metadata-0/kafkalog-reserve-0 … -3     32 KiB of zeros each, or what a crash left in their place
+
+A commit that frees space (retention, delete-records, the deletion of a topic), or that changes configurations, on which
+retention depends, and finds no block or no inode for its file, is written over the content of a reserve file, which is
+cut to its length. The file gets the commit's name by a link and loses its own. What was cut off leaves room for the
+directory to grow. Whoever commits next restores the reserve as soon as there is room, and so does the end of a
+retention run.
+
+Blocks that are overwritten in place need no new ones, except on copy-on-write file systems (btrfs, ZFS), where only the
+inode is certain.
+
+A crash before the link leaves a reserve file with other content, or a shorter one. A crash after it leaves the commit
+with two names: a file with more than one name is never written to, and a new one takes its place. The file is locked
+(flock) from the look at its names until its own is gone, so two processes never use the same one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.storage.filesystem import FileSystem, is_out_of_space
+
+RESERVE_PREFIX: Final = "kafkalog-reserve-"
+#: Each commit on a full disk takes one; more than one, as what a commit frees comes back file.delete.delay.ms later.
+RESERVE_FILES: Final = 4
+#: Room for the states of 300 partitions; retention commits 128 at a time.
+RESERVE_BYTES: Final = 32 << 10
+
+_STEP_BYTES: Final = 4 << 10
+_LOG: Final = logging.getLogger(__name__)
+
+
+class CommitReserve:
+    """The reserve of the commit log in `directory`."""
+
+    def __init__(self, directory: Path, fs: FileSystem) -> None:
+        self._fs = fs
+        self._paths = [directory / f"{RESERVE_PREFIX}{number}" for number in range(RESERVE_FILES)]
+
+    @contextlib.contextmanager
+    def filled(self, data: bytes) -> Iterator[Path | None]:
+        """A reserve file that holds `data`, durably, for the block; None when none can be had.
+
+        The block gives it another name and removes this one, or leaves it as it is.
+        """
+        for path in reversed(self._paths):
+            with self._claimed(path, os.O_RDWR) as fd:
+                if fd is None or os.fstat(fd).st_nlink != 1 or not self._fill(fd, data):
+                    continue
+                yield path
+                return
+        yield None
+
+    def _fill(self, fd: int, data: bytes) -> bool:
+        """False when the file is too short for `data`, and there is no room to extend it."""
+        try:
+            self._fs.pwrite_all(fd, data, 0)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            return False
+        self._fs.truncate(fd, len(data))
+        self._fs.fsync(fd)
+        return True
+
+    def restore(self) -> None:
+        """Create the files that are missing or short, as far as there is room. Raises OSError.
+
+        One stat when all is well: the file with the highest number goes first, comes back last, and so stands for all.
+        """
+        if _is_whole(self._paths[-1]):
+            return
+        try:
+            for path in self._paths:
+                self._restore(path)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            _LOG.info("the commit log's reserve takes what it can get: %s", error)
+
+    def _restore(self, path: Path) -> None:
+        with self._claimed(path, os.O_RDWR | os.O_CREAT) as fd:
+            if fd is None:
+                return
+            status = os.fstat(fd)
+            if status.st_nlink == 1:
+                self._extend(fd, status.st_size)
+                return
+            self._fs.unlink(path)
+        with self._claimed(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
+            if fd is not None:
+                self._extend(fd, 0)
+
+    def _extend(self, fd: int, length: int) -> None:
+        # In small steps: on a disk that is nearly full each takes what there is.
+        for at in range(length, RESERVE_BYTES, _STEP_BYTES):
+            self._fs.pwrite_all(fd, bytes(min(_STEP_BYTES, RESERVE_BYTES - at)), at)
+
+    @contextlib.contextmanager
+    def _claimed(self, path: Path, flags: int) -> Iterator[int | None]:
+        """The file at `path`, open and locked for the block; None when there is none or somebody else has it."""
+        try:
+            fd = self._fs.open(path, flags)
+        except (FileNotFoundError, FileExistsError):
+            yield None
+            return
+        try:
+            yield fd if _lock(fd) and _is_at(fd, path) else None
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a child that was forked meanwhile holds the descriptor too
+            self._fs.close(fd)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return status.st_size >= RESERVE_BYTES and status.st_nlink == 1
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether the name still leads to the open file: who had the lock before may have used it."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,195 @@
+"""The reserve that commits take from on a full disk: who takes what, and never from a commit that is there."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from full_disks import CountingDisk
+from metadata_roots import add_topic, commit_files, forget_images, metadata_dir, settings_of
+
+from pyspark_kafkalog.errors import CommitConflictError
+from pyspark_kafkalog.metadata.commit_reserve import RESERVE_BYTES, RESERVE_FILES, CommitReserve
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.storage.filesystem import LOCAL
+
+
+@pytest.fixture
+def disk() -> CountingDisk:
+    return CountingDisk()
+
+
+@pytest.fixture
+def store(tmp_path: Path, disk: CountingDisk) -> MetadataStore:
+    store = MetadataStore.create(tmp_path / "root", fs=disk)
+    add_topic(store, "orders", 1)
+    return store
+
+
+def reserve_path(store: MetadataStore, number: int) -> Path:
+    return metadata_dir(store.root) / f"kafkalog-reserve-{number}"
+
+
+def lengths(store: MetadataStore) -> list[int]:
+    paths = [reserve_path(store, number) for number in range(RESERVE_FILES)]
+    return [path.stat().st_size if path.exists() else -1 for path in paths]
+
+
+WHOLE = [RESERVE_BYTES] * RESERVE_FILES
+
+
+def commit(store: MetadataStore, value: str, *, frees_space: bool = True) -> None:
+    def build(image: MetadataImage) -> Sequence[MetadataRecord]:
+        return [record("ConfigRecord", resourceType=2, resourceName="orders", name="retention.ms", value=value)]
+
+    store.commit(build, operation="test", frees_space=frees_space)
+
+
+def setting(store: MetadataStore) -> str | None:
+    forget_images()
+    return MetadataStore.open(store.root).image.topic("orders").configs.get("retention.ms")
+
+
+@pytest.mark.parametrize("lacks", ["blocks", "inodes"])
+def test_only_a_commit_that_frees_space_takes_from_the_reserve(
+    store: MetadataStore, disk: CountingDisk, lacks: str
+) -> None:
+    setattr(disk, lacks, 0)
+    with pytest.raises(OSError, match="No space left"):
+        commit(store, "1", frees_space=False)
+    assert lengths(store) == WHOLE
+    commit(store, "1")
+    assert setting(store) == "1"
+    assert lengths(store) != WHOLE
+
+
+def test_reserve_holds_several_commits_and_then_the_error_is_the_disks(
+    store: MetadataStore, disk: CountingDisk
+) -> None:
+    for number in range(RESERVE_FILES):
+        disk.inodes = 0
+        commit(store, str(number))
+    assert lengths(store) == [-1] * RESERVE_FILES
+    disk.inodes = 0
+    with pytest.raises(OSError, match="No space left") as caught:
+        commit(store, "too much")
+    assert caught.value.errno == errno.ENOSPC
+    assert setting(store) == str(RESERVE_FILES - 1)
+    disk.inodes = None
+    commit(store, "again", frees_space=False)
+    assert lengths(store) == WHOLE
+
+
+def test_root_of_an_older_version_gets_its_reserve_with_the_next_commit(store: MetadataStore) -> None:
+    for number in range(RESERVE_FILES):
+        reserve_path(store, number).unlink()
+    assert MetadataStore.open(store.root).image == store.image
+    assert lengths(store) == [-1] * RESERVE_FILES
+    commit(store, "1", frees_space=False)
+    assert lengths(store) == WHOLE
+
+
+def test_reserve_takes_what_room_there_is(store: MetadataStore, disk: CountingDisk) -> None:
+    disk.blocks = 0
+    commit(store, "1")  # takes one block of a file's eight
+    assert lengths(store) == [*WHOLE[:-1], RESERVE_BYTES - 4096]
+    assert disk.blocks == 0
+    commit(store, "2")
+    assert lengths(store) == [*WHOLE[:-1], RESERVE_BYTES - 2 * 4096]
+
+
+def test_commit_that_still_has_the_name_of_the_reserve_is_not_written_over(
+    store: MetadataStore, disk: CountingDisk
+) -> None:
+    """As a kill between the link and the removal of the other name leaves it."""
+    commit(store, "1")
+    last = max(commit_files(store.root), key=lambda path: path.name)
+    content = last.read_bytes()
+    for number in (RESERVE_FILES - 1, RESERVE_FILES - 2):
+        reserve_path(store, number).unlink()
+        os.link(last, reserve_path(store, number))
+    disk.inodes = 0
+    commit(store, "2")
+    assert last.read_bytes() == content
+    assert setting(store) == "2"
+    disk.inodes = None
+    commit(store, "3")
+    assert last.read_bytes() == content
+    assert lengths(store) == WHOLE
+    assert last.stat().st_nlink == 1
+
+
+def test_reserve_file_that_another_process_uses_is_left_to_it(store: MetadataStore, disk: CountingDisk) -> None:
+    path = reserve_path(store, RESERVE_FILES - 1)
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        disk.inodes = 0
+        commit(store, "1")
+        assert path.read_bytes() == bytes(RESERVE_BYTES)
+        assert lengths(store) == [*WHOLE[:2], -1, RESERVE_BYTES]
+    assert setting(store) == "1"
+
+
+def test_reserve_file_that_became_a_commit_while_its_lock_was_waited_for_is_not_used(tmp_path: Path) -> None:
+    directory = tmp_path
+    reserve = CommitReserve(directory, LOCAL)
+    reserve.restore()
+    last = directory / f"kafkalog-reserve-{RESERVE_FILES - 1}"
+    with reserve.filled(b"first") as mine:
+        assert mine == last
+        with reserve.filled(b"second") as others:
+            assert others == directory / f"kafkalog-reserve-{RESERVE_FILES - 2}"
+        os.link(mine, directory / "commit")
+        os.unlink(mine)
+    assert (directory / "commit").read_bytes() == b"first"
+    reserve.restore()
+    assert (directory / "commit").read_bytes() == b"first"
+    assert last.stat().st_size == RESERVE_BYTES
+
+
+def test_lost_race_on_a_full_disk_keeps_the_reserve(store: MetadataStore, disk: CountingDisk) -> None:
+    there = max(int(path.stem) for path in commit_files(store.root))
+    disk.inodes = 0
+    with pytest.raises(CommitConflictError):
+        store.log.publish(there, [record("FormatRecord", formatVersion=1)], timestamp_ms=1, frees_space=True)
+    assert all(length > 0 for length in lengths(store))
+    commit(store, "1")
+    assert setting(store) == "1"
+
+
+def test_directory_without_room_for_the_name_is_a_definite_answer(store: MetadataStore, disk: CountingDisk) -> None:
+    class NoName(CountingDisk):
+        links = 0
+
+        def link(self, source: Path, target: Path) -> None:
+            self.links += 1
+            if self.links == 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
+            super().link(source, target)
+
+    full = MetadataStore.open(store.root, fs=NoName())
+    with pytest.raises(OSError, match="No space left"):
+        commit(full, "1", frees_space=False)
+    assert not list(metadata_dir(store.root).glob("*.tmp"))
+    commit(MetadataStore.open(store.root, fs=NoName()), "2")
+    assert setting(store) == "2"
+
+
+def test_old_commits_go_where_a_snapshot_finds_no_room(store: MetadataStore, disk: CountingDisk) -> None:
+    settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1", "metadata.max.retention.ms": "60000"})
+    clock_ms = [0]
+    later = MetadataStore.open(store.root, fs=disk, clock=lambda: 2_000_000_000_000 + clock_ms[0])
+    commit(later, "1")
+    commit(later, "2")
+    before = len(commit_files(store.root))
+    clock_ms[0] = 120_000
+    disk.inodes = 0
+    commit(later, "3")
+    assert len(commit_files(store.root)) < before + 1
+    assert setting(store) == "3"
