@@ -234,11 +234,11 @@ def test_retention_removes_directories_of_deleted_topics_after_the_delay(tmp_pat
         disk.open().delete_topic(topic)
     job = Round(path=disk.root, now_ms=None)
     assert len(list(disk.root.glob("*-delete"))) == 3
-    run_round(RETENTION_JOB, ThreadTasks(), job, [])
+    run_round(RETENTION_JOB, lambda _: ThreadTasks(), job, [])
     assert len(list(disk.root.glob("*-delete"))) == 3
-    run_round(RETENTION_JOB, ThreadTasks(), replace(job, now_ms=time_ms() + DELAY_MS, dry_run=True), [])
+    run_round(RETENTION_JOB, lambda _: ThreadTasks(), replace(job, now_ms=time_ms() + DELAY_MS, dry_run=True), [])
     assert len(list(disk.root.glob("*-delete"))) == 3
-    run_round(RETENTION_JOB, ThreadTasks(), replace(job, now_ms=time_ms() + DELAY_MS), [])
+    run_round(RETENTION_JOB, lambda _: ThreadTasks(), replace(job, now_ms=time_ms() + DELAY_MS), [])
     assert list(disk.root.glob("*-delete")) == []
 
 

@@ -97,7 +97,7 @@ def run(root: Path, *, tasks: TasksHere | None = None, dry_run: bool = False, re
     result = Run()
     this_round = Round(path=root, dry_run=dry_run, now_ms=T0 + DAY_MS)
     result.status = run_round(
-        VerifyJob(result.told.append, is_repairing=repair), tasks or TasksHere(), this_round, [result]
+        VerifyJob(result.told.append, is_repairing=repair), lambda _: tasks or TasksHere(), this_round, [result]
     )
     return result
 
