@@ -5,20 +5,24 @@ from __future__ import annotations
 import io
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from metadata_roots import forget_images
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata import root_format
+from pyspark_kafkalog.metadata import root_format, snapshot_file
 from pyspark_kafkalog.metadata.adopt import adopt
 from pyspark_kafkalog.metadata.bootstrap import is_ours, metadata_dir
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, CommitLog
 from pyspark_kafkalog.metadata.records import MetadataRecord, encode_record, record
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION
+from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.tools.main import main
 
 COMMIT_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -174,6 +178,29 @@ def test_commit_with_an_unknown_record_is_refused_by_file_and_position(root: Pat
             action()
         assert f"{path} (value of the record at offset {offset + 1})" in str(caught.value)
         assert "upgrade pyspark_kafkalog" in str(caught.value)
+
+
+def test_snapshot_with_an_unknown_record_is_refused_though_the_commits_are_there(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(each: MetadataRecord) -> bytes:
+        return b"\x01\xa1\x9d\x01\x00\x00" if each.type == "TopicRecord" else encode_record(each)
+
+    image = LogDir.open(root).own_root().store.image
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot_file, "encode_record", encode)
+        Snapshots(metadata_dir(root), LOCAL).write(image)
+    forget_images()
+    with pytest.raises(UnsupportedFormatError, match=r"\.checkpoint .*found type 20129; .*upgrade pyspark_kafkalog"):
+        LogDir.open(root)
+
+
+def test_snapshot_after_an_upgrade_is_refused_by_its_version(root: Path) -> None:
+    image = replace(LogDir.open(root).own_root().store.image, format_version=FORMAT_VERSION + 1)
+    Snapshots(metadata_dir(root), LOCAL).write(image)
+    forget_images()
+    with pytest.raises(UnsupportedFormatError, match=rf"\.checkpoint at byte 0: expected {REFUSED}"):
+        LogDir.open(root)
 
 
 def test_unknown_tagged_field_of_a_record_is_passed_over(root: Path) -> None:
