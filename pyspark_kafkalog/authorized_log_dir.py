@@ -82,9 +82,9 @@ class AuthorizedLogDir(LogDir):
     def topics(self) -> tuple[str, ...]:
         return tuple(name for name in super().topics() if self.may_describe(name))
 
-    def topic(self, name: str) -> TopicDescription:
+    def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
         self.check(AclOperation.DESCRIBE, _TOPIC, name)
-        return super().topic(name)
+        return super().topic(name, without_links=without_links)
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
         self.check(AclOperation.DESCRIBE, _TOPIC, topic)

@@ -245,8 +245,14 @@ class LogDir(LogDirItems):
         """Names of all topics, internal ones too, in order."""
         return self._root.topics()
 
-    def topic(self, name: str) -> TopicDescription:
-        """One topic with its partitions. Raises UnknownTopicError that lists the topics there are."""
+    def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
+        """One topic with its partitions. Raises UnknownTopicError that lists the topics there are.
+
+        In a broker's directory a partition that is a symbolic link raises LogDirError, or with `without_links` is left
+        out and listed in `links`.
+        """
+        if isinstance(self._root, ForeignRoot):
+            return self._root.topic(name, without_links=without_links)
         return self._root.topic(name)
 
     def log_config(self, topic: str) -> LogConfig:

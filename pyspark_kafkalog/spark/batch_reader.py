@@ -68,7 +68,8 @@ class KafkalogBatchReader(DataSourceReader):
         notice = above_high_watermark(log_dir.path, log_dir.looked_at())
         if notice is not None:
             _LOG.warning(notice)
-        topics = {topic: log_dir.topic(topic) for topic in {each.topic_partition.topic for each in ranges}}
+        names = {each.topic_partition.topic for each in ranges}
+        topics = {name: log_dir.topic(name, without_links=True) for name in names}
         directories = _directories(topics.values())
         # Of a broker's directory, or a copy of one, people also read partitions that were put together.
         ids = {topic: None if log_dir.is_foreign else described.topic_id for topic, described in topics.items()}

@@ -81,12 +81,17 @@ def take_view(log_dir: LogDir, subscription: Subscription, *, committed: bool) -
 
 def _look(log_dir: LogDir, subscription: Subscription, committed: bool) -> StreamView:
     assigned = frozenset(subscription.partitions) if isinstance(subscription, Assign) else None
-    return {
-        TopicPartition(found.topic, found.partition): _view(log_dir, topic.topic_id, found, committed)
-        for topic in map(log_dir.topic, readable_topics(log_dir, subscription))
-        for found in topic.partitions
-        if assigned is None or TopicPartition(found.topic, found.partition) in assigned
-    }
+    view: dict[TopicPartition, PartitionView] = {}
+    for name in readable_topics(log_dir, subscription):
+        topic = log_dir.topic(name, without_links=assigned is not None)
+        for number in topic.links:
+            if assigned is not None and TopicPartition(name, number) in assigned:
+                log_dir.partition(name, number)  # raises: it is a symbolic link
+        for found in topic.partitions:
+            where = TopicPartition(name, found.partition)
+            if assigned is None or where in assigned:
+                view[where] = _view(log_dir, topic.topic_id, found, committed)
+    return view
 
 
 def _view(log_dir: LogDir, topic_id: str | None, found: PartitionDescription, committed: bool) -> PartitionView:

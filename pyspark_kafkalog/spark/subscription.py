@@ -123,14 +123,12 @@ def subscribed_topics(there: Sequence[str], subscription: Subscription) -> list[
 
 def _assigned_partitions(log_dir: LogDir, assigned: Sequence[TopicPartition]) -> list[PartitionDescription]:
     _check_topics_there([each.topic for each in assigned], log_dir.topics())
-    found: dict[TopicPartition, PartitionDescription] = {}
-    for topic in {each.topic for each in assigned}:
-        found.update({TopicPartition(topic, each.partition): each for each in log_dir.topic(topic).partitions})
     for wanted in assigned:
-        if wanted not in found:
-            numbers = [str(each.partition) for each in sorted(found) if each.topic == wanted.topic]
-            raise UnknownTopicError(f"no partition {wanted}; topic {wanted.topic} has partitions {', '.join(numbers)}")
-    return [found[wanted] for wanted in sorted(assigned)]
+        numbers = log_dir.partition_numbers(wanted.topic)
+        if wanted.partition not in numbers:
+            there = ", ".join(map(str, sorted(numbers)))
+            raise UnknownTopicError(f"no partition {wanted}; topic {wanted.topic} has partitions {there}")
+    return [log_dir.partition(wanted.topic, wanted.partition) for wanted in sorted(assigned)]
 
 
 def _check_topics_there(wanted: Iterable[str], there: Sequence[str]) -> None:

@@ -41,9 +41,13 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic: id as Kafka's Uuid text (None where a broker's directory tells none), configuration overrides."""
+    """One topic: id as Kafka's Uuid text (None where a broker's directory tells none), configuration overrides.
+
+    `links`: numbers of partitions that are left out because their directories are symbolic links.
+    """
 
     name: str
     topic_id: str | None
     configs: Mapping[str, str]
     partitions: tuple[PartitionDescription, ...]
+    links: tuple[int, ...] = ()

@@ -88,10 +88,14 @@ class ForeignRoot:
         """All topics but the metadata log, which Kafka's clients do not see either."""
         return tuple(name for name in self._partitions if name != CLUSTER_METADATA_TOPIC)
 
-    def topic(self, name: str) -> TopicDescription:
-        partitions = tuple(self._describe(each) for each in self._partitions_of(name))
+    def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
+        """Raises LogDirError for a partition that is a symbolic link, unless the topic is wanted without those."""
+        there = self._partitions_of(name)
+        links = {each.partition for each in there if (self.path / str(each)).is_symlink()} if without_links else set()
+        partitions = tuple(self._describe(each) for each in there if each.partition not in links)
         topic_id = self._topic_id(each.directory for each in partitions)
-        return TopicDescription(name, topic_id, _ConfigsOnDemand(lambda: self._configs_of(name)), partitions)
+        configs = _ConfigsOnDemand(lambda: self._configs_of(name))
+        return TopicDescription(name, topic_id, configs, partitions, tuple(sorted(links)))
 
     def _configs_of(self, topic: str) -> Mapping[str, str]:
         if self._topic_configs is None:

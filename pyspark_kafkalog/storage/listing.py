@@ -61,10 +61,15 @@ def bases_and_swaps(directory: Path) -> tuple[list[int], set[int]]:
 def refuse_link(directory: Path) -> None:
     """Raises LogDirError for a partition directory that is a symbolic link: no path leads out of a log directory."""
     if directory.is_symlink():
-        raise LogDirError(
-            f"{directory} is a symbolic link, which is not followed: put the partition's directory in its place, or "
-            "mount it there (mount --bind)"
-        )
+        raise LogDirError(link_message(directory))
+
+
+def link_message(directory: Path) -> str:
+    """Why a partition's directory is not read, and what to do."""
+    return (
+        f"{directory} is a symbolic link, which is not followed: put the partition's directory in its place, or "
+        "mount it there (mount --bind)"
+    )
 
 
 def list_partitions(root: Path) -> list[TopicPartition]:

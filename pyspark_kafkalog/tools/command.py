@@ -29,7 +29,7 @@ from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.storage.descriptions import PartitionDescription
+    from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 
 #: What a table shows where there is no value.
 NO_VALUE: Final = "-"
@@ -91,6 +91,16 @@ def tell_remote(command: str, partitions: Iterable[PartitionDescription]) -> Non
     notice = in_remote_storage(partitions)
     if notice is not None:
         sys.stderr.write(f"kafkalog {command}: {notice}\n")
+
+
+def describe_topic(log_dir: LogDir, name: str) -> TopicDescription:
+    """The topic; partitions that are symbolic links are left out, and named on sys.stderr."""
+    from pyspark_kafkalog.storage.listing import link_message
+
+    described = log_dir.topic(name, without_links=True)
+    for number in described.links:
+        sys.stderr.write(f"{link_message(log_dir.path / f'{name}-{number}')}\n")
+    return described
 
 
 def positive(text: str) -> int:

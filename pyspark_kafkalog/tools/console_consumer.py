@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
             "--group, or with --consumer-property enable.auto.commit=false"
         )
     if options.topic is not None:
-        log_dir.topic(options.topic)
+        log_dir.partition_numbers(options.topic)
     printing = _Printing(_consumer(options, log_dir, formatter, offset), formatter, options, log_dir)
     tell_unread("console-consumer", log_dir)
     with ending_cleanly():

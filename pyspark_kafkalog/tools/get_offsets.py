@@ -35,6 +35,7 @@ from pyspark_kafkalog.tools.command import (
     add_output,
     add_path,
     add_read_to_log_end,
+    describe_topic,
     open_log_dir,
     print_json,
     tell_remote,
@@ -100,7 +101,7 @@ def _partitions(
         each
         for name in log_dir.topics()
         if wants_internal or name not in INTERNAL_TOPICS
-        for each in log_dir.topic(name).partitions
+        for each in describe_topic(log_dir, name).partitions
         if is_meant(TopicPartition(each.topic, each.partition))
     ]
     return sorted(found, key=lambda each: f"{each.topic}-{each.partition}")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_kafkalog.metadata.message_json import json_text
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition
-from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, node_id_of, open_log_dir
+from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, describe_topic, node_id_of, open_log_dir
 from pyspark_kafkalog.tools.partition_files import list_partition
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         _tree(each)
         for name in log_dir.topics()
         if not wanted or name in wanted
-        for each in log_dir.topic(name).partitions
+        for each in describe_topic(log_dir, name).partitions
     ]
     tree = {
         "brokers": [

@@ -64,7 +64,7 @@ def consume(
     report: Report,
 ) -> None:
     """Read `messages` records, or until none comes for `timeout_ms`."""
-    log_dir.topic(topic)
+    log_dir.partition_numbers(topic)
     report.print_header()
     start_s = time.time()
     consumer = Consumer(

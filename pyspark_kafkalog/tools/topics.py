@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import TopicExistsError, UnknownTopicError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
-from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, node_id_of, open_log_dir, print_json
+from pyspark_kafkalog.tools.command import (
+    UsageError,
+    add_output,
+    add_path,
+    describe_topic,
+    node_id_of,
+    open_log_dir,
+    print_json,
+)
 from pyspark_kafkalog.tools.topic_filter import topic_pattern
 
 if TYPE_CHECKING:
@@ -142,7 +150,7 @@ def _describe(options: argparse.Namespace) -> None:
     log_dir = open_log_dir(options)
     node_id = node_id_of(options.path)
     for name in _find(log_dir, options, must_exist=not options.if_exists):
-        described = log_dir.topic(name)
+        described = describe_topic(log_dir, name)
         if options.output == "json":
             print_json(_tree(described, node_id))
         else:

@@ -11,10 +11,17 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.errors import KafkalogError, LogDirError
 from pyspark_kafkalog.maintenance.cleaner import clean_partition
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader
+from pyspark_kafkalog.spark.options import parse_read_options
+from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.spark.stream_view import take_view
+from pyspark_kafkalog.spark.subscription import Assign, Subscribe
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tools.main import main
 
 TABLE = pa.table({"value": ["x"]})
 SEGMENT = "00000000000000000000"
@@ -59,6 +66,50 @@ def test_a_partition_that_lies_elsewhere_is_read_or_written(root: Path, tmp_path
         assert report.error is not None
         assert "symbolic link" in report.error
     assert contents(target) == before
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """A broker's directory with two partitions of three elsewhere and a link in place of one."""
+    log_dir = LogDir.create(tmp_path / "broker")
+    log_dir.create_topic("orders", partitions=3)
+    for partition in range(3):
+        log_dir.append("orders", TABLE, partition=partition)
+    shutil.rmtree(log_dir.path / "__cluster_metadata-0")
+    move_away(log_dir.path / "orders-1", tmp_path)
+    return log_dir.path
+
+
+def rows_of(made: KafkalogBatchReader) -> int:
+    return sum(len(batch) for each in made.partitions() for batch in made.read(each))
+
+
+def test_partitions_beside_a_link_are_described_and_the_link_is_named(
+    linked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = LogDir.open(linked).topic("orders", without_links=True)
+    assert ([each.partition for each in described.partitions], described.links) == ([0, 2], (1,))
+    for name, *arguments in (("topics", "--describe"), ("get-offsets",), ("log-dirs", "--describe")):
+        assert main([name, "--path", str(linked), *arguments]) == 0
+        printed = capsys.readouterr()
+        assert f"{linked / 'orders-1'} is a symbolic link, which is not followed" in printed.err, name
+        assert all(each in printed.out for each in (("orders:0:1", "orders:2:1") if name == "get-offsets" else ()))
+
+
+def test_partitions_beside_a_link_are_read_and_the_whole_topic_is_refused(linked: Path) -> None:
+    def batch(**options: str) -> KafkalogBatchReader:
+        return KafkalogBatchReader(parse_read_options({"path": str(linked), **options}), read_schema(False))
+
+    assert rows_of(batch(assign='{"orders":[0,2]}')) == 2
+    subscription = Assign((TopicPartition("orders", 2),))
+    assert len(take_view(LogDir.open(linked), subscription, committed=False)) == 1
+    assert LogDir.open(linked).read("orders", partition=0).num_rows == 1
+    for options in ({"subscribe": "orders"}, {"assign": '{"orders":[0,1]}'}):
+        with pytest.raises(LogDirError, match=r"orders-1 is a symbolic link"):
+            rows_of(batch(**options))
+    for subscribed in (Assign((TopicPartition("orders", 1),)), Subscribe(("orders",))):
+        with pytest.raises(LogDirError, match=r"orders-1 is a symbolic link"):
+            take_view(LogDir.open(linked), subscribed, committed=False)
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])

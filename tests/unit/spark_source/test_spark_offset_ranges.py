@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,12 @@ class FakeLogDir:
     def check_read(self, topics: list[str]) -> None:
         pass
 
+    def partition_numbers(self, topic: str) -> tuple[int, ...]:
+        return tuple(each.partition for each in self._partitions if each.topic == topic)
+
+    def partition(self, topic: str, partition: int) -> FakePartition:
+        return next(each for each in self._partitions if (each.topic, each.partition) == (topic, partition))
+
     def topic(self, name: str) -> FakeTopic:
         return FakeTopic(tuple(each for each in self._partitions if each.topic == name))
 
@@ -170,9 +177,16 @@ def test_specific_offsets_with_words_for_the_ends() -> None:
 
 @pytest.mark.parametrize("offsets", [{A0: 20}, {A0: 20, A1: 20, B0: 0}, {}])
 def test_specific_offsets_must_name_the_partitions_read(offsets: Mapping[TopicPartition, int]) -> None:
-    with pytest.raises(InvalidOptionError, match=r"the starting offsets must name exactly .*Assigned: a-0, a-1"):
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"option startingOffsets must name exactly .*\(-2 stands for earliest\).*Assigned: a-0, a-1",
+    ):
         resolve(SpecificOffsets(offsets), Latest())
-    with pytest.raises(InvalidOptionError, match="the ending offsets must name exactly"):
+    with pytest.raises(InvalidOptionError, match=r"option endingOffsets must name exactly .*\(-1 stands for latest\)"):
+        resolve(Earliest(), SpecificOffsets(offsets))
+    with pytest.raises(
+        InvalidOptionError, match=r"option endingOffsetsByTimestamp must .*\(endingTimestamp is for all"
+    ):
         resolve(Earliest(), SpecificTimestamps(offsets))
 
 
@@ -198,17 +212,32 @@ def test_an_ending_timestamp_after_all_records_is_latest() -> None:
 
 
 def test_a_start_that_resolves_after_the_end() -> None:
-    with pytest.raises(InvalidOptionError, match="a-0: the starting offset 40 is greater than the ending offset 30"):
+    with pytest.raises(
+        InvalidOptionError, match=r"a-0: startingOffsets 40 is greater than endingTimestamp 3000 \(offset 30\)"
+    ):
         resolve(SpecificOffsets({A0: 40, A1: 0}), GlobalTimestamp(3000))
 
 
+START_5 = "startingOffsets 5 is before the earliest offset, the log start 10"
+END_101 = "endingOffsets 101 is beyond the latest offset, the high watermark 100"
+START_200 = "startingOffsets 200 is beyond the latest offset, the high watermark 100"
+
+
 @pytest.mark.parametrize(
-    ("start", "end", "kept"),
-    [(5, 30, (10, 30)), (20, 101, (20, 100)), (0, 1000, (10, 100)), (200, -1, None), (0, 5, None)],
+    ("start", "end", "kept", "message"),
+    [
+        (5, 30, (10, 30), f"a-0: {START_5}; either the offset was set wrong"),
+        (20, 101, (20, 100), f"a-0: {END_101}; either"),
+        (5, 101, (10, 100), f"a-0: {START_5} and {END_101}; either"),
+        (200, -1, None, f"a-0: {START_200}; either"),
+        (200, 101, None, f"a-0: {START_200} and {END_101}; either"),
+    ],
 )
-def test_offsets_that_are_not_there(start: int, end: int, kept: tuple[int, int] | None) -> None:
+def test_offsets_that_are_not_there_are_named_as_they_were_given(
+    start: int, end: int, kept: tuple[int, int] | None, message: str
+) -> None:
     starting, ending = SpecificOffsets({A0: start}), SpecificOffsets({A0: end})
-    with pytest.raises(DataLossError, match=f"a-0: offsets {start} to .*log start 10 to the high watermark 100"):
+    with pytest.raises(DataLossError, match=re.escape(message)):
         resolve(starting, ending, partitions=(A0,))
     found = resolve(starting, ending, partitions=(A0,), fail_on_data_loss=False)
     assert found == ({A0: kept} if kept else {})
