@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -176,6 +176,17 @@ def _from_validity(validity: pa.Buffer | None, array: pa.Array) -> NDArray[np.ui
     return np.packbits(shifted, bitorder="little")
 
 
+def _refuse_null(used: pa.Array, offsets: NDArray[np.int32], what: str, condition: str) -> NoReturn:
+    import pyarrow.compute as pc
+
+    at = int(pc.index(used.is_null(), True).as_py())
+    row = int(np.searchsorted(offsets, at, side="right")) - 1
+    raise InvalidRecordError(
+        f"{what}, which Kafka has no form for (row {row} of {len(offsets) - 1} written together, header "
+        f"{at - int(offsets[row])}, both from 0); filter(headers, h -> {condition}) leaves such headers out"
+    )
+
+
 def _from_headers(array: pa.Array) -> HeaderColumn | None:
     if pa.types.is_null(array.type) or not len(array):
         return None
@@ -196,6 +207,8 @@ def _from_headers(array: pa.Array) -> HeaderColumn | None:
         keys, values = used.field("key"), used.field("value")
     else:
         raise InvalidRecordError(f"headers are lists of a struct with key and value, not of {used.type}")
-    if used.null_count or keys.null_count:
-        raise InvalidRecordError("a record header without a key: header keys must not be null")
+    if used.null_count:
+        _refuse_null(used, offsets - first, "a null element in the array of headers", "h IS NOT NULL")
+    if keys.null_count:
+        _refuse_null(keys, offsets - first, "a header whose key is null", "h.key IS NOT NULL")
     return HeaderColumn(offsets - np.int32(first), _from_binary(keys), _from_binary(values))

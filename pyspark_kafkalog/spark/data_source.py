@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.spark.location import locate
 from pyspark_kafkalog.spark.options import (
     parse_load_options,
     parse_read_options,
@@ -26,6 +27,7 @@ from pyspark_kafkalog.spark.options import (
     parse_write_options,
 )
 from pyspark_kafkalog.spark.schema import check_read_schema, check_write_schema, read_schema
+from pyspark_kafkalog.spark.subscription import at_location
 from pyspark_kafkalog.spark.table_options import effective_read_options, of_create_table, with_table_options
 
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -42,6 +44,7 @@ class KafkalogDataSource(DataSource):
         """Spark's Kafka schema. Checks the options, so that a mistake shows at load() already."""
         table_options = of_create_table(self.options)
         options = parse_load_options(self.options if table_options is None else table_options)
+        at_location(options.subscription, locate(options.path))
         schema = read_schema(options.include_headers)
         return schema if table_options is None else with_table_options(schema, table_options)
 

@@ -27,6 +27,7 @@ from pyspark_kafkalog.spark.offsets import (
     OnNoMatch,
     SpecificOffsets,
     SpecificTimestamps,
+    asked_for,
 )
 from pyspark_kafkalog.spark.subscription import listed
 from pyspark_kafkalog.storage.broker_notices import remote_offsets
@@ -91,14 +92,14 @@ class OffsetResolver:
 
     def resolve(self, starting: OffsetSpec, ending: OffsetSpec) -> list[OffsetRange]:
         """One range a partition, empty ones left out, in the partitions' order."""
-        self._check_same_partitions("starting", starting)
-        self._check_same_partitions("ending", ending)
+        self._check_same_partitions("starting", starting, "-2 stands for earliest")
+        self._check_same_partitions("ending", ending, "-1 stands for latest")
         ranges = [self._range(each, starting, ending) for each in self._partitions]
         return [each for each in ranges if each.offsets_count > 0]
 
     def resolve_starts(self, starting: OffsetSpec) -> dict[TopicPartition, int]:
         """The starting offset of every partition, in the partitions' order."""
-        self._check_same_partitions("starting", starting)
+        self._check_same_partitions("starting", starting, "-1 stands for latest, -2 for earliest")
         return {each: self._stream_start(each, starting) for each in self._partitions}
 
     def _stream_start(self, topic_partition: TopicPartition, starting: OffsetSpec) -> int:
@@ -107,7 +108,11 @@ class OffsetResolver:
         start_offset = self._start(topic_partition, starting, available)
         high_watermark = self._partitions[topic_partition].high_watermark
         asked = OffsetRange(topic_partition=topic_partition, start_offset=start_offset, end_offset=high_watermark)
-        return self._there(asked, replace(available, end_offset=high_watermark)).start_offset
+        texts = (
+            asked_for("starting", starting, topic_partition, start_offset),
+            asked_for("ending", Latest(), topic_partition, high_watermark),
+        )
+        return self._there(asked, replace(available, end_offset=high_watermark), texts).start_offset
 
     def available(self, topic_partition: TopicPartition) -> AvailableOffsets:
         found = self._partitions[topic_partition]
@@ -116,24 +121,30 @@ class OffsetResolver:
             end_offset = self._log_dir.last_stable_offset(found.topic, found.partition)
         return AvailableOffsets(found.log_start_offset, found.local_log_start_offset, end_offset)
 
-    def _check_same_partitions(self, end: str, spec: OffsetSpec) -> None:
+    def _check_same_partitions(self, end: str, spec: OffsetSpec, words: str) -> None:
         given = _given_partitions(spec)
-        if given is not None and given.keys() != self._partitions.keys():
-            raise InvalidOptionError(
-                f"the {end} offsets must name exactly the partitions that are read (use -1 for latest, -2 for "
-                f"earliest). Specified: {listed(map(str, given))}. Assigned: {listed(map(str, self._partitions))}"
-            )
+        if given is None or given.keys() == self._partitions.keys():
+            return
+        option, advice = f"{end}Offsets", f" ({words})"
+        if isinstance(spec, SpecificTimestamps):
+            option, advice = f"{end}OffsetsByTimestamp", f" ({end}Timestamp is for all of them)"
+        raise InvalidOptionError(
+            f"option {option} must name exactly the partitions that are read{advice}. "
+            f"Specified: {listed(map(str, given))}. Assigned: {listed(map(str, self._partitions))}"
+        )
 
     def _range(self, topic_partition: TopicPartition, starting: OffsetSpec, ending: OffsetSpec) -> OffsetRange:
         available = self.available(topic_partition)
         start_offset = self._start(topic_partition, starting, available)
         end_offset = self._end(topic_partition, ending, available)
         asked = OffsetRange(topic_partition=topic_partition, start_offset=start_offset, end_offset=end_offset)
-        there = self._there(asked, available)
+        texts = (
+            asked_for("starting", starting, topic_partition, start_offset),
+            asked_for("ending", ending, topic_partition, end_offset),
+        )
+        there = self._there(asked, available, texts)
         if start_offset > end_offset and there == asked:
-            raise InvalidOptionError(
-                f"{topic_partition}: the starting offset {start_offset} is greater than the ending offset {end_offset}"
-            )
+            raise InvalidOptionError(f"{topic_partition}: {texts[0]} is greater than {texts[1]}")
         return there
 
     def _start(self, topic_partition: TopicPartition, spec: OffsetSpec, available: AvailableOffsets) -> int:
@@ -202,32 +213,38 @@ class OffsetResolver:
         first = reader.offset_for_timestamp(timestamp_ms, available.local_start_offset, available.end_offset)
         return None if first is None else first.offset
 
-    def _there(self, asked: OffsetRange, available: AvailableOffsets) -> OffsetRange:
-        """`asked` itself, or what is there of it when offsets at its ends are not."""
-        reason = self._why_not_there(asked, available)
+    def _there(self, asked: OffsetRange, available: AvailableOffsets, texts: tuple[str, str]) -> OffsetRange:
+        """`asked` itself, or what is there of it when offsets at its ends are not. `texts`: how its ends were given."""
+        reason = self._why_not_there(asked, available, texts)
         if reason is None:
             return asked
-        self._lose(
-            f"{asked.topic_partition}: offsets {asked.start_offset} to {asked.end_offset} were asked for, {reason}"
-        )
+        self._lose(f"{asked.topic_partition}: {reason}")
         start_offset = min(max(asked.start_offset, available.local_start_offset), available.end_offset)
         end_offset = max(min(asked.end_offset, available.end_offset), start_offset)
         return replace(asked, start_offset=start_offset, end_offset=end_offset)
 
-    def _why_not_there(self, asked: OffsetRange, available: AvailableOffsets) -> str | None:
+    def _why_not_there(self, asked: OffsetRange, available: AvailableOffsets, texts: tuple[str, str]) -> str | None:
         """Why not all of `asked` can be read; None when it can."""
         found = self._partitions[asked.topic_partition]
-        ends = (asked.start_offset, asked.end_offset)
-        if all(available.start_offset <= offset <= available.end_offset for offset in ends):
+        ends = tuple(zip(texts, (asked.start_offset, asked.end_offset), strict=True))
+        lost = [text for text, offset in ends if not available.start_offset <= offset <= available.end_offset]
+        if not lost:
             is_remote = asked.start_offset < min(available.local_start_offset, asked.end_offset)
-            return f"but {remote_offsets(found)}" if is_remote else None
-        if all(available.start_offset <= offset <= found.high_watermark for offset in ends):
-            return f"but {open_transaction_text(self._log_dir, found)}"
-        end = "high watermark" if available.end_offset == found.high_watermark else "last stable offset"
-        return (
-            f"those from the log start {available.start_offset} to the {end} {available.end_offset} are there; either "
-            "retention has removed records, or the topic was made anew, or the offset was set wrong"
+            return f"{texts[0]} was asked for, but {remote_offsets(found)}" if is_remote else None
+        if all(available.start_offset <= offset <= found.high_watermark for _, offset in ends):
+            return f"{' and '.join(lost)} was asked for, but {open_transaction_text(self._log_dir, found)}"
+        end_name = "high watermark" if available.end_offset == found.high_watermark else "last stable offset"
+        places = (
+            f"{text} is before the earliest offset, the log start {available.start_offset}"
+            if offset < available.start_offset
+            else f"{text} is beyond the latest offset, the {end_name} {available.end_offset}"
+            for text, offset in ends
+            if text in lost
         )
+        causes = "or the topic was re-created"
+        if min(asked.start_offset, asked.end_offset) < available.start_offset:
+            causes = f"or retention has removed records, {causes}"
+        return f"{' and '.join(places)}; either the offset was set wrong, {causes}"
 
     def _lose(self, message: str) -> None:
         """Raise DataLossError, or log a warning when failOnDataLoss is false."""
@@ -243,6 +260,12 @@ def check_unresolved(starting: OffsetSpec, ending: OffsetSpec) -> None:
     """
     if type(starting) is not type(ending):
         return
+    if isinstance(starting, GlobalTimestamp) and isinstance(ending, GlobalTimestamp):
+        if starting.timestamp_ms > ending.timestamp_ms:
+            raise InvalidOptionError(
+                f"startingTimestamp {starting.timestamp_ms} is greater than endingTimestamp {ending.timestamp_ms}"
+            )
+        return
     starts, ends = _given_partitions(starting), _given_partitions(ending)
     if starts is None or ends is None:
         return
@@ -251,13 +274,11 @@ def check_unresolved(starting: OffsetSpec, ending: OffsetSpec) -> None:
             "starting and ending offsets must name the same partitions. "
             f"Starting: {listed(map(str, starts))}. Ending: {listed(map(str, ends))}"
         )
-    kind = "offset" if isinstance(starting, SpecificOffsets) else "timestamp"
+    kind = "Offsets" if isinstance(starting, SpecificOffsets) else "OffsetsByTimestamp"
     for topic_partition, start in starts.items():
         end = ends[topic_partition]
         if start > end and start >= 0 and end >= 0:
-            raise InvalidOptionError(
-                f"{topic_partition}: the starting {kind} {start} is greater than the ending {kind} {end}"
-            )
+            raise InvalidOptionError(f"{topic_partition}: starting{kind} {start} is greater than ending{kind} {end}")
 
 
 def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, log_dir: LogDir) -> list[OffsetRange]:

@@ -20,6 +20,7 @@ LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
+_ANY_OFFSETS: Final = 'expected earliest, latest, or JSON as {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 
 OnNoMatch: TypeAlias = Literal["error", "latest"]
 OffsetReset: TypeAlias = Literal["earliest", "latest", "none"]
@@ -68,24 +69,52 @@ OffsetSpec: TypeAlias = Earliest | Latest | SpecificOffsets | GlobalTimestamp | 
 
 
 def parse_starting_offsets(text: str) -> OffsetSpec:
-    """As `parse_offset_spec`, or `group`, of which other options say the rest."""
-    return GroupOffsets() if text.strip().lower() == "group" else parse_offset_spec(text)
+    """`earliest`, `latest`, `group`, of which other options say the rest, or offset JSON. Raises ValueError."""
+    if text.strip().lower() == "group":
+        return GroupOffsets()
+    return parse_offset_spec(
+        text,
+        'expected earliest, group, or JSON as {"topicA":{"0":23,"1":-2}} with an offset for each partition and -2 for '
+        "earliest; in streaming reads also latest, and -1 for it",
+    )
 
 
-def parse_offset_spec(text: str) -> OffsetSpec:
-    """`earliest`, `latest` or offset JSON. Raises ValueError that says what was expected."""
+def parse_ending_offsets(text: str) -> OffsetSpec:
+    """`latest` or offset JSON (`earliest`, which every read refuses, is left to it). Raises ValueError."""
+    return parse_offset_spec(
+        text,
+        'expected latest, or JSON as {"topicA":{"0":50,"1":-1}} with the first offset of each partition that is not to '
+        "be read, and -1 for latest",
+    )
+
+
+def parse_offset_spec(text: str, expected: str = _ANY_OFFSETS) -> OffsetSpec:
+    """`earliest`, `latest` or offset JSON. Raises ValueError that begins with `expected`."""
     word = text.strip().lower()
     if word == "earliest":
         return Earliest()
     if word == "latest":
         return Latest()
-    example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
-    expected = f"expected earliest, latest, or JSON as {example} with -1 for latest and -2 for earliest"
     offsets = _parse_by_partition(text, expected)
     for topic_partition, offset in offsets.items():
         if offset < EARLIEST_OFFSET:
             raise ValueError(f"{expected}; {topic_partition} has {offset}")
     return SpecificOffsets(offsets)
+
+
+def asked_for(
+    end: Literal["starting", "ending"], spec: OffsetSpec, topic_partition: TopicPartition, offset: int
+) -> str:
+    """The option, the value it has for the partition, and the `offset` that this means unless it is the value."""
+    if isinstance(spec, SpecificOffsets):
+        given = spec.offsets[topic_partition]
+        return f"{end}Offsets {given}" if given == offset else f"{end}Offsets {given} (offset {offset})"
+    if isinstance(spec, GlobalTimestamp):
+        return f"{end}Timestamp {spec.timestamp_ms} (offset {offset})"
+    if isinstance(spec, SpecificTimestamps):
+        return f"{end}OffsetsByTimestamp {spec.timestamps_ms[topic_partition]} (offset {offset})"
+    word = "earliest" if isinstance(spec, Earliest) else "latest" if isinstance(spec, Latest) else "group"
+    return f"{end}Offsets {word} (offset {offset})"
 
 
 def parse_timestamp(text: str) -> GlobalTimestamp:
@@ -95,7 +124,10 @@ def parse_timestamp(text: str) -> GlobalTimestamp:
     except ValueError:
         timestamp_ms = -1
     if not 0 <= timestamp_ms <= _INT64_MAX:
-        raise ValueError("expected a timestamp in milliseconds since 1970, 0 or more")
+        raise ValueError(
+            "expected a timestamp in milliseconds since 1970, 0 or more, as 1704067200000 for 2024-01-01T00:00:00Z; "
+            "unix_millis(timestamp) gives it in SQL"
+        )
     return GlobalTimestamp(timestamp_ms)
 
 
@@ -149,7 +181,8 @@ def _load_object(text: str, expected: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text, object_pairs_hook=_refuse_duplicates)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{expected}: {error}") from error
+        why = f": {error}" if text.lstrip().startswith("{") else ""
+        raise ValueError(f"{expected}{why}") from error
     if not isinstance(parsed, dict):
         raise ValueError(expected)
     return parsed

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 
 from pyspark_kafkalog.spark.directions import BATCH_READ, EVERYWHERE, READ, STREAM_READ, WRITE, Direction
 from pyspark_kafkalog.spark.offsets import (
-    parse_offset_spec,
+    parse_ending_offsets,
     parse_partition_timestamps,
     parse_partitions,
     parse_starting_offsets,
@@ -156,7 +156,7 @@ OPTIONS: Final = (
         doc="Where to end: latest, or an offset for each partition that is the first not to be read, "
         '{"topicA":{"0":50,"1":-1}} (-1: latest). '
         "endingTimestamp and endingOffsetsByTimestamp go before it.",
-        parse=parse_offset_spec,
+        parse=parse_ending_offsets,
     ),
     Option(
         name="endingTimestamp",

@@ -7,6 +7,7 @@ and lists what is allowed. An option of the other direction is let pass where a 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from pyspark_kafkalog.spark.option_table import (
     OPTIONS,
     Option,
 )
+from pyspark_kafkalog.spark.refused_options import refusal
 from pyspark_kafkalog.spark.subscription import AllTopics, Subscription
 from pyspark_kafkalog.storage.config_definitions import BATCH_SIZE_BYTES
 from pyspark_kafkalog.storage.flush_mode import FlushMode
@@ -122,13 +124,10 @@ def parse_stream_read_options(raw: Mapping[str, str]) -> StreamReadOptions:
     for name in _ENDS:
         if name in given:
             raise InvalidOptionError(
-                f"option {name} is not valid in a streaming read, which has no end; allowed: {_allowed('stream')}"
+                f"option {name} is not valid in a streaming read, which has no end: leave it out (to end with what is "
+                "there when the query starts, use trigger(availableNow=True))"
             )
     smallest, largest = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
-    if smallest is not None and largest is not None and smallest > largest:
-        raise InvalidOptionError(
-            f"option minOffsetsPerTrigger ({smallest}) is greater than maxOffsetsPerTrigger ({largest})"
-        )
     return StreamReadOptions(
         **_source_options(given, raw, _starting(given, Latest())),
         group_id=_committing_group(given),
@@ -153,6 +152,11 @@ def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: 
     subscription = _subscription(given)
     if isinstance(subscription, AllTopics) and "topic" in given:
         raise InvalidOptionError("option topic is for writing; to read, name topics with the option subscribe")
+    smallest, largest = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
+    if smallest is not None and largest is not None and smallest > largest:  # Also in a batch: load() cannot tell.
+        raise InvalidOptionError(
+            f"option minOffsetsPerTrigger ({smallest}) is greater than maxOffsetsPerTrigger ({largest})"
+        )
     return {
         "path": _path(given, raw),
         "principal": given.get("principal"),
@@ -215,14 +219,19 @@ def _parse(raw: Mapping[str, str], direction: Direction) -> dict[str, Any]:
 
 
 def _unknown(name: str, direction: Direction) -> str:
-    ignored = ", ".join(option.name for option in IGNORED_OPTIONS if direction in option.applies_to)
     if name.lower() == "paths":
         return "kafkalog takes one path; to read several log directories, read each and union them"
+    advice = refusal(name)
+    if advice is not None:
+        return f"option {name} has no counterpart in kafkalog: {advice}"
+    ignored = ", ".join(option.name for option in IGNORED_OPTIONS if direction in option.applies_to)
+    close = [_BY_LOWER_NAME[each].name for each in difflib.get_close_matches(name.lower(), _BY_LOWER_NAME, n=2)]
+    meant = f" (did you mean {' or '.join(close)}?)" if close else ""
     verb, streams_alone = ("write", "") if direction == "write" else ("read", "")
     if direction == "read":
         streams_alone = f"; in a streaming read also: {_allowed('stream', but='read')}"
     return (
-        f"unknown option {name!r} of kafkalog; allowed to {verb}: {_allowed(direction)}{streams_alone}; "
+        f"unknown option {name!r} of kafkalog{meant}; allowed to {verb}: {_allowed(direction)}{streams_alone}; "
         f"accepted without effect: {ignored}"
     )
 

@@ -14,6 +14,8 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
+    NumericType,
     StringType,
     StructField,
     StructType,
@@ -90,8 +92,28 @@ def check_write_schema(schema: StructType, topic: str | None) -> None:
         if name in given and not any(_is_same_type(given[name], each) for each in allowed):
             raise InvalidRecordError(
                 f"{name} attribute unsupported type {given[name].simpleString()}. {name} must be a(n) "
-                f"{' or '.join(each.simpleString() for each in allowed)}"
+                f"{' or '.join(each.simpleString() for each in allowed)}: write {_conversion(name, given[name])}"
             )
+
+
+def _conversion(name: str, given: DataType) -> str:
+    """An expression of SQL that makes the column of what it is."""
+    if name == "headers":
+        pairs = "map_entries(headers)" if isinstance(given, MapType) else "headers"
+        if pairs == "headers" and not _has_keys_and_values(given):
+            return "array(named_struct('key', 'name', 'value', CAST(column AS BINARY))) AS headers"
+        header = "struct(CAST(h.key AS STRING) AS key, CAST(h.value AS BINARY) AS value)"
+        return f"transform({pairs}, h -> {header}) AS headers"
+    if name == "timestamp" and isinstance(given, NumericType):
+        return "timestamp_millis(timestamp) AS timestamp for milliseconds since 1970, timestamp_seconds for seconds"
+    if name in ("key", "value") and isinstance(given, (StructType, ArrayType, MapType)):
+        return f"to_json({name}) AS {name}"
+    return f"CAST({name} AS {_WRITE_TYPES[name][0].simpleString().upper()}) AS {name}"
+
+
+def _has_keys_and_values(given: DataType) -> bool:
+    element = given.elementType if isinstance(given, ArrayType) else None
+    return isinstance(element, StructType) and {"key", "value"} <= set(element.names)
 
 
 def _is_same_type(given: DataType, allowed: DataType) -> bool:

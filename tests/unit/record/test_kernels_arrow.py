@@ -190,11 +190,18 @@ def test_empty_arrays_are_refused() -> None:
     assert from_arrow(empty, empty, lists, np.empty(0, np.int64)).count == 0
 
 
-@pytest.mark.parametrize("pairs", [[[None]], [[{"key": None, "value": b"v"}]]])
-def test_header_without_a_key_is_written(pairs: list[object]) -> None:
-    array = pa.array(pairs, KAFKA_SCHEMA.field("headers").type)
-    with pytest.raises(InvalidRecordError, match="without a key"):
-        from_arrow(None, None, array, np.zeros(1, np.int64))
+@pytest.mark.parametrize(
+    ("null", "message"),
+    [
+        (None, r"a null element in the array of headers.*\(row 3 of 4 .*header 1, both from 0\).*h IS NOT NULL"),
+        ({"key": None, "value": b"v"}, r"a header whose key is null.*\(row 3 of 4 .*header 1, .*h.key IS NOT NULL"),
+    ],
+)
+def test_header_without_a_key_is_refused_with_its_place(null: object, message: str) -> None:
+    header = {"key": "h", "value": None}
+    array = pa.array([[header], [header], None, [header], [header, null]], KAFKA_SCHEMA.field("headers").type)
+    with pytest.raises(InvalidRecordError, match=message):
+        from_arrow(None, None, array.slice(1), np.zeros(4, np.int64))
 
 
 def test_arrow_arrays_copy_the_records() -> None:

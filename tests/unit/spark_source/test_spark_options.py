@@ -17,7 +17,7 @@ from pyspark_kafkalog.spark.offsets import (
     SpecificTimestamps,
 )
 from pyspark_kafkalog.spark.option_table import OPTIONS
-from pyspark_kafkalog.spark.options import parse_read_options, parse_write_options
+from pyspark_kafkalog.spark.options import parse_load_options, parse_read_options, parse_write_options
 from pyspark_kafkalog.spark.subscription import AllTopics, Assign, Subscribe, SubscribePattern
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -88,16 +88,17 @@ def test_timestamp_goes_before_timestamps_by_partition_before_offsets() -> None:
         ({"endingOffsets": '{"a":{"0":-2}}'}, r"endingOffsets for a-0 cannot be earliest \(-2\)"),
         (
             {"startingOffsets": '{"a":{"0":5}}', "endingOffsets": '{"a":{"0":4}}'},
-            "a-0: the starting offset 5 is greater than the ending offset 4",
+            "a-0: startingOffsets 5 is greater than endingOffsets 4",
         ),
         (
             {"startingOffsetsByTimestamp": '{"a":{"0":5}}', "endingOffsetsByTimestamp": '{"a":{"0":4}}'},
-            "a-0: the starting timestamp 5 is greater than the ending timestamp 4",
+            "a-0: startingOffsetsByTimestamp 5 is greater than endingOffsetsByTimestamp 4",
         ),
         (
             {"startingOffsets": '{"a":{"0":5}}', "endingOffsets": '{"a":{"1":9}}'},
             "must name the same partitions. Starting: a-0. Ending: a-1",
         ),
+        ({"startingTimestamp": "5", "endingTimestamp": "4"}, "startingTimestamp 5 is greater than endingTimestamp 4"),
     ],
 )
 def test_ends_that_make_no_batch(given: dict[str, str], message: str) -> None:
@@ -122,7 +123,9 @@ def test_ends_open_to_later_resolution_are_not_compared() -> None:
         ("includeHeaders", "", "true or false"),
         ("isolationLevel", "committed", "read_uncommitted, read_committed"),
         ("startingOffsetsByTimestampStrategy", "earliest", "error or latest"),
-        ("startingOffsets", "beginning", "earliest, latest, or JSON"),
+        ("startingOffsets", "beginning", "earliest, group, or JSON .*-2 for earliest; in streaming reads also latest"),
+        ("endingOffsets", "end", "latest, or JSON .*and -1 for latest"),
+        ("endingOffsets", '{"a":{"0":-3}}', "latest, or JSON .*; a-0 has -3"),
         ("startingTimestamp", "now", "milliseconds"),
         ("subscribe", " , ", "topic names"),
         ("subscribePattern", "(", "regular expression"),
@@ -141,7 +144,7 @@ def test_a_bad_value_is_named_with_what_is_allowed(name: str, text: str, expecte
         parse_read_options({**PATH, name: text})
 
 
-@pytest.mark.parametrize("name", ["subscribes", "kafka.enable.auto.commit", "kafka.value.deserializer", "starting"])
+@pytest.mark.parametrize("name", ["subscribes", "kafka.enable.metrics", "starting"])
 def test_an_unknown_option_is_named_with_all_that_are_allowed(name: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         parse_read_options({**PATH, name: "1"})
@@ -149,6 +152,36 @@ def test_an_unknown_option_is_named_with_all_that_are_allowed(name: str) -> None
     assert f"unknown option {name!r}" in message
     for option in OPTIONS:
         assert (option.name in message) == (option.applies_to != ("write",)) or option.name == "topic"
+
+
+def test_options_close_to_a_misspelt_one_are_named_first() -> None:
+    with pytest.raises(
+        InvalidOptionError, match=r"unknown option 'startingoffset' .*\(did you mean startingOffsets or "
+    ):
+        parse_read_options({**PATH, "startingoffset": "earliest"})
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("kafka.partitioner.class", "the option partitioner with round_robin .* a column partition"),
+        ("kafka.partitioner.ignore.keys", "the option partitioner with round_robin"),
+        ("kafka.key.serializer", "CAST the column to STRING or BINARY"),
+        ("kafka.transactional.id", "give txnAppId and txnVersion"),
+        ("kafka.value.deserializer", r"CAST\(value AS STRING\)"),
+        ("kafka.enable.auto.commit", "with kafka.group.id it commits its progress"),
+        ("Kafka.Interceptor.Classes", "use expressions"),
+    ],
+)
+def test_a_setting_of_kafkas_clients_is_answered_with_the_way_to_do_it(name: str, advice: str) -> None:
+    for parse in (parse_read_options, parse_write_options):
+        with pytest.raises(InvalidOptionError, match=rf"option {re.escape(name)} has no counterpart .*{advice}"):
+            parse({**PATH, name: "x"})
+
+
+def test_limits_that_contradict_each_other_show_before_the_kind_of_read_is_known() -> None:
+    with pytest.raises(InvalidOptionError, match=r"minOffsetsPerTrigger \(10\) is greater than maxOffsetsPerTrigger"):
+        parse_load_options({**PATH, "minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "5"})
 
 
 def test_an_unknown_option_of_a_write() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -99,6 +101,30 @@ def test_rows_that_can_be_written() -> None:
 def test_rows_that_cannot_be_written_fail_as_in_sparks_sink(rows: StructType, topic: str | None, message: str) -> None:
     with pytest.raises(InvalidRecordError, match=message):
         check_write_schema(rows, topic)
+
+
+_HEADER = "h -> struct(CAST(h.key AS STRING) AS key, CAST(h.value AS BINARY) AS value)) AS headers"
+_TEXT_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", StringType())]))
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "conversion"),
+    [
+        ("timestamp", StringType(), "CAST(timestamp AS TIMESTAMP) AS timestamp"),
+        ("timestamp", LongType(), "timestamp_millis(timestamp) AS timestamp for milliseconds"),
+        ("partition", LongType(), "CAST(partition AS INT) AS partition"),
+        ("key", IntegerType(), "CAST(key AS STRING) AS key"),
+        ("value", _TEXT_HEADERS, "to_json(value) AS value"),
+        ("headers", _TEXT_HEADERS, f"transform(headers, {_HEADER}"),
+        ("headers", MapType(StringType(), StringType()), f"transform(map_entries(headers), {_HEADER}"),
+        ("headers", ArrayType(StringType()), "array(named_struct('key', 'name', 'value', CAST(column AS BINARY)))"),
+    ],
+)
+def test_column_of_another_type_is_answered_with_the_expression_that_converts_it(
+    column: str, kind: DataType, conversion: str
+) -> None:
+    with pytest.raises(InvalidRecordError, match=rf": write {re.escape(conversion)}"):
+        check_write_schema(schema(**{"value": StringType(), column: kind}), "t")
 
 
 @pytest.mark.parametrize(

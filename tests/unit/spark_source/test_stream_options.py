@@ -45,8 +45,8 @@ def test_a_timestamp_goes_before_offsets() -> None:
     ("name", "text"),
     [("endingOffsets", "latest"), ("endingTimestamp", "5"), ("endingOffsetsByTimestamp", '{"a":{"0":5}}')],
 )
-def test_an_end_is_refused_and_what_is_allowed_is_named(name: str, text: str) -> None:
-    with pytest.raises(InvalidOptionError, match=rf"option {name} is not valid in a streaming read.*maxOffsetsPer"):
+def test_an_end_is_refused_and_the_trigger_that_ends_is_named(name: str, text: str) -> None:
+    with pytest.raises(InvalidOptionError, match=rf"option {name} is not valid in a streaming read.*availableNow=True"):
         parse_stream_read_options({**PATH, name: text})
 
 

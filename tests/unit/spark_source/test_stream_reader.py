@@ -68,7 +68,9 @@ def test_offsets_and_timestamps_to_start_at(root: Path) -> None:
 
 def test_offsets_that_are_not_there_to_start_at(root: Path) -> None:
     starting = json.dumps({"t": {"0": 101, "1": 0}})
-    with pytest.raises(DataLossError, match="offsets 101 to 100 were asked for"):
+    with pytest.raises(
+        DataLossError, match="t-0: startingOffsets 101 is beyond the latest offset, the high watermark 100; either"
+    ):
         stream(root, subscribe="t", startingOffsets=starting).initialOffset()
     query = Query(lambda: stream(root, subscribe="t", startingOffsets=starting, failOnDataLoss="false"))
     assert query.run() == rows_of("t", 1, 0, 20)
