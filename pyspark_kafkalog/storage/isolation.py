@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
-from pyspark_kafkalog.storage.names import TXN_INDEX_SUFFIX, parse_segment_file, segment_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TXN_INDEX_SUFFIX, parse_segment_file, segment_file
 from pyspark_kafkalog.storage.transaction_index import AbortedTxn, TransactionIndex
 
 
@@ -108,7 +108,7 @@ def _transaction_indexes(directory: Path, start_offset: int) -> dict[int, int]:
                 continue
             if parsed[1] == TXN_INDEX_SUFFIX:
                 indexes[parsed[0]] = entry.inode()
-            else:
+            elif parsed[1] == LOG_SUFFIX:  # a producer snapshot may lie inside of a segment
                 logs.append(parsed[0])
     floor = max((base for base in logs if base <= start_offset), default=0)
     return {base: inode for base, inode in indexes.items() if base >= floor}

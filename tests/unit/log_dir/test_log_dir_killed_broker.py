@@ -70,6 +70,16 @@ def test_abort_marker_without_index_entry_ends_the_log(killed: Path) -> None:
     assert values(table)[-1] == "committed 4"
 
 
+def test_aborted_records_above_a_snapshot_inside_of_the_segment_are_left_out(killed: Path) -> None:
+    """A broker that stops cleanly leaves a producer snapshot at its log end, and goes on in the same segment."""
+    (killed / "paid-0" / "00000000000000000010.snapshot").write_bytes(bytes.fromhex("0001 48674bc7 00000000"))
+    log_dir = LogDir.open(killed, read_to_log_end=True)
+    for start_offset in (10, 12, 16):
+        found = values(log_dir.read("paid", partition=0, start_offset=start_offset, isolation="read_committed"))
+        assert [value for value in found if value.startswith("aborted")] == []
+    assert ends(killed, "paid", read_to_log_end=True) == (24, 21)
+
+
 @pytest.mark.parametrize(("flipped_at", "end_offset"), [(-3, 50), (600, 20)])
 def test_log_end_lies_before_the_first_damaged_batch(killed: Path, flipped_at: int, end_offset: int) -> None:
     path = killed / "orders-0" / LOG
