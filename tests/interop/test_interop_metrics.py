@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 
 from confluent_kafka import Producer
@@ -12,7 +13,14 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.metrics import collect_metrics
 
 TOPIC = "orders"
-NAMES = ("Size", "NumLogSegments", "LogStartOffset", "LogEndOffset")
+BEANS = {
+    "Size": "kafka.log:type=Log",
+    "NumLogSegments": "kafka.log:type=Log",
+    "LogStartOffset": "kafka.log:type=Log",
+    "LogEndOffset": "kafka.log:type=Log",
+    "LastStableOffsetLag": "kafka.cluster:type=Partition",
+}
+CHECKPOINT_SECONDS_MAX = 20
 
 
 def free_port() -> int:
@@ -24,17 +32,27 @@ def free_port() -> int:
 def told_by_jmx(port: int) -> dict[str, dict[tuple[str, str], float]]:
     """Values of the beans of the topic's logs, by name, then by topic and partition."""
     arguments = ["--jmx-url", f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{port}/jmxrmi", "--one-time"]
-    for name in NAMES:
-        arguments += ["--object-name", f"kafka.log:type=Log,name={name},topic={TOPIC},partition=*"]
+    for name, bean in BEANS.items():
+        arguments += ["--object-name", f"{bean},name={name},topic={TOPIC},partition=*"]
     done = run_tool("org.apache.kafka.tools.JmxTool", *arguments, "--report-format", "properties")
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, dict[tuple[str, str], float]] = {name: {} for name in NAMES}
+    found: dict[str, dict[tuple[str, str], float]] = {name: {} for name in BEANS}
     for line in done.stdout.splitlines():
         bean, _, value = line.rpartition("=")
-        if bean.startswith("kafka.log:type=Log"):
+        if bean.startswith(tuple(BEANS.values())):
             tags = dict(tag.split("=") for tag in bean.removesuffix(":Value").partition(":")[2].split(","))
             found[tags["name"]][tags["topic"], tags["partition"]] = float(value)
     return found
+
+
+def wait_for_checkpoint(broker: Broker) -> None:
+    """The broker writes its high watermarks every five seconds."""
+    log_dir = LogDir.open(broker.data)
+    deadline = time.monotonic() + CHECKPOINT_SECONDS_MAX
+    while any(each.offsets_above_high_watermark for each in log_dir.topic(TOPIC).partitions):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+        log_dir.refresh()
 
 
 def test_a_running_brokers_logs_are_told_as_by_its_own_beans(start_broker: Callable[..., Broker]) -> None:
@@ -57,10 +75,18 @@ def test_a_running_brokers_logs_are_told_as_by_its_own_beans(start_broker: Calla
     for number in range(3000):
         producer.produce(TOPIC, b"x" * 1000, partition=number % 3 // 2)
     assert producer.flush(30) == 0
+    in_transaction = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "left-open"})
+    in_transaction.init_transactions(30)
+    in_transaction.begin_transaction()
+    for number in range(7):
+        in_transaction.produce(TOPIC, b"open", partition=number % 3 // 2)
+    assert in_transaction.flush(30) == 0
+    wait_for_checkpoint(broker)
     expected = told_by_jmx(port)
     metrics = {each.name: each for each in collect_metrics(LogDir.open(broker.data), now_ms=0)}
     assert set(expected["Size"]) == {(TOPIC, "0"), (TOPIC, "1")}
-    for name in NAMES:
+    for name in BEANS:
         ours = {tags: value for tags, value in metrics[name].values.items() if tags[0] == TOPIC}
         assert ours == expected[name]
     assert max(expected["NumLogSegments"].values()) > 1
+    assert expected["LastStableOffsetLag"] == {(TOPIC, "0"): 5, (TOPIC, "1"): 2}
