@@ -33,6 +33,7 @@ from pyspark_kafkalog.metadata.bootstrap import (
     begin_copy,
     is_copied,
     is_vacant,
+    make_dir,
     metadata_dir,
 )
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE
@@ -64,7 +65,7 @@ def copy_root(
 ) -> list[ExportedPartition]:
     """As `back_up`, of logs that are pinned. `image` is what the copy holds: partitions without a state have no log."""
     fs = root.fs
-    target.mkdir(parents=True, exist_ok=True)
+    make_dir(target, fs)
     with root_lock(target, fs=fs):
         _make_empty(target)
         begin_copy(target, fs=fs)

@@ -29,7 +29,7 @@ from pyspark_kafkalog.metadata.broker_metadata import (
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.storage.log_config import validate_topic_config
 from pyspark_kafkalog.storage.meta_properties import MetaProperties, read_meta_properties
-from pyspark_kafkalog.storage.names import META_PROPERTIES, decode_uuid
+from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition, decode_uuid
 
 #: Settings that Kafka does not have.
 _OURS: Final = frozenset({"staging.retention.ms"})
@@ -62,10 +62,15 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDifferences:
-    """All of them. `deleted` topics are on the broker only. `damage`: why the broker's log could not be read whole."""
+    """All of them.
+
+    `deleted` topics are on the broker only. Partitions `elsewhere` were written to, but the cluster gives them to other
+    nodes. `damage`: why the broker's log could not be read whole.
+    """
 
     topics: tuple[TopicChange, ...] = ()
     deleted: tuple[str, ...] = ()
+    elsewhere: tuple[TopicPartition, ...] = ()
     topic_configs: tuple[ConfigChange, ...] = ()
     broker_configs: tuple[ConfigChange, ...] = ()
     acls_added: tuple[Acl, ...] = ()
@@ -88,6 +93,8 @@ class BrokerDifferences:
             else:
                 yield f"topic {name} was extended from {each.broker_partitions} to {total} partitions"
         yield from (f"topic {name} was deleted" for name in self.deleted)
+        for where in self.elsewhere:
+            yield f"{where} was written to, which the cluster gives to other nodes: copy its records over the network"
         for change in self.topic_configs:
             yield f"configurations of topic {change.name} were changed ({_names(change)})"
         for change in self.broker_configs:
@@ -114,6 +121,7 @@ def find_differences(
     metadata = read_broker_metadata(root / KEPT_METADATA_DIR)
     identity = read_meta_properties(root / META_PROPERTIES)
     topics, topic_configs = [], []
+    elsewhere: list[TopicPartition] = []
     for topic in image.topics.values():
         known = metadata.topics.get(topic.name)
         change = _topic_change(topic, known)
@@ -122,6 +130,7 @@ def find_differences(
         if known is not None:
             theirs = _allowed(metadata.topic_configs.get(topic.name, {}))
             topic_configs.append(_config_change(topic.name, topic.configs, theirs))
+            elsewhere.extend(_written_elsewhere(topic, known, identity))
     ours, theirs_too = set(image.acls.values()), set(metadata.acls.values())
     return BrokerDifferences(
         topics=tuple(topics),
@@ -130,6 +139,7 @@ def find_differences(
             for name, known in sorted(metadata.topics.items())
             if name not in image.topics and any(_is_here(each, identity) for each in known.partitions.values())
         ),
+        elsewhere=tuple(elsewhere),
         topic_configs=tuple(each for each in topic_configs if each.added or each.deleted),
         broker_configs=tuple(_broker_changes(image, metadata, identity, server_properties)),
         acls_added=tuple(sorted(ours - theirs_too)),
@@ -148,6 +158,14 @@ def _topic_change(topic: TopicImage, known: BrokerTopic | None) -> TopicChange |
     if there < len(numbers):
         return TopicChange(topic=topic, broker_partitions=there, stranded=numbers[there:])
     return None
+
+
+def _written_elsewhere(topic: TopicImage, known: BrokerTopic, identity: MetaProperties) -> Iterator[TopicPartition]:
+    """Partitions that adopting created, as the directory did not hold them."""
+    for each in topic.partitions if topic.topic_id == known.topic_id else ():
+        there = known.partitions.get(each.partition)
+        if there is not None and each.state.log_end_offset and identity.node_id not in there.replicas:
+            yield TopicPartition(topic.name, each.partition)
 
 
 def _is_here(partition: BrokerPartition, identity: MetaProperties) -> bool:

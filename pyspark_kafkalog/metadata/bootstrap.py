@@ -70,7 +70,7 @@ def is_copied(root: Path) -> bool:
 def begin_copy(root: Path, *, fs: FileSystem) -> None:
     """Mark `root`, which is empty or an unfinished copy, as an unfinished copy, durably."""
     directory = metadata_dir(root)
-    _make_dir(directory, fs)
+    make_dir(directory, fs)
     mark_unfinished_copy(directory, fs)
     write_topic_id(directory / PARTITION_METADATA, METADATA_TOPIC_ID, fs=fs)
     fs.fsync_dir(root)
@@ -91,12 +91,12 @@ def create_root(
 
     Raises LogDirError when it is ours and finished, ReadOnlyLogDirError when a Kafka broker's files are in it.
     """
-    _make_dir(root, fs)
+    make_dir(root, fs)
     with root_lock(root, fs=fs):
         _refuse_foreign(root)
         directory = metadata_dir(root)
         refuse_unfinished_copy(directory)
-        _make_dir(directory, fs)
+        make_dir(directory, fs)
         log = CommitLog(directory, fs=fs)
         if next(log.listed_offsets(), None) is not None:  # the first one may have been retired
             raise LogDirError(f"{root} is a log directory already: open it")
@@ -106,10 +106,10 @@ def create_root(
         log.publish(_FIRST_OFFSET, _first_records(properties, rng), timestamp_ms=timestamp_ms)
 
 
-def _make_dir(directory: Path, fs: FileSystem) -> None:
+def make_dir(directory: Path, fs: FileSystem) -> None:
     """Make `directory`, and what is missing above it."""
     if not directory.parent.exists():
-        _make_dir(directory.parent, fs)
+        make_dir(directory.parent, fs)
     with contextlib.suppress(FileExistsError):
         fs.mkdir(directory)
         fs.fsync_dir(directory.parent)

@@ -7,9 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from kafkalog_command import Command
+from stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.delete_records import delete_records
+from pyspark_kafkalog.maintenance.export import export_to
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.offset_checkpoints import read_offset_checkpoint
 
@@ -124,3 +126,26 @@ def test_refusal_is_not_one_clear_line(tool: Command, tmp_path: Path) -> None:
     assert contents(LogDir.open(tool.root)) == before
     assert "there is no topic nope" in tool.fails("--to", str(tmp_path / "copy"), "--topic", "nope")
     assert "go with --to" in tool.fails("--copy")
+
+
+def test_killed_mount_is_finished_with_overwrite(tool: Command, tmp_path: Path) -> None:
+    expected = contents(LogDir.open(tool.root))
+    counting = StoppingFileSystem(10**9)
+    export_to(LogDir.open(tool.root, fs=counting).own_root(), broker_directory(tmp_path / "first"))
+    for stops_at in range(8, counting.changes, 9):
+        broker = broker_directory(tmp_path / f"broker-{stops_at}")
+        with pytest.raises(Killed):
+            export_to(LogDir.open(tool.root, fs=StoppingFileSystem(stops_at)).own_root(), broker)
+        assert tool.try_to("--to", str(broker), "--overwrite")[0] == 0
+        assert contents(LogDir.open(broker)) == expected
+        assert checkpoints(broker)["replication"][ORDERS[1]] == 8
+    assert contents(LogDir.open(tool.root)) == expected
+
+
+def broker_directory(broker: Path) -> Path:
+    for name in ("orders-0", "orders-1", "empty-0"):
+        (broker / name).mkdir(parents=True)
+        (broker / name / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA")
+        (broker / name / "00000000000000000000.log").write_bytes(b"")
+    (broker / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=c\n")
+    return broker

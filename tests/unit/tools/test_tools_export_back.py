@@ -19,6 +19,7 @@ from pyspark_kafkalog.metadata.acl import Acl, AclFilter, AclOperation, PatternT
 from pyspark_kafkalog.metadata.acl_records import acl_record
 from pyspark_kafkalog.metadata.bootstrap import is_vacant
 
+SHARED = "AAAAAAAAAAAAAAAAAAAASg"
 DIRECTORY, OTHER_DIRECTORY = "AAAAAAAAAAAAAAAAAAABBQ", "AAAAAAAAAAAAAAAAAAABBg"
 KEPT = f"{METADATA_DIR}.kafka-stray"
 BROKER = '--bootstrap-server "${BOOTSTRAP:-localhost:9092}"'
@@ -46,7 +47,7 @@ def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     look_again_at_once(monkeypatch)
     root = tmp_path / "data"
     here = {"directories": (DIRECTORY,)}
-    for topic, partition, topic_id in (("a.b", 0, ID_A), ("a.b", 1, ID_A), ("old", 0, ID_B)):
+    for topic, partition, topic_id in (("a.b", 0, ID_A), ("a.b", 1, ID_A), ("old", 0, ID_B), ("shared", 0, SHARED)):
         partition_directory(root, topic, partition, topic_id)
     (root / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id=c\ndirectory.id={DIRECTORY}\n")
     write_metadata_log(
@@ -54,6 +55,7 @@ def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
         [
             *topic_records("a.b", ID_A, here, here, retention_ms="1000", segment_bytes="2000000"),
             *topic_records("old", ID_B, here),
+            *topic_records("shared", SHARED, here, {"replicas": (2,), "isr": (2,), "directories": (OTHER_DIRECTORY,)}),
             *topic_records("on-another-node", ID_C, {"replicas": (2,), "isr": (2,), "directories": (DIRECTORY,)}),
             *topic_records("in-another-directory", "AAAAAAAAAAAAAAAAAAAARA", {"directories": (OTHER_DIRECTORY,)}),
             config_record(4, "", "log.retention.ms", "5000"),
@@ -61,7 +63,7 @@ def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
             acl_record("AAAAAAAAAAAAAAAAAAAARQ", ANN),
         ],
     )
-    LogDir.adopt(root)
+    LogDir.adopt(root, create_missing=True)
     return Command("export", root, capsys)
 
 
@@ -76,7 +78,7 @@ def script_of(tool: Command, target: Path, *arguments: str) -> list[str]:
 
 def test_unchanged_directory_is_exported_without_a_flag(tool: Command, tmp_path: Path) -> None:
     append(LogDir.open(tool.root), "a.b", 1, "more")
-    assert tool() == "Wrote the checkpoints of 3 partitions.\n"
+    assert tool() == "Wrote the checkpoints of 5 partitions.\n"
     (line,) = script_of(tool, tmp_path / "aside")
     assert "there is nothing to run" in line
     assert not (tmp_path / "aside").exists()
@@ -198,6 +200,14 @@ def test_settings_of_server_properties_are_no_difference(tool: Command, tmp_path
     tool("--server-properties", str(properties))
     properties.write_text("log.retention.hours=3\nlog.cleaner.threads=2\n")
     assert "(log.cleaner.threads)" in tool.fails("--server-properties", str(properties))
+
+
+def test_partition_of_another_node_that_was_written_to_is_a_difference(tool: Command, tmp_path: Path) -> None:
+    append(LogDir.open(tool.root), "shared", 0, "of this node")
+    tool()
+    append(LogDir.open(tool.root), "shared", 1, "of node 2")
+    assert "shared-1 was written to, which the cluster gives to other nodes" in tool.fails()
+    assert any("shared-1 was written to" in line for line in script_of(tool, tmp_path / "aside"))
 
 
 def test_damaged_metadata_log_of_the_broker_is_a_difference(tool: Command) -> None:
