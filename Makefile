@@ -1,6 +1,7 @@
 # make demo   sets everything up in .venv and runs the main job
 # make test   the same, then lint, types and all tests
 #             KAFKALOG_SOAK_SECONDS=3600 (40) and KAFKALOG_STATE_MACHINE_EXAMPLES=2000 (100) make its longest tests longer
+# make differential  Spark's Kafka source and sink beside this package on the same data, DIFFERENTIAL_ARGS="--parts batch"
 # make docs   the reference of the Python API, build/docs/index.html
 # Wanted on the machine: Python 3.10 to 3.13 and make. Java 17 or newer is looked for, and installed when that is
 # possible (scripts/bootstrap.sh). PYTHON=... picks the interpreter for a new .venv.
@@ -10,13 +11,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+DIFFERENTIAL_ARGS ?=
 
 # Everything the project starts listens on this machine alone.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 # Spark's Python workers run in the same environment.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: demo test docs lint pytest bench bench-stream java chromium clean help
+.PHONY: demo test docs lint pytest bench bench-stream differential java chromium clean help
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -43,6 +45,11 @@ bench: $(VENV)/.installed-test java
 
 bench-stream: $(VENV)/.installed-test java
 	$(PY) benchmarks/bench_stream.py $(BENCH_ARGS)
+
+differential: export SPARK_SUBMIT_OPTS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+differential: export OPENBLAS_NUM_THREADS ?= 1
+differential: $(VENV)/.installed-test java
+	$(PY) benchmarks/compare_kafka_source.py $(DIFFERENTIAL_ARGS)
 
 docs: $(VENV)/.installed
 	$(PY) -m pip install --quiet --editable ".[docs]"

@@ -146,7 +146,7 @@ def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
     parsed = _load_object(text, expected)
     partitions: list[TopicPartition] = []
     for topic, numbers in parsed.items():
-        if not isinstance(numbers, list):
+        if not isinstance(numbers, list) or any(isinstance(number, str) for number in numbers):
             raise ValueError(expected)
         partitions.extend(TopicPartition(topic, _checked_partition(number, expected)) for number in numbers)
     if not partitions:

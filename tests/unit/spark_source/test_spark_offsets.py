@@ -85,7 +85,9 @@ def test_partitions_survive_writing_and_reading(partitions: set[TopicPartition])
     assert set(parse_partitions(json.dumps(by_topic))) == partitions
 
 
-@pytest.mark.parametrize("text", ["{}", '{"a":[]}', '{"a":0}', '{"a":["x"]}', '{"a":[-1]}', "a", '{"a":[true]}'])
+@pytest.mark.parametrize(
+    "text", ["{}", '{"a":[]}', '{"a":0}', '{"a":["x"]}', '{"a":["0"]}', '{"a":[-1]}', "a", '{"a":[true]}']
+)
 def test_bad_partitions_say_what_is_expected(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected JSON as \{\"topicA\":\[0,1\]"):
         parse_partitions(text)
