@@ -84,20 +84,17 @@ def _allocated(status: os.stat_result) -> int:
 
 
 @contextlib.contextmanager
-def mounted(home: Path) -> Iterator[Path]:
-    """A small file system of its own: ext4 on a loop device, else a tmpfs. PermissionError where neither may be."""
+def mounted(kind: str, home: Path) -> Iterator[Path]:
+    """A small file system of its own, `ext4` on a loop device or `tmpfs`. PermissionError where that may not be."""
     home.mkdir()
     place = home / "mounted"
     place.mkdir()
-    if not _mount_ext4(home / "image", place) and not _run("mount", "-t", "tmpfs", "-o", _TMPFS, "tmpfs", str(place)):
-        raise PermissionError("mounting is not permitted here")
+    if not {"ext4": _mount_ext4, "tmpfs": _mount_tmpfs}[kind](home / "image", place):
+        raise PermissionError(f"mounting a file system of type {kind} is not permitted here")
     try:
         yield place
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-_TMPFS: Final = "size=8m,nr_inodes=600"
 
 
 def _mount_ext4(image: Path, place: Path) -> bool:
@@ -106,6 +103,10 @@ def _mount_ext4(image: Path, place: Path) -> bool:
     # Without blocks that only root may take: tests run as root.
     made = shutil.which("mkfs.ext4") and _run("mkfs.ext4", "-q", "-m", "0", "-b", "4096", "-N", "600", str(image))
     return bool(made) and _run("mount", "-o", "loop", str(image), str(place))
+
+
+def _mount_tmpfs(_: Path, place: Path) -> bool:
+    return _run("mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=600", "tmpfs", str(place))
 
 
 def _run(*command: str) -> bool:

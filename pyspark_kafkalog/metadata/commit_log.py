@@ -192,7 +192,12 @@ class CommitLog:
             with self._reserve.filled(data) as reserved:
                 if reserved is None:
                     raise
-                self._put(reserved, path)
+                try:
+                    self._put(reserved, path)
+                except OSError:  # no room for the name
+                    if not self._reserve.give_up_one():
+                        raise
+                    self._put(reserved, path)
         commit = Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data))
         self._note_head(commit.next_offset)
         return commit

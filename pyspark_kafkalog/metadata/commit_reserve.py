@@ -5,8 +5,8 @@
 A commit that frees space (retention, delete-records, the deletion of a topic), or that changes configurations, on which
 retention depends, and finds no block or no inode for its file, is written over the content of a reserve file, which is
 cut to its length. The file gets the commit's name by a link and loses its own. What was cut off leaves room for the
-directory to grow. Whoever commits next restores the reserve as soon as there is room, and so does the end of a
-retention run.
+directory to grow; where that is not enough (on tmpfs a name takes an inode), another file of the reserve goes. Whoever
+commits next restores the reserve as soon as there is room, and so does the end of a retention run.
 
 Blocks that are overwritten in place need no new ones, except on copy-on-write file systems (btrfs, ZFS), where only the
 inode is certain.
@@ -70,6 +70,15 @@ class CommitReserve:
         self._fs.truncate(fd, len(data))
         self._fs.fsync(fd)
         return True
+
+    def give_up_one(self) -> bool:
+        """Remove a file that nobody uses, for the room that a name takes; False when there is none."""
+        for path in reversed(self._paths):
+            with self._claimed(path, os.O_RDWR) as fd:
+                if fd is not None:
+                    self._fs.unlink(path)
+                    return True
+        return False
 
     def restore(self) -> None:
         """Create the files that are missing or short, as far as there is room. Raises OSError.

@@ -181,6 +181,25 @@ def test_directory_without_room_for_the_name_is_a_definite_answer(store: Metadat
     assert setting(store) == "2"
 
 
+def test_name_that_takes_an_inode_gets_one_of_another_file_of_the_reserve(store: MetadataStore) -> None:
+    """As on tmpfs."""
+
+    class InodeAName(CountingDisk):
+        def link(self, source: Path, target: Path) -> None:
+            self._take(0, 1)
+            super().link(source, target)
+
+        def _on_unlink(self, path: Path) -> None:
+            if path.exists() and path.stat().st_nlink > 1:
+                self._take(0, -1)
+            super()._on_unlink(path)
+
+    disk = InodeAName(inodes=0)
+    commit(MetadataStore.open(store.root, fs=disk), "1")
+    assert setting(store) == "1"
+    assert lengths(store) == [*WHOLE[:2], RESERVE_BYTES, -1]
+
+
 def test_old_commits_go_where_a_snapshot_finds_no_room(store: MetadataStore, disk: CountingDisk) -> None:
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1", "metadata.max.retention.ms": "60000"})
     clock_ms = [0]
