@@ -28,6 +28,7 @@ from pyspark_kafkalog.tools.command import (
     UsageError,
     add_output,
     add_path,
+    add_read_to_log_end,
     describe_topic,
     node_id_of,
     open_log_dir,
@@ -50,6 +51,7 @@ _ACTIONS: Final = ("create", "list", "describe", "alter", "delete")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-topics that a log directory has a meaning for, `--path` and `--output`."""
     add_path(parser)
+    add_read_to_log_end(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
     actions.add_argument("--create", action="store_true", help="create a topic, and the log directory if need be")
     actions.add_argument("--list", action="store_true", help="print the names of the topics")

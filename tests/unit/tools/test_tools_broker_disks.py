@@ -43,6 +43,13 @@ def test_console_consumer_reads_to_the_log_end_when_told(killed: Path, capsys: p
     assert lines == [10, 22, 15]
 
 
+def test_topics_tell_high_watermark_and_log_end(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = Command("topics", killed, capsys)
+    for more, high_watermark in (((), 10), (("--read-to-log-end",), 24)):
+        (found,) = json.loads(tool("--describe", "--topic", "paid", "--output", "json", *more))["partitions"]
+        assert (found["highWatermark"], found["logEndOffset"]) == (high_watermark, 24)
+
+
 def test_groups_and_transactions_follow_the_option(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     groups = Command("consumer-groups", killed, capsys)
     _, out, err = groups.try_to("--describe", "--group", "billing", "--output", "json")
