@@ -67,7 +67,10 @@ def run(options: argparse.Namespace) -> int:
     if str(options.output) == "-":
         sys.stdout.write(page)
         return 0
-    options.output.write_text(page, encoding="utf-8")
+    try:
+        options.output.write_text(page, encoding="utf-8")
+    except OSError as error:  # of a full disk it does not name the file
+        raise OSError(error.errno, error.strerror, str(options.output)) from None
     partitions = sum(len(each.partitions) for each in root.topics)
     sys.stdout.write(
         f"{options.output}: {len(root.topics):,} topics, {partitions:,} partitions, {len(root.findings):,} findings\n"

@@ -271,6 +271,7 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "--sample-bytes" in report.fails("--sample-bytes", "-1")
     assert "Delta table" in report.fails("--history", str(tmp_path / "nowhere"), "-o", str(tmp_path / "x.html"))
     assert "nowhere" in report.fails("-o", str(tmp_path / "nowhere" / "x.html"))
+    assert "/dev/full: No space left on device" in report.fails("-o", "/dev/full")
 
 
 def test_rows_of_a_delta_table_of_runs_are_told(tmp_path: Path) -> None:
