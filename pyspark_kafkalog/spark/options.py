@@ -153,10 +153,13 @@ def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: 
     if isinstance(subscription, AllTopics) and "topic" in given:
         raise InvalidOptionError("option topic is for writing; to read, name topics with the option subscribe")
     smallest, largest = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
-    if smallest is not None and largest is not None and smallest > largest:  # Also in a batch: load() cannot tell.
+    # Of no effect in a batch read, but load() cannot tell which it is, and a streaming query would fail when it runs.
+    if smallest is not None and largest is not None and smallest > largest:
         raise InvalidOptionError(
             f"option minOffsetsPerTrigger ({smallest}) is greater than maxOffsetsPerTrigger ({largest})"
         )
+    if given.get("commitOffsets", False) and "kafka.group.id" not in given:
+        raise InvalidOptionError("option commitOffsets needs the option kafka.group.id: which group")
     return {
         "path": _path(given, raw),
         "principal": given.get("principal"),
@@ -287,8 +290,6 @@ def _starting(given: Mapping[str, Any], default: Earliest | Latest) -> OffsetSpe
 def _committing_group(given: Mapping[str, Any]) -> str | None:
     """The group that a streaming query commits its progress to, None for none."""
     group_id: str | None = given.get("kafka.group.id")
-    if given.get("commitOffsets", False) and group_id is None:
-        raise InvalidOptionError("option commitOffsets needs the option kafka.group.id: which group")
     return group_id if given.get("commitOffsets", True) else None
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
-from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
 from pyspark_kafkalog.spark.location import Location
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 
@@ -60,6 +59,8 @@ def parse_subscribe(text: str) -> Subscribe:
 
 def parse_subscribe_pattern(text: str) -> SubscribePattern:
     """A Java regular expression. Raises ValueError when it is empty, wrong or not supported."""
+    from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
+
     pattern = text.strip()
     if not pattern:
         raise ValueError("expected a regular expression, it is empty")
@@ -117,6 +118,8 @@ def subscribed_topics(there: Sequence[str], subscription: Subscription) -> list[
     public = [topic for topic in there if topic not in INTERNAL_TOPICS and topic != CLUSTER_METADATA_TOPIC]
     if isinstance(subscription, AllTopics):
         return sorted(public)
+    from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
+
     pattern = compile_topic_pattern(subscription.pattern)
     return sorted(topic for topic in public if pattern.is_found_in(topic))
 

@@ -136,7 +136,7 @@ def test_a_write_with_an_id_and_a_version_is_made_once(
         (
             ["'x' value"],
             {"topic": "t", "compression": "zstd"},
-            "unknown option 'compression' of kafkalog; allowed to write",
+            "unknown option 'compression' of kafkalog (did you mean compression.type",
         ),
         (["'x' value"], {"topic": "a/b"}, "topic name 'a/b' is invalid"),
         (["'x' value"], {"topic": "t", "batch.size": "0"}, "option batch.size has the bad value '0'"),

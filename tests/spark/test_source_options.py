@@ -109,7 +109,7 @@ def test_cuts(load: Callable[..., DataFrame], root: Path, options: dict[str, obj
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subscrib": "t"}, "unknown option 'subscrib' of kafkalog; allowed to read: path, subscribe"),
+        ({"subscrib": "t"}, "unknown option 'subscrib' of kafkalog (did you mean subscribe or subscribePattern?)"),
         ({"minPartitions": "0"}, "option minPartitions has the bad value '0': expected a whole number from 1"),
         ({"subscribe": "t", "assign": '{"t":[0]}'}, "only one of the options subscribe, subscribePattern, assign"),
         ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
@@ -117,7 +117,10 @@ def test_cuts(load: Callable[..., DataFrame], root: Path, options: dict[str, obj
         ({"assign": '{"t":[7]}'}, "no partition t-7; topic t has partitions 0, 1"),
         ({"subscribe": "t", "startingOffsets": offsets(p0=1)}, "must name exactly the partitions that are read"),
         ({"subscribe": "t", "startingTimestamp": START_MS * 2}, "no record has the timestamp"),
-        ({"subscribe": "t", "startingOffsets": offsets(p0=0, p1=1001)}, "log start 0 to the high watermark 1000"),
+        (
+            {"subscribe": "t", "startingOffsets": offsets(p0=0, p1=1001)},
+            "t-1: startingOffsets 1001 is beyond the latest offset, the high watermark 1000",
+        ),
     ],
 )
 def test_mistakes_reach_the_user_with_names(

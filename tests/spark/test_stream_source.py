@@ -255,7 +255,6 @@ def test_a_table_a_schema_of_one_column_and_the_console(spark: SparkSession, roo
     [
         ({"endingOffsets": "latest"}, "option endingOffsets is not valid in a streaming read"),
         ({"subscribe": "v"}, "no topic 'v' in this log directory; topics there: t"),
-        ({"minOffsetsPerTrigger": 5, "maxOffsetsPerTrigger": 4}, "is greater than maxOffsetsPerTrigger"),
     ],
 )
 def test_mistakes_reach_the_user_when_the_query_starts(
@@ -265,9 +264,19 @@ def test_mistakes_reach_the_user_when_the_query_starts(
         Run(stream(root, **options), tmp_path / "checkpoint", **NOW).wait()
 
 
-def test_an_unknown_option_is_refused_at_load(stream: Callable[..., DataFrame], root: Path) -> None:
-    with pytest.raises(AnalysisException, match=r"(?s)unknown option 'maxoffsetpertrigger'.*maxOffsetsPerTrigger"):
-        stream(root, maxOffsetPerTrigger="5")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"maxOffsetPerTrigger": "5"}, r"unknown option 'maxoffsetpertrigger' .*\(did you mean maxOffsetsPerTrigger"),
+        ({"minOffsetsPerTrigger": 5, "maxOffsetsPerTrigger": 4}, "is greater than maxOffsetsPerTrigger"),
+        ({"commitOffsets": "true"}, "commitOffsets needs the option kafka.group.id"),
+    ],
+)
+def test_mistakes_in_options_of_streams_are_refused_at_load(
+    stream: Callable[..., DataFrame], root: Path, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(AnalysisException, match=rf"(?s){message}"):
+        stream(root, **options)
 
 
 CONNECT = """

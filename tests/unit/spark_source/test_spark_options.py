@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.ignored_options import IGNORED_OPTIONS
 from pyspark_kafkalog.spark.offsets import (
     Earliest,
@@ -17,7 +19,7 @@ from pyspark_kafkalog.spark.offsets import (
     SpecificTimestamps,
 )
 from pyspark_kafkalog.spark.option_table import OPTIONS
-from pyspark_kafkalog.spark.options import parse_load_options, parse_read_options, parse_write_options
+from pyspark_kafkalog.spark.options import parse_read_options, parse_write_options
 from pyspark_kafkalog.spark.subscription import AllTopics, Assign, Subscribe, SubscribePattern
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -179,9 +181,26 @@ def test_a_setting_of_kafkas_clients_is_answered_with_the_way_to_do_it(name: str
             parse({**PATH, name: "x"})
 
 
-def test_limits_that_contradict_each_other_show_before_the_kind_of_read_is_known() -> None:
-    with pytest.raises(InvalidOptionError, match=r"minOffsetsPerTrigger \(10\) is greater than maxOffsetsPerTrigger"):
-        parse_load_options({**PATH, "minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "5"})
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "5"},
+            r"minOffsetsPerTrigger \(10\) is greater than maxOffsetsPerTrigger \(5\)",
+        ),
+        ({"commitOffsets": "true"}, "commitOffsets needs the option kafka.group.id"),
+        ({"path": "s3://bucket/log"}, "expected a path on a file system"),
+        ({"subscribe": "a", "path": "a-0"}, "option path names the partition directory of a-0"),
+    ],
+)
+def test_mistakes_of_batches_and_streams_alike_show_when_the_schema_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], message: str
+) -> None:
+    (tmp_path / "a-0").mkdir()
+    (tmp_path / "a-0" / f"{0:020d}.log").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidOptionError, match=message):
+        KafkalogDataSource({**PATH, **given}).schema()
 
 
 def test_an_unknown_option_of_a_write() -> None:
