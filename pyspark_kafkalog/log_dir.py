@@ -54,6 +54,7 @@ from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.foreign_root import ForeignRoot
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.root_identity import RootIdentity, check_identity
 from pyspark_kafkalog.storage.staging import StagedFile, discard_staged
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ __all__ = [
     "IsolationLevel",
     "LogDir",
     "PartitionDescription",
+    "RootIdentity",
     "TopicDescription",
     "WriteTransaction",
 ]
@@ -94,6 +96,7 @@ class LogDir(LogDirItems):
         *,
         principal: str | None = None,
         read_to_log_end: bool = False,
+        identity: RootIdentity | None = None,
         clock: Callable[[], int] = time_ms,
         fs: FileSystem = LOCAL,
     ) -> LogDir:
@@ -102,9 +105,10 @@ class LogDir(LogDirItems):
         With a `principal`, such as "User:ann", methods raise AuthorizationError for what the access control entries do
         not permit it. With `read_to_log_end` a broker's logs are read up to their last whole, valid batch, not only to
         the high watermark of its checkpoint, which may be older than the logs. Raises LogDirError when there is no log
-        directory or it cannot be read.
+        directory, it cannot be read, or it is not the one with `identity`.
         """
         path = Path(path)
+        check_identity(path, identity)
         root: OwnRoot | ForeignRoot
         if is_ours(path):
             root = OwnRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs)
@@ -197,8 +201,13 @@ class LogDir(LogDirItems):
         """Whether a Kafka broker wrote it, so that it is read-only here."""
         return self._root.is_foreign
 
+    @property
+    def identity(self) -> RootIdentity | None:
+        """Which log directory it is, whatever its path: its cluster id and directory id; None where it has none."""
+        return self._root.identity
+
     def refresh(self) -> None:
-        """Take in what has been committed since."""
+        """Take in what has been committed since. Raises LogDirError when another log directory, or none, is there."""
         self._root.refresh()
 
     @property
@@ -231,6 +240,10 @@ class LogDir(LogDirItems):
 
     def check_read(self, topics: Collection[str]) -> None:
         """Raises AuthorizationError where this was opened for a principal that may not read all of the topics."""
+
+    def check_writable(self) -> None:
+        """Raises ReadOnlyLogDirError for a broker's directory."""
+        self._own()
 
     def check_write(self, topic: str) -> None:
         """Raises AuthorizationError where this was opened for a principal that may not write to the topic."""
@@ -419,6 +432,10 @@ class LogDir(LogDirItems):
         itself fenced.
         """
         self._own().init_transaction(transactional_id, incarnation)
+
+    def has_transactional_id(self, transactional_id: str) -> bool:
+        """Whether anybody has committed or registered with the transactional id, as of the last refresh."""
+        return self._own().has_transactional_id(transactional_id)
 
     def last_version(self, transactional_id: str) -> int | None:
         """The last version of the transactional id that has been committed; None when there is none."""

@@ -27,6 +27,12 @@ def stream(root: Path, columns: Sequence[str] = COLUMNS, **options: object) -> K
     return made
 
 
+def plain(offsets: str | Offsets) -> Offsets:
+    """The offsets alone, without the ids of the log directory and the topics that they are of."""
+    given: Offsets = json.loads(offsets) if isinstance(offsets, str) else offsets
+    return {topic: partitions for topic, partitions in given.items() if ":" not in topic}
+
+
 class Query:
     """What Spark does with a reader: offsets to a checkpoint first, then the batch, then the next."""
 

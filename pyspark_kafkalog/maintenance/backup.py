@@ -66,7 +66,7 @@ def copy_root(
     """As `back_up`, of logs that are pinned. `image` is what the copy holds: partitions without a state have no log."""
     fs = root.fs
     make_dir(target, fs)
-    with root_lock(target, fs=fs):
+    with root_lock(target, is_new=True, fs=fs):
         _make_empty(target)
         begin_copy(target, fs=fs)
         exported = []

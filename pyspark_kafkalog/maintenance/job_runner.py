@@ -26,6 +26,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.report import PartitionReport
 from pyspark_kafkalog.maintenance.tasks import StoppedError, TaskFailedError, Tasks
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.root_identity import RootIdentity
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -40,16 +41,20 @@ LOCAL_PARTITIONS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round of a job. `now_ms` is the time to go by, None for the clock's. `topics` None: all."""
+    """One round of a job. `now_ms` is the time to go by, None for the clock's. `topics` None: all.
+
+    `identity`: the log directory that the job began with, for all rounds and tasks; None where it has none.
+    """
 
     path: Path
+    identity: RootIdentity | None = None
     topics: tuple[str, ...] | None = None
     now_ms: int | None = None
     dry_run: bool = False
 
     def open(self) -> LogDir:
-        """The log directory, as it is now."""
-        return LogDir.open(self.path)
+        """The log directory, as it is now. Raises LogDirError when another one, or none, is at the path."""
+        return LogDir.open(self.path, identity=self.identity)
 
 
 class Job(Protocol):

@@ -92,7 +92,7 @@ def create_root(
     Raises LogDirError when it is ours and finished, ReadOnlyLogDirError when a Kafka broker's files are in it.
     """
     make_dir(root, fs)
-    with root_lock(root, fs=fs):
+    with root_lock(root, is_new=True, fs=fs):
         _refuse_foreign(root)
         directory = metadata_dir(root)
         refuse_unfinished_copy(directory)

@@ -31,6 +31,7 @@ from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.flush_mode import FlushMode, flush_earlier, flushing_file_system
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.root_identity import RootIdentity
 from pyspark_kafkalog.storage.staging import StagedFile
 
 _LOG: Final = logging.getLogger(__name__)
@@ -55,6 +56,10 @@ class OwnRoot:
 
     def refresh(self) -> None:
         self._store.refresh()
+
+    @property
+    def identity(self) -> RootIdentity | None:
+        return self._store.identity
 
     @property
     def version(self) -> int:
@@ -206,7 +211,7 @@ class OwnRoot:
 
     def delete_topic(self, name: str) -> None:
         """Commit that the topic is gone, put its directories aside; they go after file.delete.delay.ms."""
-        with root_lock(self.path, fs=self._fs):
+        with self._locked():
             topic = self._store.refresh().topic(name)
             if not _broker_config(self._store.image).delete_topic_enable:
                 raise InvalidConfigError(f"topic {name} cannot be deleted: delete.topic.enable is false")
@@ -244,6 +249,7 @@ class OwnRoot:
         from pyspark_kafkalog.metadata.write_commit import WriteCommitter  # the engine: not for those who just look
 
         fs = flushing_file_system(self._fs, flush)
+        self._store.check_root()
         store = self._store if fs is self._fs else MetadataStore(self.path, clock=self._clock, fs=fs)
         result = WriteCommitter(store, _broker_config, self._clock, fs, self._unsure).commit(staged, transaction)
         if store is not self._store:
@@ -257,6 +263,9 @@ class OwnRoot:
             operation="init transaction",
         )
 
+    def has_transactional_id(self, transactional_id: str) -> bool:
+        return transactional_id in self._store.image.transactional_ids
+
     def last_version(self, transactional_id: str) -> int | None:
         """The last version of the transactional id that has been committed, durably."""
         known = self._store.refresh().transactional_ids.get(transactional_id)
@@ -267,7 +276,7 @@ class OwnRoot:
         return known.version
 
     def _commit_topic(self, name: str, build: _Build, operation: str, *, frees_space: bool = False) -> None:
-        with root_lock(self.path, fs=self._fs):
+        with self._locked():
             image = self._commit_locked(build, operation=operation, frees_space=frees_space)
             with _after_commit(f"topic {name} has directories that are still to be made, by who writes to it first"):
                 ensure_partition_directories(self.path, _topic(image, name), self._fs)
@@ -277,8 +286,14 @@ class OwnRoot:
 
         `frees_space`: see `CommitLog.publish`.
         """
-        with root_lock(self.path, fs=self._fs):
+        with self._locked():
             self._commit_locked(build, operation=operation, frees_space=frees_space)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._store.check_root()
+        with root_lock(self.path, fs=self._fs):
+            yield
 
     def _commit_locked(self, build: _Build, *, operation: str, frees_space: bool = False) -> MetadataImage:
         def flushed(image: MetadataImage) -> Sequence[MetadataRecord]:

@@ -22,6 +22,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.names import META_PROPERTIES
 
 LOCK_FILE: Final = ".lock"
 DEFAULT_LOCK_TIMEOUT_S: Final = 60.0
@@ -31,15 +32,20 @@ _LONGEST_WAIT_S: Final = 0.02
 
 
 @contextlib.contextmanager
-def root_lock(root: Path, *, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S, fs: FileSystem = LOCAL) -> Iterator[None]:
+def root_lock(
+    root: Path, *, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S, is_new: bool = False, fs: FileSystem = LOCAL
+) -> Iterator[None]:
     """Hold the lock of `root` for the block. Not reentrant, also within one thread.
+
+    The lock file is created where it is missing in a log directory, or in one about to be created (`is_new`), but not
+    in the directory that an unmounted volume leaves.
 
     Raises LogDirError when another holder keeps it for `timeout_s` seconds, a broker is running on `root`, or the file
     cannot be opened.
     """
     path = root / LOCK_FILE
     try:
-        fd = fs.open(path, os.O_RDWR | os.O_CREAT)
+        fd = fs.open(path, os.O_RDWR | (os.O_CREAT if is_new or (root / META_PROPERTIES).exists() else 0))
     except OSError as error:
         raise LogDirError(f"cannot open the lock file {path}: {error}") from error
     try:

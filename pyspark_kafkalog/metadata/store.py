@@ -22,13 +22,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     CorruptRecordError,
     InvalidRecordError,
+    KafkalogError,
     LogDirError,
 )
 from pyspark_kafkalog.metadata.bootstrap import (
@@ -52,6 +53,7 @@ from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.flush_mode import flush_earlier
 from pyspark_kafkalog.storage.names import encode_uuid
+from pyspark_kafkalog.storage.root_identity import another_root_error, readable_identity
 
 __all__ = ["CommitOutcome", "MetadataStore", "is_ours", "time_ms"]
 
@@ -76,15 +78,31 @@ class CommitOutcome:
 _CACHE: Final = ImageCache()
 
 
-def _identity(root: Path) -> object:
-    """Tells one root from another that was made later, or put back from a copy, under the same path: its marker file is
-    never written again."""
-    marker = os.stat(metadata_dir(root) / FORMAT_MARKER)
-    return (marker.st_dev, marker.st_ino, marker.st_ctime_ns, os.path.realpath(root))
+_FileState: TypeAlias = tuple[int, int, int]
+
+
+def _file_state(path: Path) -> _FileState | None:
+    """Tells a file that is never written again from another under the same path; None where there is none.
+
+    By the time of its inode's last change, as inode numbers are used again, and a copy may keep the other times.
+    """
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return (found.st_dev, found.st_ino, found.st_ctime_ns)
+
+
+def _marker_state(root: Path) -> _FileState | None:
+    """Tells one root from another that was created later, or put back from a copy, under the same path."""
+    return _file_state(metadata_dir(root) / FORMAT_MARKER)
 
 
 class MetadataStore:
-    """One root's metadata. Get it with `open` or `create`. Threads may share it."""
+    """One root's metadata. Get it with `open` or `create`. Threads may share it.
+
+    `identity`: the root that it was opened on, None where meta.properties is missing or damaged.
+    """
 
     def __init__(
         self, root: Path, *, clock: Clock = time_ms, rng: random.Random | None = None, fs: FileSystem = LOCAL
@@ -94,11 +112,13 @@ class MetadataStore:
         self._clock = clock
         self._fs = fs
         self._rng = rng if rng is not None else random.SystemRandom()
-        self._identity = _identity(root)
+        self._marker = _marker_state(root)
+        self._last_file: _FileState | None = None  # of the image's last file; None: not looked at yet
+        self.identity = readable_identity(root)
         self._refresh_lock = threading.Lock()
         self._snapshots = Snapshots(self.log.directory, fs)
         self._housekeeping = Housekeeping(self.log, self._snapshots, fs)
-        self._loaded = _CACHE.get(self._identity) or self._load()
+        self._loaded = _CACHE.get(self._cache_key()) or self._load()
 
     @staticmethod
     def create(
@@ -152,16 +172,56 @@ class MetadataStore:
     def refresh(self) -> MetadataImage:
         """Take in the commits made since; the newest image. One failed open and one stat when there are none.
 
-        An image so old that the commits after it were removed is read anew from the newest snapshot.
+        An image so old that the commits after it were removed is read again from the newest snapshot.
+
+        Raises LogDirError when another root, or none, is at the path now.
         """
         with self._refresh_lock:
-            loaded = self._read_on(self._loaded)
-            for _ in range(_MAX_RELOADS):
-                if loaded.tail.last_file.exists():
-                    break
-                loaded = self._reload(loaded)
+            try:
+                loaded = self._read_on(self._loaded)
+            except KafkalogError:
+                self._same_root()  # commits of another root do not fit, and that is then what is wrong
+                raise
+            last_file = _file_state(loaded.tail.last_file)
+            if loaded is not self._loaded or last_file is None or last_file != self._last_file:
+                loaded = self._checked(loaded)
             self._set_loaded(loaded)
             return loaded.image
+
+    def _checked(self, loaded: LoadedImage) -> LoadedImage:
+        """`loaded`, which is of this root and was not left behind; or else what is there now. Raises LogDirError."""
+        same = self._same_root()
+        loaded = loaded if same is self._loaded else same
+        for _ in range(_MAX_RELOADS):
+            self._last_file = _file_state(loaded.tail.last_file)
+            if self._last_file is not None:
+                break
+            loaded = self._reload(loaded)
+        return loaded
+
+    def check_root(self) -> None:
+        """Raise LogDirError when another root, or none, is at the path now. One stat when it is the same."""
+        with self._refresh_lock:
+            self._set_loaded(self._same_root())
+
+    def _same_root(self) -> LoadedImage:
+        """The image as of the last refresh; read again where the root was remounted, or put back from a copy."""
+        marker = _marker_state(self.root)
+        if marker is not None and marker == self._marker:
+            return self._loaded
+        found = readable_identity(self.root)
+        if self.identity is not None and not self.identity.fits(found):
+            raise another_root_error(self.root, self.identity, found)
+        if self.identity is None or marker is None:
+            raise LogDirError(
+                f"{self.root} is not the log directory that was opened: it, or its commit log, was removed or replaced"
+            )
+        loaded = self._reload(self._loaded)
+        self._marker = marker
+        return loaded
+
+    def _cache_key(self) -> object:
+        return (self._marker, os.path.realpath(self.root))
 
     def _refresh_to_head(self) -> MetadataImage:
         """As `refresh`. Raises CorruptRecordError when the log has once been longer: a commit file was lost.
@@ -206,7 +266,7 @@ class MetadataStore:
     def _set_loaded(self, loaded: LoadedImage) -> None:
         if loaded is not self._loaded:
             self._loaded = loaded
-            _CACHE.put(self._identity, loaded)
+            _CACHE.put(self._cache_key(), loaded)
 
     def _apply(self, image: MetadataImage, commit: Commit) -> MetadataImage:
         file = str(self.log.path(commit.base_offset))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark_kafkalog.log_dir import LogDir, TopicDescription
     from pyspark_kafkalog.metadata.planned_state import PlannedState
+    from pyspark_kafkalog.storage.root_identity import RootIdentity
 
 _LOG: Final = logging.getLogger(__name__)
 _TRIES: Final = 10
@@ -75,7 +76,9 @@ class KafkalogBatchReader(DataSourceReader):
         ids = {topic: None if log_dir.is_foreign else described.topic_id for topic, described in topics.items()}
         planned = log_dir.planned_state()
         return [
-            self._input_partition(each, directories[each.topic_partition], ids[each.topic_partition.topic], planned)
+            self._input_partition(
+                each, directories[each.topic_partition], ids[each.topic_partition.topic], planned, log_dir.identity
+            )
             for each in ranges
         ]
 
@@ -107,7 +110,12 @@ class KafkalogBatchReader(DataSourceReader):
         return cut_by_bytes(ranges, log_dir, max_bytes=options.max_bytes_per_partition)
 
     def _input_partition(
-        self, each: OffsetRange, directory: Path, topic_id: str | None, planned: PlannedState
+        self,
+        each: OffsetRange,
+        directory: Path,
+        topic_id: str | None,
+        planned: PlannedState,
+        identity: RootIdentity | None,
     ) -> OffsetRangePartition:
         return OffsetRangePartition(
             topic=each.topic_partition.topic,
@@ -121,6 +129,7 @@ class KafkalogBatchReader(DataSourceReader):
             until_timestamp_ms=self._filters.timestamps_ms.end,
             topic_id=topic_id,
             planned=planned,
+            identity=identity,
         )
 
 

@@ -38,7 +38,7 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
         if options.txn_app_id is None or options.txn_version is None:
             return cls(plan)
         transaction = WriteTransaction(options.txn_app_id, options.txn_version, plan.write_id)
-        log_dir = LogDir.open(plan.root, principal=options.principal)
+        log_dir = LogDir.open(plan.root, principal=options.principal, identity=plan.identity)
         is_done = log_dir.has_committed(transaction)
         if not is_done:
             log_dir.init_transaction(transaction.transactional_id, transaction.incarnation)
@@ -49,13 +49,17 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
         return self.plan.stage(iter(()) if self._is_done else iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver: all tasks' files in one commit. Without rows just a transaction's version is committed."""
+        """On the driver: all tasks' files in one commit. Without rows just a transaction's version is committed.
+
+        Raises LogDirError when another root than the planned one, or none, is at the path.
+        """
         from pyspark_kafkalog.log_dir import LogDir
 
         staged = staged_in_order(messages)
         if staged or (self._transaction is not None and not self._is_done):
-            log_dir = LogDir.open(self.plan.root, principal=self.plan.options.principal)
-            log_dir.commit_staged(staged, transaction=self._transaction, flush=self.plan.options.flush)
+            plan = self.plan
+            log_dir = LogDir.open(plan.root, principal=plan.options.principal, identity=plan.identity)
+            log_dir.commit_staged(staged, transaction=self._transaction, flush=plan.options.flush)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: remove what was staged."""

@@ -94,7 +94,7 @@ class KafkalogDataSource(DataSource):
 
         options = parse_stream_write_options(self.options)
         check_write_schema(schema, options.topic)
-        return KafkalogStreamWriter(WritePlan.make(options))
+        return KafkalogStreamWriter(WritePlan.of_stream(options))
 
 
 def _is_pushing_filters() -> bool:

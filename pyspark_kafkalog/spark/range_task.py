@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -13,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.root_identity import RootIdentity, check_identity
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +29,8 @@ class OffsetRangePartition(InputPartition):
     """What one task reads: offsets [start_offset, end_offset) of the partition in `directory`, timestamps in ms.
 
     `committed`, `min_timestamp_ms` and `until_timestamp_ms` as in LogReader.read. `topic_id` None: a broker's directory
-    tells none, or it is not to be looked at. `planned`: the root as the plan saw it.
+    tells none, or it is not to be looked at. `planned`: the root as the plan saw it; `identity`: which log directory it
+    is, None where it has no ids.
     """
 
     #: What else can be done about records that are gone.
@@ -45,6 +47,7 @@ class OffsetRangePartition(InputPartition):
     until_timestamp_ms: int | None
     topic_id: str | None
     planned: PlannedState
+    identity: RootIdentity | None = field(default=None, kw_only=True)
 
 
 def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -110,7 +113,7 @@ def read_same_topic(each: OffsetRangePartition, batches: Iterator[pa.RecordBatch
 
     A topic that was deleted, or deleted and made anew, since the plan is data loss: DataLossError, or a warning when
     failOnDataLoss is false. Raises DataLossError in any case when records of another topic may have been among those
-    that went out: Spark then drops them all.
+    that went out: Spark then drops them all. Raises LogDirError when the whole log directory is gone, or another one.
     """
     if not _is_same_topic(each):
         _tell(each)
@@ -123,6 +126,7 @@ def read_same_topic(each: OffsetRangePartition, batches: Iterator[pa.RecordBatch
         _tell(each)
         return
     if not _is_same_topic(each):
+        _check_root(each)
         raise DataLossError(_lost(each))
 
 
@@ -138,7 +142,12 @@ def _is_same_topic(each: OffsetRangePartition) -> bool:
         return True  # Damage to this file says nothing of the records.
 
 
+def _check_root(each: OffsetRangePartition) -> None:
+    check_identity(Path(each.directory).parent, each.identity)
+
+
 def _tell(each: OffsetRangePartition) -> None:
+    _check_root(each)
     if each.fail_on_data_loss:
         raise DataLossError(f"{_lost(each)}. Set failOnDataLoss to false to go on with what is there")
     _LOG.warning(_lost(each))

@@ -1,33 +1,58 @@
-"""A stream's offsets as its checkpoint keeps them: {"topicA":{"0":23,"1":42}}, the next offset of each partition.
+"""A stream's offsets as its checkpoint keeps them, and the log directory and topics that they are offsets of.
+
+    {"orders": {"0": 23, "1": 42},                            the next offset of each partition
+     "kafkalog:root:<cluster id>:<directory id>": {},         the log directory
+     "kafkalog:topic:orders:<topic id>": {}}                  the topic of that name
 
 The form is that of Spark's Kafka source (org.apache.spark.sql.kafka010.KafkaSourceOffset), topics by name and
-partitions by number in order: Spark takes equal text for "nothing new".
+partitions by number in order: Spark takes equal text for "nothing new". That source, and earlier versions of this one,
+pass over a name without partitions, and no topic's name has a colon. So a checkpoint serves all of them, and ids are
+checked where it has them. Ids are quoted as in URLs; one that is not known is empty.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote, unquote
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.offsets import SpecificOffsets, parse_offset_spec
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.root_identity import RootIdentity
 
 #: The next offset to read, by partition. A partition that is not in it starts at its earliest.
 StreamOffsets: TypeAlias = Mapping[TopicPartition, int]
 
+_PREFIX: Final = "kafkalog:"
+_ROOT: Final = "root"
+_TOPIC: Final = "topic"
 
-def to_json(offsets: StreamOffsets) -> dict[str, dict[str, int]]:
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What offsets are of: the log directory, None where it has no ids or the checkpoint none; topics' ids by name."""
+
+    root: RootIdentity | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+def to_json(offsets: StreamOffsets, origin: Origin | None = None) -> dict[str, dict[str, int]]:
     """What a stream reader hands to Spark."""
     by_topic: dict[str, dict[str, int]] = {}
     for topic_partition in sorted(offsets):
         by_topic.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = offsets[topic_partition]
+    if origin is not None and origin.root is not None:
+        by_topic[_name(_ROOT, origin.root.cluster_id or "", origin.root.directory_id or "")] = {}
+    if origin is not None:
+        by_topic |= {_name(_TOPIC, topic, origin.topic_ids[topic]): {} for topic in sorted(origin.topic_ids)}
     return by_topic
 
 
 def from_json(given: dict[str, Any]) -> dict[TopicPartition, int]:
-    """What Spark hands to a stream reader, which may come from a checkpoint.
+    """The offsets in what Spark hands to a stream reader, which may come from a checkpoint.
 
     Raises InvalidOptionError for what this source, or Spark's Kafka source, cannot have written.
     """
@@ -39,6 +64,31 @@ def from_json(given: dict[str, Any]) -> dict[TopicPartition, int]:
     if not isinstance(spec, SpecificOffsets) or any(offset < 0 for offset in spec.offsets.values()):
         raise _not_ours(text, "expected offsets of 0 and above")
     return dict(spec.offsets)
+
+
+def origin_from_json(given: dict[str, Any]) -> Origin:
+    """What the offsets in it are of, as far as it says. Raises InvalidOptionError as `from_json`."""
+    roots: list[RootIdentity] = []
+    topic_ids: dict[str, str] = {}
+    for name, partitions in given.items():
+        if not name.startswith(_PREFIX):
+            continue
+        kind, *ids = [unquote(part) for part in name.removeprefix(_PREFIX).split(":")]
+        if partitions == {} and kind == _ROOT and len(ids) == 2 and any(ids) and not roots:
+            roots.append(RootIdentity(ids[0] or None, ids[1] or None))
+        elif partitions == {} and kind == _TOPIC and len(ids) == 2 and all(ids) and ids[0] not in topic_ids:
+            topic_ids[ids[0]] = ids[1]
+        else:
+            raise _not_ours(
+                json.dumps({name: partitions}),
+                f'expected one "{_PREFIX}{_ROOT}:<cluster id>:<directory id>" and a '
+                f'"{_PREFIX}{_TOPIC}:<name>:<id>" a topic, without partitions',
+            )
+    return Origin(roots[0] if roots else None, topic_ids)
+
+
+def _name(*parts: str) -> str:
+    return _PREFIX + ":".join(quote(part, safe="") for part in parts)
 
 
 def _not_ours(text: str, why: str) -> InvalidOptionError:

@@ -6,6 +6,8 @@ last micro-batch again from these two alone. So
 - a partition that is in the end and not in the start is new, and is read from its earliest offset;
 - one that is in the start and not in the end is gone; a topic that was deleted and made anew is first left out of one
   end, and is new in the next;
+- the ids of topics that the two say are those of what was read; a topic with another id now is a new one of its name,
+  and nothing of it is read for them;
 - an end below its start says that the log got shorter, and the stream goes on there.
 
 Losses are told of, with the range asked for and what is there, and it is the caller that raises or warns. A range with
@@ -16,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from pyspark_kafkalog.spark.offset_ranges import OffsetRange
 from pyspark_kafkalog.spark.stream_offsets import StreamOffsets
@@ -25,6 +28,8 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 #: The id of each topic that the stream reads, None where a broker's directory tells none.
 TopicIds: TypeAlias = Mapping[str, str | None]
+
+_NO_IDS: Final[TopicIds] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,10 @@ def plan_latest(start: StreamOffsets, view: StreamView, topic_ids: TopicIds) -> 
     return LatestPlan(ends, losses)
 
 
-def plan_read(start: StreamOffsets, end: StreamOffsets, view: StreamView, *, is_initial: bool) -> ReadPlan:
-    """What to read from `start` up to `end`.
+def plan_read(
+    start: StreamOffsets, end: StreamOffsets, view: StreamView, *, is_initial: bool, topic_ids: TopicIds = _NO_IDS
+) -> ReadPlan:
+    """What to read from `start` up to `end`, which are of the topics with `topic_ids`.
 
     `is_initial`: the start was made from options, maybe anew after the end was, by a query that was killed in its first
     micro-batch. Then differences between the two say nothing of losses.
@@ -83,6 +90,9 @@ def plan_read(start: StreamOffsets, end: StreamOffsets, view: StreamView, *, is_
         found = view.get(topic_partition)
         if found is None:
             losses.append(f"{topic_partition}: {asked}, {_gone()}")
+            continue
+        if _is_made_anew(found, topic_ids):
+            losses.append(f"{topic_partition}: {asked}, {_made_anew(found)}")
             continue
         there, loss = _there(start_offset, end_offset, found, is_initial)
         if loss:

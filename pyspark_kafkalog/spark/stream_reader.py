@@ -1,9 +1,11 @@
 """The streaming reader: the driver plans micro-batches by offsets, each task reads its ranges as Arrow batches.
 
 One process holds the reader as long as its query runs. What it keeps between calls is never needed to plan a
-micro-batch again (see stream_plan.py); it tells losses early and saves looking twice. That a topic was deleted and made
-anew is told by its id, which the checkpoint's form has no room for: when it happened while no query ran, it is noticed
-only where the log is shorter than what was read.
+micro-batch again (see stream_plan.py); it tells losses early and saves looking twice.
+
+A query reads from one log directory. The checkpoint says which, and the ids of its topics (stream_offsets.py): another
+log directory at the path ends the query, and a topic that was deleted and re-created is known by its id. A checkpoint
+of Spark's Kafka source, or of an earlier version, has no ids; it gets them with the next offsets.
 """
 
 from __future__ import annotations
@@ -25,14 +27,15 @@ from pyspark_kafkalog.spark.offsets import Earliest
 from pyspark_kafkalog.spark.options import StreamReadOptions
 from pyspark_kafkalog.spark.read_limits import BatchDelay, default_read_limit
 from pyspark_kafkalog.spark.stream_limits import limit_bytes, limit_offsets, unread_count
-from pyspark_kafkalog.spark.stream_offsets import StreamOffsets, from_json, to_json
-from pyspark_kafkalog.spark.stream_plan import plan_latest, plan_read
+from pyspark_kafkalog.spark.stream_offsets import Origin, StreamOffsets, from_json, origin_from_json, to_json
+from pyspark_kafkalog.spark.stream_plan import TopicIds, plan_latest, plan_read
 from pyspark_kafkalog.spark.stream_task import StreamRange, StreamTask, read_stream_range, share_tasks
 from pyspark_kafkalog.spark.stream_view import StreamView, take_view
 from pyspark_kafkalog.spark.subscription import at_location, subscribed_partitions
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.storage.broker_notices import above_high_watermark
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.root_identity import RootIdentity, another_root_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +75,13 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._opened().refresh()
             self._initial = self._resolve_initial()
             self._is_initial_anew = True
-        return to_json(self._initial)
+        log_dir = self._opened().log_dir
+        ids = {topic: log_dir.topic(topic).topic_id for topic in {each.topic for each in self._initial}}
+        return to_json(self._initial, self._origin(ids))
+
+    def _origin(self, topic_ids: TopicIds) -> Origin:
+        known = {topic: topic_id for topic, topic_id in topic_ids.items() if topic_id is not None}
+        return Origin(self._opened().log_dir.identity, known)
 
     def _resolve_initial(self) -> StreamOffsets:
         source, options = self._opened(), self._options
@@ -107,27 +116,30 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
         """Where the next micro-batch from `start` ends: `start` itself when there is nothing, or not enough.
 
-        Raises DataLossError when offsets from `start` on are gone, unless failOnDataLoss is false.
+        Raises DataLossError when offsets from `start` on are gone, unless failOnDataLoss is false; LogDirError when the
+        log directory is not the one that `start` is of.
         """
         self._is_initial_anew = False
-        starts = from_json(start)
+        starts, origin = from_json(start), origin_from_json(start)
+        self._opened(origin.root)
         # Spark asks from where it has come to. By `commit` it would tell of a micro-batch's end with the next one only,
         # which may come much later or never.
         self._progress.reach(starts, self._opened().log_dir)
         view = self._view = self._opened().refreshed_view()
         self._meet_topics(starts, view)
-        plan = plan_latest(starts, view, self._topic_ids)
+        plan = plan_latest(starts, view, {**self._topic_ids, **origin.topic_ids})
         if self._options.fail_on_data_loss:
             self._tell(plan.losses)
         ends = self._up_to_target(starts, plan.ends)
         if self._pinned:
             ends.update({each: starts[each] for each in self._pinned if each in ends and each in starts})
             self._pinned = frozenset()
-        if isinstance(limit, ReadAllAvailable):
-            return to_json(ends)
-        if self._is_held_back(starts, ends, view):
-            return to_json(starts)
-        return to_json(self._limited(starts, ends, view))
+        if not isinstance(limit, ReadAllAvailable):
+            ends = dict(starts if self._is_held_back(starts, ends, view) else self._limited(starts, ends, view))
+        if ends == starts:
+            return start
+        ids = {each.topic: view[each].topic_id or origin.topic_ids.get(each.topic) for each in ends}
+        return to_json(ends, self._origin(ids))
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
         """The end of all that `latestOffset` last saw, which Spark shows beside how far the query has come."""
@@ -182,11 +194,15 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         starts, ends = from_json(start), from_json(end)
+        of_start, of_end = origin_from_json(start), origin_from_json(end)
+        self._opened(of_start.root)
+        source = self._opened(of_end.root)
         if self._view is None:
-            self._view = self._opened().refreshed_view()
+            self._view = source.refreshed_view()
         view = self._view
         self._pinned = frozenset()
-        plan = plan_read(starts, ends, view, is_initial=self._is_initial_anew)
+        topic_ids = {**of_start.topic_ids, **of_end.topic_ids}
+        plan = plan_read(starts, ends, view, is_initial=self._is_initial_anew, topic_ids=topic_ids)
         self._tell(plan.losses)
         return self._tasks(self._cut(plan.ranges, view), view)
 
@@ -245,6 +261,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic_id=found.topic_id,
             planned=self._opened().planned,
             is_at_high_watermark=each.end_offset == found.high_watermark,
+            identity=self._opened().log_dir.identity,
         )
 
     def _tell(self, losses: Sequence[str]) -> None:
@@ -258,16 +275,18 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for loss in losses:
             _LOG.warning(loss)
 
-    def _opened(self) -> _Source:
+    def _opened(self, identity: RootIdentity | None = None) -> _Source:
+        """The source. Raises LogDirError unless it is the log directory with `identity`; None: whichever it is."""
         if self._source is None:
-            self._source = _Source(self._options)
+            self._source = _Source(self._options, identity)
+        self._source.check(identity)
         return self._source
 
 
 class _Source:
     """The log directory as the options name it."""
 
-    def __init__(self, options: StreamReadOptions) -> None:
+    def __init__(self, options: StreamReadOptions, identity: RootIdentity | None) -> None:
         location = locate(options.path)
         self._root = location.root
         self._committed = options.committed
@@ -277,13 +296,21 @@ class _Source:
         self._view: StreamView | None = None
         self._view_version: int | None = None
         self.subscription = at_location(options.subscription, location)
-        self.log_dir = self._open()
+        self.log_dir = self._open(identity)
         self.planned = self.log_dir.planned_state()
 
+    def check(self, identity: RootIdentity | None) -> None:
+        """Raise LogDirError unless it is the log directory with `identity`; None: whichever it is."""
+        if identity is not None and not identity.fits(self.log_dir.identity):
+            raise another_root_error(self._root, identity, self.log_dir.identity)
+
     def refresh(self) -> None:
-        """See what is there now. A broker's directory is opened anew: it may have been adopted meanwhile."""
+        """See what is there now. A broker's directory is opened again: it may have been adopted meanwhile.
+
+        Raises LogDirError when another log directory, or none, is there.
+        """
         if self.log_dir.is_foreign:
-            self.log_dir = self._open()
+            self.log_dir = self._open(self.log_dir.identity)
         else:
             self.log_dir.refresh()
 
@@ -305,10 +332,12 @@ class _Source:
             if notice is not None:
                 _LOG.warning(notice)
 
-    def _open(self) -> LogDir:
+    def _open(self, identity: RootIdentity | None) -> LogDir:
         from pyspark_kafkalog.log_dir import LogDir
 
-        return LogDir.open(self._root, principal=self._principal, read_to_log_end=self._read_to_log_end)
+        return LogDir.open(
+            self._root, principal=self._principal, identity=identity, read_to_log_end=self._read_to_log_end
+        )
 
 
 def _monotonic_ms() -> int:

@@ -9,6 +9,10 @@ finds its version committed, and a run that another has followed is fenced. Task
 properties, where org.apache.spark.sql.execution.streaming.runtime.StreamExecution puts them: the run id is the job
 group.
 
+A query creates the root in its first micro-batch (batch id 0) only, and leaves its id there, also without rows. Every
+later one must find the id: where it is missing, the volume is not mounted or the directory is another one, and the
+query fails instead of going on elsewhere.
+
 A crash before the commit leaves staged files that nothing refers to; one after it, before Spark has noted the batch as
 done, leads to a replay.
 """
@@ -16,22 +20,34 @@ done, leads to a replay.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
 from pyspark_kafkalog.spark.task_writer import StagedMessage, WritePlan, remove_staged, staged_in_order
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
+from pyspark_kafkalog.storage.root_identity import check_identity
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
     from pyspark import TaskContext
+
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.storage.root_identity import RootIdentity
 
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
+
+_ADVICE: Final = (
+    "the volume may be unmounted, or the directory moved or replaced. Mount it or put it back, and start the query "
+    "again. To begin a new log directory take a new checkpoint, or to go on there with this one run first: "
+    "LogDir.open_or_create({path!r}).init_transaction({query!r}, 'begin')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +72,36 @@ class MicroBatch:
             )
         return cls(query_id, run_id, int(batch_id))
 
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the query's first, which may create the log directory."""
+        return self.batch_id == 0
+
+    def check_log_dir(self, log_dir: LogDir) -> None:
+        """Raise LogDirError unless the query's first micro-batch went to `log_dir`, or this is it."""
+        if not self.is_first and not log_dir.has_transactional_id(self.query_id):
+            raise LogDirError(
+                f"{log_dir.path}: expected the log directory that the earlier micro-batches of query {self.query_id} "
+                f"went to, found one with {log_dir.identity} that has nothing of it, for micro-batch {self.batch_id}; "
+                f"{_ADVICE.format(path=str(log_dir.path), query=self.query_id)}"
+            )
+
+    def missing_error(self, root: Path) -> LogDirError:
+        """The error for a later micro-batch that finds no log directory at all."""
+        return LogDirError(
+            f"{root}: expected the log directory that the earlier micro-batches of query {self.query_id} went to, "
+            f"found {'an empty directory' if root.exists() else 'no such directory'}, for micro-batch {self.batch_id}; "
+            f"{_ADVICE.format(path=str(root), query=self.query_id)}"
+        )
+
 
 @dataclass
 class StreamStagedMessage(StagedMessage):
-    """What one task staged, for which write and which micro-batch."""
+    """What one task staged, for which write and which micro-batch, in which root (None where it has no identity)."""
 
     write_id: str
     micro_batch: MicroBatch
+    identity: RootIdentity | None
 
 
 class KafkalogStreamWriter(DataSourceStreamArrowWriter):
@@ -78,13 +117,15 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         assert context is not None
         micro_batch = MicroBatch.of_task(context)
-        message = self.plan.stage(iterator, turn=micro_batch.batch_id)
-        return StreamStagedMessage(message.partition_id, message.staged, self.plan.write_id, micro_batch)
+        plan = _with_root(self.plan, micro_batch) if self.plan.is_new else self.plan
+        message = plan.stage(iterator, turn=micro_batch.batch_id, admit=micro_batch.check_log_dir)
+        return StreamStagedMessage(message.partition_id, message.staged, plan.write_id, micro_batch, plan.identity)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: all tasks' files in one commit, none without rows.
+        """On the driver: all tasks' files in one commit. Without rows only the query's first micro-batch is committed.
 
-        Raises ProducerFencedError when a later run of the query has committed, InvalidOptionError where a task has
+        Raises ProducerFencedError when a later run of the query has committed, LogDirError when the root at the path is
+        not the one that the tasks and the query's earlier micro-batches went to, InvalidOptionError where a task has
         no message: in continuous processing, which calls a Python sink without them, rows would be lost.
         """
         from pyspark_kafkalog.log_dir import LogDir
@@ -97,13 +138,16 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
                 "staged. kafkalog takes micro-batches only: use trigger(processingTime=...), "
                 "trigger(availableNow=True) or trigger(once=True), not trigger(continuous=...)"
             )
-        staged = staged_in_order(ours)
-        if not staged:
+        if not ours:
             return
-        of = ours[0].micro_batch
-        transaction = WriteTransaction(of.query_id, batchId, of.run_id)
-        options = self.plan.options
+        staged, of, options = staged_in_order(ours), ours[0].micro_batch, self.plan.options
+        for identity in {message.identity for message in ours}:
+            check_identity(self.plan.root, identity)
         log_dir = LogDir.open(self.plan.root, principal=options.principal)
+        of.check_log_dir(log_dir)
+        if not staged and not of.is_first:
+            return
+        transaction = WriteTransaction(of.query_id, batchId, of.run_id)
         log_dir.commit_staged(staged, transaction=transaction, flush=options.flush)
         freeze_imports()
 
@@ -111,3 +155,12 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         """On the driver: remove what was staged, by the tasks that said for which write."""
         ours = {message.write_id for message in messages if isinstance(message, StreamStagedMessage)}
         remove_staged(self.plan.root, sorted(ours))
+
+
+def _with_root(plan: WritePlan, micro_batch: MicroBatch) -> WritePlan:
+    """The plan of a write whose root did not exist, with the root, which only the query's first micro-batch creates."""
+    from pyspark_kafkalog.log_dir import LogDir
+
+    if not micro_batch.is_first:
+        raise micro_batch.missing_error(plan.root)
+    return replace(plan, identity=LogDir.open_or_create(plan.root).identity, is_new=False)

@@ -1,7 +1,11 @@
 """What batch and streaming writes have in common: the plan that the driver makes, and what each task stages by it.
 
-    driver  creates root and topic where they are not there and may be created, hands out the write's id
+    driver  creates root and topic where they do not exist and may be created, hands out the write's id
     task    Arrow batches -> partitions -> record batches -> one `.staged` file a topic partition
+
+For a stream the driver creates nothing, as it is not told which micro-batch it plans: that is left to the tasks of the
+first one. Plan, tasks and commit run in different processes. The plan says which root it was made for, and the others
+check that it is still the one at the path.
 
 How the driver commits the tasks' files is up to batch_writer.py and stream_writer.py. A task that dies leaves files
 that nothing refers to; clean-up removes them by age.
@@ -10,14 +14,15 @@ that nothing refers to; clean-up removes them by age.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
 from pyspark_kafkalog.spark.location import locate
 from pyspark_kafkalog.spark.options import WriteOptions
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
@@ -26,11 +31,13 @@ from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.flush_mode import flushing_file_system
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.names import STAGED_SUFFIX
+from pyspark_kafkalog.storage.root_identity import RootIdentity, check_identity
 from pyspark_kafkalog.storage.staging import StagedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.storage.row_buffer import Rows
     from pyspark_kafkalog.storage.topic_stager import StagingTask, TopicStager
 
@@ -58,59 +65,110 @@ class StagedMessage(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What the driver settles for all tasks of a write. `target` None: each row names its topic."""
+    """What the driver settles for all tasks of a write.
+
+    `identity` is that of the root, None where it has none. `target` None: each row names its topic, or the topic does
+    not exist yet. `is_new`: there is no root yet.
+    """
 
     options: WriteOptions
     root: Path
+    identity: RootIdentity | None
     target: TopicTarget | None
     write_id: str
+    is_new: bool = False
 
     @classmethod
     def make(cls, options: WriteOptions) -> WritePlan:
-        """On the driver: creates root and topic where they are not there and may be created."""
+        """On the driver: creates root and topic where they do not exist and may be created."""
         from pyspark_kafkalog.log_dir import LogDir
 
-        location = locate(options.path)
-        if location.partition is not None:
-            raise InvalidOptionError(
-                f"option path names the partition directory of {location.partition}: to write, give the root "
-                f"{location.root} as path and the topic as option or column"
-            )
-        LogDir.open_or_create(location.root)
-        target = open_target(location.root, options.topic, options.principal) if options.topic is not None else None
+        root = _root(options)
+        identity = LogDir.open_or_create(root).identity
+        target = None
+        if options.topic is not None:
+            target = open_target(root, options.topic, options.principal, identity=identity)
         freeze_imports()
-        return cls(options, location.root, target, uuid.uuid4().hex)
+        return cls(options, root, identity, target, uuid.uuid4().hex)
 
-    def stage(self, batches: Iterator[pa.RecordBatch], *, turn: int = 0) -> StagedMessage:
+    @classmethod
+    def of_stream(cls, options: WriteOptions) -> WritePlan:
+        """On the driver: a plan with the root and the topic as they are; creates nothing.
+
+        Raises ReadOnlyLogDirError for a broker's directory, AuthorizationError where the principal may not write.
+        """
+        from pyspark_kafkalog.log_dir import LogDir
+        from pyspark_kafkalog.metadata.bootstrap import is_ours, is_vacant
+
+        root, write_id = _root(options), uuid.uuid4().hex
+        try:
+            log_dir = None if is_vacant(root) else LogDir.open(root, principal=options.principal)
+        except LogDirError:
+            if not is_ours(root):
+                raise
+            log_dir = None  # its creation was not finished
+        if log_dir is None:
+            freeze_imports()
+            return cls(options, root, None, None, write_id, is_new=True)
+        log_dir.check_writable()
+        target = None
+        if options.topic is not None:
+            log_dir.check_write(options.topic)
+            if options.topic in log_dir.topics():
+                target = open_target(root, options.topic, options.principal, identity=log_dir.identity)
+        freeze_imports()
+        return cls(options, root, log_dir.identity, target, write_id)
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], *, turn: int = 0, admit: Callable[[LogDir], None] | None = None
+    ) -> StagedMessage:
         """On an executor: stage the rows of the task that runs.
 
         Rows without a key begin at the partition of the task's number, moved on by `turn`: a stream of small writes
-        would else fill the first partitions only.
+        would else fill the first partitions only. `admit` raises for a log directory in which no topic may be created.
+        Raises LogDirError when another root than the planned one, or none, is at the path.
         """
         from pyspark import TaskContext
 
         from pyspark_kafkalog.storage.topic_stager import StagingTask
 
+        check_identity(self.root, self.identity)
         context = TaskContext.get()
         assert context is not None
         partition_id = context.partitionId()
         task = StagingTask(root=self.root, write_id=self.write_id, task=context.taskAttemptId())
-        writer = TaskWriter(task, self.options, self.target, first_partition=partition_id + turn)
+        open_topic = partial(
+            open_target, self.root, principal=self.options.principal, identity=self.identity, admit=admit
+        )
+        target = self.target
+        if target is None and self.options.topic is not None:
+            target = open_topic(self.options.topic)
+        writer = TaskWriter(task, self.options, target, first_partition=partition_id + turn, open_topic=open_topic)
         staged = tuple(writer.write(batches))
         freeze_imports()
         return StagedMessage(partition_id, staged)
 
 
 class TaskWriter:
-    """Stages what one task is given, topic by topic. `first_partition` is where rows without a key begin."""
+    """Stages what one task is given, topic by topic. `first_partition` is where rows without a key begin.
+
+    `open_topic` gives what is to be known of the topics that rows name, where there is no `target`.
+    """
 
     def __init__(
-        self, task: StagingTask, options: WriteOptions, target: TopicTarget | None, *, first_partition: int
+        self,
+        task: StagingTask,
+        options: WriteOptions,
+        target: TopicTarget | None,
+        *,
+        first_partition: int,
+        open_topic: Callable[[str], TopicTarget] | None = None,
     ) -> None:
         self._task = task
         self._options = options
         self._target = target
         self._first_partition = first_partition
+        self._open_topic = open_topic or partial(open_target, task.root, principal=options.principal)
         self._stagers: dict[str, TopicStager] = {}
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
@@ -146,7 +204,7 @@ class TaskWriter:
 
         stager = self._stagers.get(topic)
         if stager is None:
-            target = self._target or open_target(self._task.root, topic, self._options.principal)
+            target = self._target or self._open_topic(topic)
             partitioner = Partitioner(
                 target.partitions_count,
                 turn_bytes=self._options.batch_size_bytes,
@@ -180,18 +238,38 @@ class TaskWriter:
             LOCAL.unlink_if_there(staged.path(self._task.root))
 
 
-def open_target(root: Path, topic: str, principal: str | None) -> TopicTarget:
-    """The topic as it is, made with the default number of partitions where it is not there and may be.
+def open_target(
+    root: Path,
+    topic: str,
+    principal: str | None,
+    *,
+    identity: RootIdentity | None = None,
+    admit: Callable[[LogDir], None] | None = None,
+) -> TopicTarget:
+    """The topic as it is, created with the default number of partitions where it does not exist and may be created.
 
-    Raises UnknownTopicError where auto.create.topics.enable is false, ReadOnlyLogDirError for a broker's directory,
-    AuthorizationError where the principal may not write to it.
+    `admit` is asked first, and raises where the log directory is not to be written to. Raises UnknownTopicError where
+    auto.create.topics.enable is false, ReadOnlyLogDirError for a broker's directory, AuthorizationError where the
+    principal may not write to it, LogDirError where the root is not the one with `identity`.
     """
     from pyspark_kafkalog.log_dir import LogDir
 
-    log_dir = LogDir.open(root, principal=principal)
+    log_dir = LogDir.open(root, principal=principal, identity=identity)
+    if admit is not None:
+        admit(log_dir)
     log_dir.check_write(topic)
     log_dir.ensure_topic(topic)
     return TopicTarget(topic, len(log_dir.topic(topic).partitions), log_dir.log_config(topic))
+
+
+def _root(options: WriteOptions) -> Path:
+    location = locate(options.path)
+    if location.partition is not None:
+        raise InvalidOptionError(
+            f"option path names the partition directory of {location.partition}: to write, give the root "
+            f"{location.root} as path and the topic as option or column"
+        )
+    return location.root
 
 
 def staged_in_order(messages: Iterable[WriterCommitMessage | None]) -> list[StagedFile]:

@@ -39,6 +39,7 @@ from pyspark_kafkalog.storage.offset_checkpoints import (
 )
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id
 from pyspark_kafkalog.storage.read_only_state import ReadOnlyState, load_read_only
+from pyspark_kafkalog.storage.root_identity import check_identity, readable_identity
 from pyspark_kafkalog.storage.stable_offsets import StableOffsets
 
 _METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
@@ -64,6 +65,7 @@ class ForeignRoot:
     ) -> None:
         self.path = path
         self._read_to_log_end = read_to_log_end
+        self.identity = readable_identity(path)
         self._read_topic_configs = topic_configs
         self._clock = clock
         self._described: dict[TopicPartition, PartitionDescription] = {}
@@ -71,7 +73,11 @@ class ForeignRoot:
         self.refresh()
 
     def refresh(self) -> None:
-        """List the root anew. Raises LogDirError when it cannot be listed or holds nothing of Kafka's."""
+        """List the root again.
+
+        Raises LogDirError when it cannot be listed or holds nothing of Kafka's, or when another one is at the path now.
+        """
+        check_identity(self.path, self.identity)
         partitions = list_partitions(self.path)
         if not partitions and not (self.path / META_PROPERTIES).exists():
             raise LogDirError(f"{self.path} is not a log directory: no {META_PROPERTIES}, no <topic>-<partition> in it")

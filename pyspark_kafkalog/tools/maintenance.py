@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.spark.delta_session import SPARK_SUBMIT
@@ -104,6 +105,7 @@ def run_job(
     this_round = Round(path=options.path.absolute(), topics=topics, now_ms=options.now, dry_run=options.dry_run)
     pause_s = options.interval
     log_dir = this_round.open()
+    this_round = replace(this_round, identity=log_dir.identity)
     if pause_s is None and not log_dir.is_foreign:
         pause_s = interval_s(log_dir.own_root().broker_config())
     job.choose(this_round)  # mistakes in options are told before a session is started

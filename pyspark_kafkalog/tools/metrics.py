@@ -2,8 +2,9 @@
 
 Names are those that the usual rules of Prometheus' JMX exporter give to a broker's beans, such as kafka_log_log_size
 for kafka.log:type=Log,name=Size, so that dashboards made for brokers find them. Every scrape looks at the directory as
-it is then. A log directory that cannot be read any more is told by kafka_log_logmanager_offlinelogdirectorycount. Ends
-with exit code 0 on SIGTERM and Ctrl-C. Port 0 takes a free port. The address is printed once it listens.
+it is then. kafka_log_logmanager_offlinelogdirectorycount is 1 while the log directory cannot be read, or another one
+(with another cluster id or directory id) is in its place. Ends with exit code 0 on SIGTERM and Ctrl-C. Port 0 takes a
+free port. The address is printed once it listens.
 
 examples:
   kafkalog metrics --path /data/log --port 9308
@@ -77,6 +78,7 @@ class LogDirCollector:
     def __init__(self, log_dir: LogDir, *, read_to_log_end: bool = False) -> None:
         self._path = log_dir.path
         self._read_to_log_end = read_to_log_end
+        self._identity = log_dir.identity
         self._log_dir: LogDir | None = log_dir
         self._lock = threading.Lock()
 
@@ -111,7 +113,7 @@ class LogDirCollector:
         try:
             return collect_metrics(self._refreshed(), now_ms=time_ms())
         except (KafkalogError, OSError) as error:
-            self._log_dir = None  # it may be another one when it is back
+            self._log_dir = None  # it may have been adopted or put back from a copy when it is there again
             sys.stderr.write(f"kafkalog metrics: {one_line(error)}\n")
             return offline_metrics(self._path, is_offline=True)
 
@@ -121,7 +123,7 @@ class LogDirCollector:
 
         # A broker's directory may have been adopted meanwhile.
         if self._log_dir is None or (self._log_dir.is_foreign and is_ours(self._path)):
-            self._log_dir = LogDir.open(self._path, read_to_log_end=self._read_to_log_end)
+            self._log_dir = LogDir.open(self._path, identity=self._identity, read_to_log_end=self._read_to_log_end)
         else:
             self._log_dir.refresh()
         return self._log_dir

@@ -213,6 +213,7 @@ def test_nothing_new_costs_one_open_and_one_stat(
     store: MetadataStore, ends: Iterator[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(store, ends, 5)
+    store.refresh()
     calls = []
     for name in ("open", "stat", "listdir", "scandir"):
         real = getattr(os, name)

@@ -64,7 +64,7 @@ def stream_options(root: Path, **given: str) -> WriteOptions:
 
 def fresh_writer(root: Path, **given: str) -> KafkalogStreamWriter:
     """A writer as each worker of Spark makes one for itself."""
-    return KafkalogStreamWriter(WritePlan.make(stream_options(root, **{"topic": "t", **given})))
+    return KafkalogStreamWriter(WritePlan.of_stream(stream_options(root, **{"topic": "t", **given})))
 
 
 class Query:
@@ -108,6 +108,7 @@ def query(root: Path, enter_task: Callable[[FakeTask], None]) -> Query:
 
 
 def test_all_tasks_of_a_micro_batch_are_one_commit_tagged_with_the_query_and_the_batch(query: Query) -> None:
+    query.run(0, [])
     query.run(7, ["a", "b"], [], ["c"])
     assert query.values() == ["a", "b", "c"]
     assert LogDir.open(query.root).last_version("query") == 7
@@ -145,11 +146,15 @@ def test_two_queries_into_one_topic_do_not_take_each_other_for_a_replay(query: Q
     assert query.values() == ["of one", "of two"]
 
 
-def test_a_micro_batch_without_rows_commits_nothing(query: Query) -> None:
+def test_only_the_first_of_the_micro_batches_without_rows_is_committed(query: Query) -> None:
     before = commits(query.root)
     query.run(0, [], [])
-    assert commits(query.root) == before
-    query.run(1, ["a"])
+    assert commits(query.root) == before + 1
+    assert LogDir.open(query.root).last_version("query") == 0
+    query.run(0, [], [], run="run 2")
+    query.run(1, [], [], run="run 2")
+    assert commits(query.root) == before + 1
+    query.run(2, ["a"])
     assert query.values() == ["a"]
 
 
@@ -164,12 +169,12 @@ def test_what_a_second_attempt_of_a_task_staged_is_not_committed(query: Query) -
 
 
 def test_abort_removes_the_files_of_all_tasks_of_the_write_and_of_no_other(query: Query) -> None:
-    mine, other = query.stage(3, [["a"], ["b"]]), query.stage(3, [["c"]], query="other")
-    fresh_writer(query.root).abort([mine[0], None], 3)
+    mine, other = query.stage(0, [["a"], ["b"]]), query.stage(0, [["c"]], query="other")
+    fresh_writer(query.root).abort([mine[0], None], 0)
     assert len(query.staged_files()) == 1
-    query.commit(3, other)
+    query.commit(0, other)
     assert query.values() == ["c"]
-    fresh_writer(query.root).abort([None, None], 3)
+    fresh_writer(query.root).abort([None, None], 0)
 
 
 def test_a_task_without_a_message_fails_the_commit_as_in_continuous_processing(query: Query) -> None:
@@ -200,7 +205,7 @@ def test_small_micro_batches_fill_all_partitions_in_turn_and_make_no_new_segment
 
 
 def test_rows_of_two_topics_are_one_commit(query: Query) -> None:
-    writer = KafkalogStreamWriter(WritePlan.make(parse_stream_write_options({"path": str(query.root)})))
+    writer = KafkalogStreamWriter(WritePlan.of_stream(parse_stream_write_options({"path": str(query.root)})))
     properties = {QUERY_ID_PROPERTY: "query", RUN_ID_PROPERTY: "run", BATCH_ID_PROPERTY: "0"}
     query._enter_task(FakeTask(0, 0, properties))
     batch = pa.RecordBatch.from_pydict({"value": pa.array(["a", "b"]), "topic": pa.array(["t", "made"])})
@@ -218,13 +223,10 @@ def test_flush_os_commits_the_same(root: Path, enter_task: Callable[[FakeTask], 
     assert query.values() == ["value 0", "value 1"]
 
 
-def test_a_planned_stream_creates_root_and_topic_and_refuses_a_brokers_directory(
-    tmp_path: Path, kafka_fixtures: Path
-) -> None:
-    WritePlan.make(stream_options(tmp_path / "made", topic="new"))
-    assert LogDir.open(tmp_path / "made").topics() == ("new",)
-    with pytest.raises(ReadOnlyLogDirError):
-        WritePlan.make(stream_options(kafka_fixtures / "cars", topic="cars"))
+def test_a_planned_stream_refuses_a_brokers_directory(kafka_fixtures: Path) -> None:
+    for topic in ("cars", "new"):
+        with pytest.raises(ReadOnlyLogDirError):
+            WritePlan.of_stream(stream_options(kafka_fixtures / "cars", topic=topic))
 
 
 def test_settings_of_the_query_are_let_pass_and_ids_of_batch_writes_are_refused(root: Path) -> None:
