@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnknownTopicError
+from pyspark_kafkalog.storage.broker_process import BrokerProcess, broker_process
 from pyspark_kafkalog.storage.clean_shutdown import was_clean_shutdown
 from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.leader_epochs import EpochEntry, LeaderEpochCheckpoint
@@ -186,18 +187,18 @@ class ForeignRoot:
         """Kafka's log start: below the first local segment where a tiered topic has offsets in remote storage.
 
         A tiering broker checkpoints the log start of each tiered partition, also at 0, and its leader epochs begin
-        there. The checkpoint of a broker that was killed may also name a start that retention has passed since, so the
-        topic must be tiered by its configuration; where the metadata log is elsewhere, its epochs must agree.
+        there. A broker that was killed may have left both behind what retention took last, so there the topic's
+        configuration decides, where the metadata log is in this directory. It is not read for every stream's trigger.
         """
         local = state.local_log_start_offset
         first_epoch_offset = local if earliest is None else earliest.start_offset
         log_start_offset = self._log_starts.get(topic_partition, first_epoch_offset)
         if log_start_offset >= local or not state.base_offsets or topic_partition.topic in INTERNAL_TOPICS:
             return local
-        if (self.path / str(_METADATA_PARTITION)).is_dir():
+        is_tiered = topic_partition in self._log_starts and first_epoch_offset < local
+        is_sure = is_tiered and broker_process(self.path) is not BrokerProcess.KILLED
+        if not is_sure and (self.path / str(_METADATA_PARTITION)).is_dir():
             is_tiered = self._configs_of(topic_partition.topic).get(_REMOTE_STORAGE_ENABLE) == "true"
-        else:
-            is_tiered = topic_partition in self._log_starts and first_epoch_offset < local
         return max(log_start_offset, 0) if is_tiered else local
 
     def _topic_id(self, directories: Iterable[Path]) -> str | None:

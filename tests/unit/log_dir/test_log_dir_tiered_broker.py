@@ -35,6 +35,7 @@ def test_without_metadata_log_checkpoint_and_epochs_tell_what_is_remote(tiered: 
 
 def test_stale_checkpoint_of_a_topic_without_tiering_makes_nothing_remote(tiered: Path) -> None:
     """After delete-records into a segment, retention takes it, and the broker is killed before its next checkpoint."""
+    (tiered / ".kafka_cleanshutdown").unlink()
     checkpoint = tiered / "log-start-offset-checkpoint"
     lines = checkpoint.read_text().splitlines()
     checkpoint.write_text("\n".join([lines[0], str(int(lines[1]) + 1), *lines[2:], "local-only 0 5"]) + "\n")
@@ -42,7 +43,16 @@ def test_stale_checkpoint_of_a_topic_without_tiering_makes_nothing_remote(tiered
     for path in (tiered / "local-only-0").glob(f"{bases[0].partition('.')[0]}.*"):
         path.unlink()
     first = int(bases[1].partition(".")[0])
-    assert starts(tiered)["local-only-0"] == (first, first)
+    assert starts(tiered) == {**TIERED_STARTS, "local-only-0": (first, first)}
+
+
+def test_log_start_without_a_line_in_the_checkpoint_is_where_the_epochs_begin(tiered: Path) -> None:
+    """A broker that was killed before its first checkpoint of log starts."""
+    (tiered / ".kafka_cleanshutdown").unlink()
+    (tiered / "log-start-offset-checkpoint").write_text("0\n0\n")
+    assert {name: start for name, start in starts(tiered).items() if start[1] < start[0]} == {
+        name: start for name, start in TIERED_STARTS.items() if start[1] < start[0]
+    }
 
 
 def test_read_from_earliest_fails_unless_local_only(tiered: Path) -> None:
