@@ -40,7 +40,6 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.log_dir_items import LogDirItems
 from pyspark_kafkalog.metadata.bootstrap import is_vacant
-from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
 from pyspark_kafkalog.metadata.commit_result import CommitResult
 from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.store import MetadataStore, is_ours
@@ -115,6 +114,8 @@ class LogDir(LogDirItems):
             if read_to_log_end:
                 _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
         else:
+            from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
+
             root = ForeignRoot(path, topic_configs=read_topic_configs, clock=clock, read_to_log_end=read_to_log_end)
         if principal is None:
             return cls(root, clock=clock, fs=fs)

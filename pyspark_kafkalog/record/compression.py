@@ -8,6 +8,8 @@
 What comes out is bounded before it is allocated: a batch that would unfold to more than
 `decompressed_limit_bytes` is corrupt, and so is one whose stored lengths do not agree with its bytes. Source of the
 rules: org.apache.kafka.common.compress.
+
+Each codec's library loads on first use: processes that plan read uncompressed metadata only.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.record import lz4_frame, snappy_framing, zstd_frame
 from pyspark_kafkalog.record.bounded import BadCompressedDataError
 from pyspark_kafkalog.record.header import Buffer, CompressionType
 
@@ -42,10 +43,16 @@ def compress(codec: CompressionType, data: Buffer, level: int | None = None) -> 
     if codec is CompressionType.GZIP:
         return _compress_gzip(data, GZIP_DEFAULT_LEVEL if level is None else level)
     if codec is CompressionType.SNAPPY:
+        from pyspark_kafkalog.record import snappy_framing
+
         return snappy_framing.compress(_as_array(data))
     if codec is CompressionType.LZ4:
+        from pyspark_kafkalog.record import lz4_frame
+
         return lz4_frame.compress(_as_array(data), lz4_frame.DEFAULT_LEVEL if level is None else level)
     if codec is CompressionType.ZSTD:
+        from pyspark_kafkalog.record import zstd_frame
+
         return zstd_frame.compress(data, zstd_frame.DEFAULT_LEVEL if level is None else level)
     return bytes(data)
 
@@ -62,10 +69,16 @@ def decompress(codec: CompressionType, data: Buffer, *, file: str, file_position
         if codec is CompressionType.GZIP:
             return _decompress_gzip(array, limit_bytes)
         if codec is CompressionType.SNAPPY:
+            from pyspark_kafkalog.record import snappy_framing
+
             return snappy_framing.decompress(array, limit_bytes)
         if codec is CompressionType.LZ4:
+            from pyspark_kafkalog.record import lz4_frame
+
             return lz4_frame.decompress(array, limit_bytes)
         if codec is CompressionType.ZSTD:
+            from pyspark_kafkalog.record import zstd_frame
+
             return zstd_frame.decompress(array, limit_bytes)
     except BadCompressedDataError as error:
         raise CorruptRecordError(

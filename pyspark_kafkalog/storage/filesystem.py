@@ -17,9 +17,11 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, ParamSpec, TypeVar
 
-from pyspark_kafkalog.record.header import Buffer
+if TYPE_CHECKING:
+    from pyspark_kafkalog.record.header import Buffer
+
 
 #: Follows the name of a file that `write_file_atomic` is writing.
 TEMPORARY_SUFFIX: Final = ".tmp"

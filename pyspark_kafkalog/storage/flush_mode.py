@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.filesystem import FileSystem
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.record.header import Buffer
 
 FlushMode = Literal["fsync", "os"]
 

@@ -1,0 +1,60 @@
+"""What the short-lived processes load in which Spark plans. Many start at once when queries begin, on a busy driver."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafkalog import LogDir
+
+#: Decodes and encodes records; each takes longer to load than all of this package's own modules together, or reads
+#: what a plan never reads.
+HEAVY = {"numba", "pandas", "pyarrow", "cramjam", "zstandard"}
+
+START = """
+import sys
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StringType, StructField, StructType
+rows = StructType([StructField("value", StringType())])
+before = set(sys.modules)
+from pyspark_kafkalog import DefaultSource
+"""
+END = """
+print(*{name.partition(".")[0] for name in set(sys.modules) - before})
+"""
+STREAM = """
+reader = DefaultSource({"path": sys.argv[1], "startingOffsets": "earliest"}).streamReader(source.schema())
+start = reader.initialOffset()
+assert len(reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))) == 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("role", "body", "unused"),
+    [
+        ("lookup", "assert DefaultSource.name() == 'kafkalog'", HEAVY | {"numpy", "google_crc32c"}),
+        (
+            "create",
+            "source = DefaultSource({'path': sys.argv[1]}); source.schema()",
+            HEAVY | {"numpy", "google_crc32c"},
+        ),
+        ("plan", "source = DefaultSource({'path': sys.argv[1]}); source.reader(source.schema()).partitions()", HEAVY),
+        ("stream", "source = DefaultSource({'path': sys.argv[1]})" + STREAM, HEAVY),
+        ("write", "DefaultSource({'path': sys.argv[1], 'topic': 't'}).writer(rows, False)", HEAVY),
+        ("stream write", "DefaultSource({'path': sys.argv[1], 'topic': 't'}).streamWriter(rows, False)", HEAVY),
+    ],
+)
+def test_planning_process_loads_nothing_that_only_records_need(
+    tmp_path: Path, role: str, body: str, unused: set[str]
+) -> None:
+    LogDir.create(tmp_path).append("t", pa.table({"value": ["v"]}), compression_type="zstd")
+    command = [sys.executable, "-c", START + body + END, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert "pyspark_kafkalog" in loaded
+    assert loaded & unused == set(), role
