@@ -13,7 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
+from pyspark_kafkalog.spark.stream_offsets import from_json
 from pyspark_kafkalog.spark.stream_reader import KafkalogStreamReader
+from pyspark_kafkalog.storage.names import TopicPartition
 
 __all__ = ["killed", "tiered"]
 
@@ -40,13 +42,13 @@ def batch_offsets(root: Path, **options: str) -> list[int]:
     )
 
 
-def stream_offsets(made: KafkalogStreamReader) -> tuple[dict[str, dict[str, int]], list[int]]:
+def stream_offsets(made: KafkalogStreamReader) -> tuple[dict[TopicPartition, int], list[int]]:
     """The first micro-batch: its start, and the offsets that it reads."""
     start = made.initialOffset()
     end = made.latestOffset(start, ReadAllAvailable())
     planned = made.partitions(start, end)
     found = [offset for each in planned for batch in made.read(each) for offset in batch.column("offset").to_pylist()]
-    return start, sorted(found)
+    return from_json(start), sorted(found)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +67,8 @@ def test_batch_and_stream_read_to_the_log_end_when_told(
     from_batch = batch_offsets(killed, **options)
     told_by_batch = caplog.text.count("14 offsets in 1 partition")
     made = stream(killed, startingOffsets="earliest", **options)
-    start, from_stream = stream_offsets(made)
-    made.latestOffset(start, ReadAllAvailable())
+    _, from_stream = stream_offsets(made)
+    made.latestOffset(made.initialOffset(), ReadAllAvailable())
     assert len(from_batch) == count
     assert from_stream == from_batch
     once = 0 if to_log_end == "true" else 1
@@ -100,7 +102,7 @@ def test_stream_start_beyond_last_stable_offset_waits_for_the_transaction(killed
     made = stream(
         killed, subscribe="paid", startingOffsets=starting, isolationLevel="read_committed", readToLogEnd="true"
     )
-    assert stream_offsets(made) == ({"paid": {"0": 22}}, [])
+    assert stream_offsets(made) == ({TopicPartition("paid", 0): 22}, [])
 
 
 def test_earliest_of_a_tiered_topic_fails_unless_data_loss_is_allowed(
@@ -114,7 +116,10 @@ def test_earliest_of_a_tiered_topic_fails_unless_data_loss_is_allowed(
         stream(tiered, **options).initialOffset()
     local = list(range(552, 690))
     assert batch_offsets(tiered, failOnDataLoss="false", **options) == local
-    assert stream_offsets(stream(tiered, failOnDataLoss="false", **options)) == ({"tiered": {"0": 552}}, local)
+    assert stream_offsets(stream(tiered, failOnDataLoss="false", **options)) == (
+        {TopicPartition("tiered", 0): 552},
+        local,
+    )
     assert "remote storage" in caplog.text
 
 
