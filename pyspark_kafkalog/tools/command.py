@@ -93,13 +93,13 @@ def tell_remote(command: str, partitions: Iterable[PartitionDescription]) -> Non
         sys.stderr.write(f"kafkalog {command}: {notice}\n")
 
 
-def describe_topic(log_dir: LogDir, name: str) -> TopicDescription:
+def describe_topic(command: str, log_dir: LogDir, name: str) -> TopicDescription:
     """The topic; partitions that are symbolic links are left out, and named on sys.stderr."""
     from pyspark_kafkalog.storage.listing import link_message
 
     described = log_dir.topic(name, without_links=True)
     for number in described.links:
-        sys.stderr.write(f"{link_message(log_dir.path / f'{name}-{number}')}\n")
+        sys.stderr.write(f"kafkalog {command}: {link_message(log_dir.path / f'{name}-{number}')}\n")
     return described
 
 

@@ -101,7 +101,7 @@ def _partitions(
         each
         for name in log_dir.topics()
         if wants_internal or name not in INTERNAL_TOPICS
-        for each in describe_topic(log_dir, name).partitions
+        for each in describe_topic("get-offsets", log_dir, name).partitions
         if is_meant(TopicPartition(each.topic, each.partition))
     ]
     return sorted(found, key=lambda each: f"{each.topic}-{each.partition}")

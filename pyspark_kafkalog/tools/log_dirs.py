@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         _tree(each)
         for name in log_dir.topics()
         if not wanted or name in wanted
-        for each in describe_topic(log_dir, name).partitions
+        for each in describe_topic("log-dirs", log_dir, name).partitions
     ]
     tree = {
         "brokers": [

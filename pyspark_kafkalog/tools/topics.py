@@ -152,7 +152,7 @@ def _describe(options: argparse.Namespace) -> None:
     log_dir = open_log_dir(options)
     node_id = node_id_of(options.path)
     for name in _find(log_dir, options, must_exist=not options.if_exists):
-        described = describe_topic(log_dir, name)
+        described = describe_topic("topics", log_dir, name)
         if options.output == "json":
             print_json(_tree(described, node_id))
         else:

@@ -92,7 +92,7 @@ def test_partitions_beside_a_link_are_described_and_the_link_is_named(
     for name, *arguments in (("topics", "--describe"), ("get-offsets",), ("log-dirs", "--describe")):
         assert main([name, "--path", str(linked), *arguments]) == 0
         printed = capsys.readouterr()
-        assert f"{linked / 'orders-1'} is a symbolic link, which is not followed" in printed.err, name
+        assert f"kafkalog {name}: {linked / 'orders-1'} is a symbolic link, which is not followed" in printed.err
         assert all(each in printed.out for each in (("orders:0:1", "orders:2:1") if name == "get-offsets" else ()))
 
 
