@@ -4,8 +4,10 @@ The table needs delta.enableChangeDataFeed. Without a starting version the query
 are, as inserts, and goes on with what changes; with one, with the changes from that version on.
 
 Each micro-batch is one commit of the topic, with the query's id and the batch's number: one that comes again, after a
-kill between the commit and Spark's note of it, finds its number there and writes nothing. It goes through foreachBatch,
-not the streaming sink, since a batch is sorted by key and version first, which Spark grants to batches only.
+kill between the commit and Spark's note of it, finds its number there and writes nothing. Only the first may create the
+log directory; a later one that does not find the query's id in it fails, as with the streaming sink. It goes through
+foreachBatch, not the streaming sink, since a batch is sorted by key and version first, which Spark grants to batches
+only.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from pyspark_kafkalog.delta.batch_identity import BatchIdentity
 from pyspark_kafkalog.delta.change_records import ChangeRecords
 from pyspark_kafkalog.delta.job import start
 from pyspark_kafkalog.spark.delta_session import is_path
+from pyspark_kafkalog.spark.location import locate
+from pyspark_kafkalog.spark.stream_writer import MicroBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +65,7 @@ class DeltaToTopic:
 
         def write(batch: DataFrame, batch_id: int) -> None:
             identity = BatchIdentity.of(batch, batch_id)
+            MicroBatch(identity.query_id, "", identity.batch_id).check_root(locate(self.path).root)
             writer = records.apply(batch).write.format("kafkalog").mode("append").options(**self.sink_options)
             writer = writer.option("topic", self.topic).option("txnAppId", identity.query_id)
             writer.option("txnVersion", identity.batch_id).save(self.path)

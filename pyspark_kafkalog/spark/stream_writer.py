@@ -86,6 +86,17 @@ class MicroBatch:
                 f"{_ADVICE.format(path=str(log_dir.path), query=self.query_id)}"
             )
 
+    def check_root(self, root: Path) -> None:
+        """As `check_log_dir`, of the log directory at `root`; nothing may be there for the first micro-batch."""
+        from pyspark_kafkalog.log_dir import LogDir
+        from pyspark_kafkalog.metadata.bootstrap import is_vacant
+
+        if self.is_first:
+            return
+        if is_vacant(root):
+            raise self.missing_error(root)
+        self.check_log_dir(LogDir.open(root))
+
     def missing_error(self, root: Path) -> LogDirError:
         """The error for a later micro-batch that finds no log directory at all."""
         return LogDirError(

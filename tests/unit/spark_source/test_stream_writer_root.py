@@ -25,6 +25,7 @@ from pyspark_kafkalog.spark.stream_writer import (
     QUERY_ID_PROPERTY,
     RUN_ID_PROPERTY,
     KafkalogStreamWriter,
+    MicroBatch,
 )
 
 Messages = list[WriterCommitMessage | None]
@@ -189,6 +190,18 @@ def test_a_root_whose_creation_was_killed_is_finished_by_the_first_micro_batch(s
     (sink.root / "__cluster_metadata-0" / "kafkalog-head").unlink()
     sink.run(0, ["a"])
     assert sink.values() == ["a"]
+
+
+def test_a_batch_written_in_foreach_batch_is_checked_in_the_same_way(tmp_path: Path) -> None:
+    root = tmp_path / "log"
+    MicroBatch("query", "", 0).check_root(root)
+    with pytest.raises(LogDirError, match="found no such directory, for micro-batch 3"):
+        MicroBatch("query", "", 3).check_root(root)
+    LogDir.create(root)
+    with pytest.raises(LogDirError, match="has nothing of it, for micro-batch 3"):
+        MicroBatch("query", "", 3).check_root(root)
+    LogDir.open(root).init_transaction("query", "run")
+    MicroBatch("query", "", 3).check_root(root)
 
 
 # Batch writes
