@@ -1,6 +1,6 @@
 """The differential test: Spark's Kafka source and sink beside kafkalog, on the same data, with the same options.
 
-    python benchmarks/compare_kafka_source.py [--parts batch,stream,sink] [--only REGEX] [--scratch DIR]
+    python benchmarks/compare_kafka_source.py [--parts batch,repeat,stream,sink] [--only REGEX] [--scratch DIR]
 
 A broker on this machine is filled with topics of every kind. Spark's Kafka source reads them over the network, kafkalog
 from the broker's disk; what a case gives is compared: rows and their order in each partition, schema, tasks, or who
@@ -24,12 +24,13 @@ from pathlib import Path
 from bench_peers import KAFKA_CONNECTOR, TOKEN_PROVIDER, Broker, standin_jar
 from differential.batch_run import run_batches
 from differential.broker_topics import SETTINGS
+from differential.repeated_queries import run_repeated_queries
 from differential.report import Tally, late_errors_are_gone, summary
 from differential.sink_run import run_sinks
 from differential.stream_run import run_streams
 from pyspark.sql import SparkSession
 
-PARTS = {"batch": run_batches, "stream": run_streams, "sink": run_sinks}
+PARTS = {"batch": run_batches, "repeat": run_repeated_queries, "stream": run_streams, "sink": run_sinks}
 
 
 def main() -> int:

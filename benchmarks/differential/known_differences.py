@@ -217,4 +217,14 @@ KNOWN: Final[tuple[Difference, ...]] = (
         reason="a commit is atomic here; the Kafka sink has sent the rows before the one that fails",
         cases=("sink: null in column topic", "sink: partition out of range in one row"),
     ),
+    Difference(
+        name="second actions",
+        documented="a second action on one DataFrame or temporary view",
+        reason="Spark keeps the partitions of a Python source with the loaded source",
+        cases=(
+            "repeat: a DataFrame, then an append",
+            "repeat: a DataFrame, then delete-records",
+            "repeat: a temporary view, then an append",
+        ),
+    ),
 )

@@ -15,8 +15,7 @@ Row = tuple[Any, ...]
 _KINDS: Final = (
     ("data loss", r"DataLossError|data may have been lost|OffsetOutOfRange"),
     ("partition", r"Partition -?\d+ of topic|a record has partition -?\d+|Invalid partition"),
-    ("topic", r"UnknownTopicError|UnknownTopicOrPartition|not present in metadata"),
-    ("topic name", r"InvalidTopicException|InvalidTopicError|topic name '.*' is invalid"),
+    ("topic", r"UnknownTopicError|UnknownTopicOrPartition|InvalidTopicException|topic name '.*' is invalid"),
     ("columns", r"attribute unsupported type|Required attribute|topic option required"),
     ("record", r"InvalidRecordError|RecordTooLarge|RecordBatchTooLarge|a null topic|NullPointerException"),
     ("option", r"InvalidOptionError|IllegalArgument|NumberFormat|ConfigException|KafkaIllegalState|AnalysisException"),

@@ -13,18 +13,20 @@ sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 from differential.batch_cases import batch_cases  # noqa: E402
 from differential.known_differences import KNOWN, LATE_ERRORS  # noqa: E402
 from differential.outcomes import Failure, Outcome  # noqa: E402
+from differential.repeated_queries import repeated_queries  # noqa: E402
 from differential.report import Compared, Tally, summary  # noqa: E402
 from differential.sink_cases import sink_cases  # noqa: E402
 from differential.stream_scripts import stream_scripts  # noqa: E402
 
 NAMES = {
     "batch": [case.name for case in batch_cases()],
+    "repeat": [case.name for case in repeated_queries()],
     "stream": [f"{script.name}: {step.name}" for script in stream_scripts() for step in script.steps],
     "sink": [case.name for case in sink_cases()],
 }
 
 
-@pytest.mark.parametrize(("part", "count_min"), [("batch", 250), ("stream", 60), ("sink", 60)])
+@pytest.mark.parametrize(("part", "count_min"), [("batch", 250), ("repeat", 1), ("stream", 60), ("sink", 60)])
 def test_each_part_has_enough_cases_with_names_of_their_own(part: str, count_min: int) -> None:
     assert len(NAMES[part]) >= count_min
     assert len(set(NAMES[part])) == len(NAMES[part])
