@@ -2,13 +2,14 @@
 
     python benchmarks/compare_kafka_source.py [--parts batch,repeat,stream,sink] [--only REGEX] [--scratch DIR]
 
-A broker on this machine is filled with topics of every kind. Spark's Kafka source reads them over the network, kafkalog
-from the broker's disk; what a case gives is compared: rows and their order in each partition, schema, tasks, or who
-fails and how. The sink cases write to the broker's topics and to a log directory, and compare what is then there.
+A broker is started on this machine and filled with topics of every kind. Spark's Kafka source reads them over the
+network, kafkalog reads the broker's disk. Compared are rows and their order in each partition, schemas, numbers of
+tasks, and errors by kind. The sink cases write to topics of the broker and to a log directory, and compare the records
+that are readable afterwards.
 
-Ends with 1 at a difference that `differential/known_differences.py` does not list, and at one listed that is gone. The
-list's reasons are also in docs/MIGRATING.md, "What differs". Nothing is random. A run takes about ten minutes on two
-cores; the connector and Kafka are fetched from the package registry at the first one.
+Exits with 1 if a difference is found that `differential/known_differences.py` does not list, or if a listed one no
+longer occurs. docs/MIGRATING.md, "What differs", has a row for each listed difference. Nothing is random. A run takes
+about 15 minutes on two cores; the first one fetches the connector and Kafka from the package registry.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="run the cases in whose names this regular expression is found")
     parser.add_argument("--scratch", type=Path, help="where to make the working directory")
     arguments = parser.parse_args()
+    parts = arguments.parts.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory(prefix="kafkalog-differential-", dir=arguments.scratch) as scratch:
-        return _run(Path(scratch), arguments.parts.split(","), re.compile(arguments.only))
+        return _run(Path(scratch), parts, re.compile(arguments.only))
 
 
 def _run(scratch: Path, parts: list[str], only: re.Pattern[str]) -> int:

@@ -1,7 +1,7 @@
 """The differences between Spark's Kafka source and kafkalog that stay, each with its reason and the cases that show it.
 
-A run fails at a difference that no entry covers, and at a case that an entry covers and that does not differ any more.
-`documented` is text of the section "What differs" of docs/MIGRATING.md.
+A run fails at a difference that no entry covers, and at a case that an entry covers but that no longer differs.
+`documented` is a text in the section "What differs" of docs/MIGRATING.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Difference:
 
 
 def _escaped(pattern: str) -> str:
-    """Of the wildcards of fnmatch only *: names hold JSON and regular expressions."""
+    """Only * is a wildcard: names contain JSON and regular expressions."""
     return pattern.replace("[", "[[]").replace("?", "[?]")
 
 
@@ -41,7 +41,7 @@ KNOWN: Final[tuple[Difference, ...]] = (
     Difference(
         name="unknown options",
         documented="is an error that lists what is allowed",
-        reason="a misspelt failOnDataLoss must not go unnoticed; settings of Kafka's clients have nothing to set here",
+        reason="a misspelt failOnDataLoss must not go unnoticed",
         cases=(
             "batch: also startingOffset",
             "batch: also failOnDataLos",
@@ -53,13 +53,13 @@ KNOWN: Final[tuple[Difference, ...]] = (
     Difference(
         name="no subscription",
         documented="reads all topics that are not internal",
-        reason="a log directory is a data set by itself, and is read as one by its path alone",
+        reason="a log directory is a data set, which its path alone identifies",
         cases=("batch: no subscription",),
     ),
     Difference(
         name="missing partitions",
         documented="an assigned partition that does not exist",
-        reason="what is named and missing is an error here, as a missing topic is in both",
+        reason="a partition that is named and missing is an error, as a missing topic is in both",
         cases=(
             'batch: assign {"plain": [7]}',
             'batch: assign {"plain": [0, 7]}',
@@ -70,7 +70,7 @@ KNOWN: Final[tuple[Difference, ...]] = (
     Difference(
         name="inexact JSON",
         documented="JSON with a fraction, a name that appears twice, or no partition",
-        reason="offsets that are not what was meant are an error here, not rounded or dropped",
+        reason="ambiguous offsets are an error, not rounded or dropped",
         cases=(
             'batch: assign {"plain": []}',
             "batch: assign {}",
@@ -138,13 +138,13 @@ KNOWN: Final[tuple[Difference, ...]] = (
     Difference(
         name="values without effect",
         documented="a bad value of an option that has no effect",
-        reason="a value that is wrong is more likely meant for something than left over",
+        reason="a wrong value is a mistake, wherever the option has an effect",
         cases=("batch: maxOffsetsPerTrigger 'x'", "batch: maxOffsetsPerTrigger '-1'"),
     ),
     Difference(
         name="a schema of one's own",
         documented="`.schema(...)` with some of the columns",
-        reason="Python sources are not told which columns a query uses; a schema tells it",
+        reason="Spark does not tell a Python source which columns a query uses; a schema does",
         cases=("batch: a schema of some columns",),
     ),
     Difference(
@@ -168,13 +168,13 @@ KNOWN: Final[tuple[Difference, ...]] = (
     Difference(
         name="values of client settings",
         documented="a bad value of a setting of Kafka's clients",
-        reason="settings that have no effect here may stay, whatever they are",
+        reason="settings that have no effect here are accepted without a check",
         cases=("sink: option kafka.buffer.memory",),
     ),
     Difference(
         name="save mode",
         documented='a batch write without `.mode("append")`',
-        reason="Spark asks Python data sources for a mode before they are called",
+        reason="Spark checks the mode before it calls a Python data source",
         cases=("sink: mode not set", "sink: mode error"),
     ),
     Difference(

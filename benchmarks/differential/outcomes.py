@@ -1,4 +1,4 @@
-"""What a case gives, in a form in which both sides can be compared: rows by partition, or who failed, when and how."""
+"""The outcome of a case in a form in which both sides can be compared: rows by partition, or a failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 Row = tuple[Any, ...]
 
-#: Kinds of errors, by what both sides call them; the first that is found in an error's text counts.
+#: Kinds of errors, by patterns of the texts and classes of both sides; the first match counts.
 _KINDS: Final = (
     ("data loss", r"DataLossError|data may have been lost|OffsetOutOfRange"),
     ("partition", r"Partition -?\d+ of topic|a record has partition -?\d+|Invalid partition"),
@@ -25,7 +25,7 @@ _KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error: `stage` is load (before the query is run) or query, `kind` what went wrong, `text` for people."""
+    """An error. `stage`: load (before the query runs) or query; `kind`: one of _KINDS; `text`: for people."""
 
     stage: str
     kind: str
@@ -34,15 +34,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one side gave; with a failure, `value` is what it leaves behind: nothing for a read."""
+    """What one side returned; after a failed write, `value` is what is readable nevertheless."""
 
     value: Any = None
     failure: Failure | None = None
 
     def difference(self, other: Outcome) -> str | None:
-        """What tells `self`, the Kafka source's, from `other`, ours; None where nothing does.
+        """How `other`, of kafkalog, differs from `self`, of the Kafka source; None if it does not.
 
-        At what stage an error is raised is left to `is_earlier_than`.
+        The stages of errors are compared by `is_earlier_than`.
         """
         if self.failure and other.failure:
             if self.failure.kind != other.failure.kind:
@@ -77,8 +77,8 @@ def observe(load: Callable[[], DataFrame], query: Callable[[DataFrame], Any]) ->
         return Outcome(failure=failure_of(error, stage))
 
 
-#: The machine is too busy to start a Python process in time; says nothing about either side.
-_NOT_IN_TIME: Final = r"failed to connect back|CANNOT_OPEN_SOCKET|did not end in time"
+#: The machine was too busy to start a Python process in time, which is no property of either source.
+_NOT_IN_TIME: Final = r"failed to connect back|CANNOT_OPEN_SOCKET"
 
 
 def was_not_in_time(outcome: Outcome) -> bool:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient, NewPartitions
 from kafka_oracle import Broker
@@ -36,7 +37,7 @@ from .stream_scripts import (
     stream_scripts,
 )
 
-_STEP_SECONDS_MAX = 60
+_STEP_SECONDS_MAX: Final = 120
 
 
 def run_streams(spark: SparkSession, broker: Broker, only: re.Pattern[str]) -> Iterator[Compared]:
@@ -55,7 +56,7 @@ def run_streams(spark: SparkSession, broker: Broker, only: re.Pattern[str]) -> I
 def _follow(
     broker: Broker, script: Script, kafka: Query, kafkalog: Query, beside: ThreadPoolExecutor
 ) -> Iterator[Compared]:
-    hands = Hands(broker)
+    operator = TopicOperator(broker)
     options = dict(script.options)
     try:
         for step in script.steps:
@@ -63,7 +64,7 @@ def _follow(
                 kafka.stop()
                 kafkalog.stop()
             for action in step.actions:
-                hands.do(action)
+                operator.do(action)
             wait_for_checkpoints(broker)
             options |= step.options
             theirs = beside.submit(kafka.run, step, options)
@@ -75,7 +76,7 @@ def _follow(
 
 
 class Query:
-    """A query from one source to the end of time, with a checkpoint that outlives its runs."""
+    """A streaming query from one source; its checkpoint is kept from run to run."""
 
     def __init__(self, spark: SparkSession, source: str, where: Mapping[str, str], checkpoint: Path) -> None:
         self._spark = spark
@@ -86,7 +87,7 @@ class Query:
         self._running: Any = None
 
     def run(self, step: Step, options: Mapping[str, str]) -> Outcome:
-        """Start the query if it does not run, wait until it has read all there is, and tell what came."""
+        """Start the query if it is not active, wait until it has read everything, and return what it read."""
         self._batches.clear()
         return self._run(step, options, TRIES)
 
@@ -95,7 +96,7 @@ class Query:
             if self._running is None:
                 self._start(step, options)
             if step.run == "live":
-                self._running.processAllAvailable()
+                self._wait_for_all_available()
             elif not self._running.awaitTermination(_STEP_SECONDS_MAX):
                 raise TimeoutError("the query did not end in time")
         except Exception as error:
@@ -107,6 +108,17 @@ class Query:
         if step.run != "live":
             self._running = None
         return Outcome({"rows": self._rows(step), "offsets": self._offsets()})
+
+    def _wait_for_all_available(self) -> None:
+        query = self._running
+        timer = threading.Timer(_STEP_SECONDS_MAX, query.stop)  # processAllAvailable has no timeout
+        timer.start()
+        try:
+            query.processAllAvailable()
+        finally:
+            timer.cancel()
+        if not query.isActive:
+            raise TimeoutError("the query did not end in time")
 
     def stop(self) -> None:
         if self._running is not None:
@@ -139,8 +151,8 @@ class Query:
         return {topic: dict(sorted(found.items())) for topic, found in sorted(topics.items()) if found}
 
 
-class Hands:
-    """What does the actions of one script to the broker."""
+class TopicOperator:
+    """Carries out the actions of one script on the broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -179,5 +191,5 @@ def _wait_until(is_so: Any, seconds_max: float = 30) -> None:
     deadline = time.monotonic() + seconds_max
     while not is_so():
         if time.monotonic() > deadline:
-            raise TimeoutError("the broker did not do what it was asked for")
+            raise TimeoutError("the broker did not complete the action in time")
         time.sleep(0.1)

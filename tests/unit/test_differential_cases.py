@@ -11,7 +11,7 @@ REPOSITORY = Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 from differential.batch_cases import batch_cases  # noqa: E402
-from differential.known_differences import KNOWN, LATE_ERRORS  # noqa: E402
+from differential.known_differences import KNOWN, LATE_ERRORS, Difference  # noqa: E402
 from differential.outcomes import Failure, Outcome  # noqa: E402
 from differential.repeated_queries import repeated_queries  # noqa: E402
 from differential.report import Compared, Tally, summary  # noqa: E402
@@ -39,11 +39,11 @@ def test_batch_cases_differ_in_more_than_their_names() -> None:
 
 
 @pytest.mark.parametrize("difference", KNOWN, ids=lambda each: each.name)
-def test_each_known_difference_has_a_reason_and_cases_that_show_it(difference) -> None:  # type: ignore[no-untyped-def]
+def test_each_known_difference_has_a_reason_and_cases_that_show_it(difference: Difference) -> None:
     assert difference.reason
     named = [(part, name) for part, names in NAMES.items() for name in names]
     for pattern in difference.cases:
-        alone = type(difference)(name="", documented="", reason="", cases=(pattern,))
+        alone = Difference(name="", documented="", reason="", cases=(pattern,))
         assert any(alone.covers(part, name) for part, name in named), f"no case is named {pattern}"
 
 
@@ -54,7 +54,7 @@ def test_no_case_shows_two_known_differences() -> None:
 
 
 @pytest.mark.parametrize("difference", [*KNOWN, LATE_ERRORS], ids=lambda each: each.name)
-def test_each_known_difference_is_in_the_migration_guide(difference) -> None:  # type: ignore[no-untyped-def]
+def test_each_known_difference_is_in_the_migration_guide(difference: Difference) -> None:
     guide = (REPOSITORY / "docs" / "MIGRATING.md").read_text()
     section = guide.split("What differs:")[1].split("\n## ")[0]
     assert difference.documented in section
