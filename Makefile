@@ -1,9 +1,12 @@
 # make demo   sets everything up in .venv and runs the main job
-# make test   the same, then lint, types and all tests
+# make check  lint, types, unit and property tests with few examples
+# make test   demo, lint, types and tests of every kind: what CI runs
+# make test-full  the same with all examples, the whole crash matrix, soak and browser; prints the slowest tests
 #             KAFKALOG_SOAK_SECONDS=3600 (40) and KAFKALOG_STATE_MACHINE_EXAMPLES=2000 (100) make its longest tests longer
+#             KAFKALOG_SEED=N repeats what a run has sampled
 # make differential  Spark's Kafka source and sink beside this package on the same data, DIFFERENTIAL_ARGS="--parts batch"
 # make docs   the reference of the Python API, build/docs/index.html
-# Wanted on the machine: Python 3.10 to 3.13 and make. Java 17 or newer is looked for, and installed when that is
+# Requirements: Python 3.10 to 3.13 and make. Java 17 or newer is looked for, and installed when that is
 # possible (scripts/bootstrap.sh). PYTHON=... picks the interpreter for a new .venv.
 
 SHELL := /bin/sh
@@ -18,7 +21,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 # Spark's Python workers run in the same environment.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: demo test docs lint pytest bench bench-stream differential java chromium clean help
+.PHONY: demo check test test-full docs lint pytest bench bench-stream differential java chromium clean help
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -26,7 +29,15 @@ help:
 demo: $(VENV)/.installed java
 	$(PY) jobs/demo.py
 
+check: export KAFKALOG_TIER = check
+check: lint
+	$(PY) -m pytest -n 2 -q tests/unit tests/property -m "not interop and not spark" $(PYTEST_ARGS)
+
 test: demo lint pytest
+
+test-full: export KAFKALOG_TIER = full
+test-full: PYTEST_ARGS += --durations 40
+test-full: chromium demo lint pytest
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
@@ -37,7 +48,7 @@ lint: $(VENV)/.installed-test
 pytest: export SPARK_SUBMIT_OPTS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 # So for their Python processes: numpy would start a thread more in each.
 pytest: export OPENBLAS_NUM_THREADS ?= 1
-pytest: $(VENV)/.installed-test java chromium
+pytest: $(VENV)/.installed-test java
 	$(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-test java

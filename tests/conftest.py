@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tiers import SEED, TIER
 
 _HERE = Path(__file__).parent
 KAFKA_FIXTURES = _HERE / "data" / "fixtures"
 #: Folders with long tests, in the order in which they are to begin.
 _BEGIN_WITH = ("spark", "soak", "notebooks")
+#: Folders whose tests belong to the full tier alone (tiers.py).
+_FULL_ONLY = ("soak", "browser")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Say what may run side by side (`-n 2 --dist loadgroup`): the tests of the Spark session, others module by module.
 
     What takes longest comes first: who waits for it at the end would have nothing else to do.
@@ -22,9 +25,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def folder(item: pytest.Item) -> str:
         return item.path.relative_to(_HERE).parts[0]
 
+    if TIER != "full":
+        left_out = [item for item in items if folder(item) in _FULL_ONLY or item.get_closest_marker("full")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
     for item in items:
         item.add_marker(pytest.mark.xdist_group("spark" if folder(item) == "spark" else item.path.stem))
     items.sort(key=lambda item: _BEGIN_WITH.index(folder(item)) if folder(item) in _BEGIN_WITH else len(_BEGIN_WITH))
+
+
+def pytest_report_header() -> str:
+    return f"tier {TIER} (KAFKALOG_TIER), seed {SEED} (KAFKALOG_SEED)"
 
 
 @pytest.fixture(scope="session")

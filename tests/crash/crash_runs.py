@@ -229,16 +229,16 @@ class Runs:
         shutil.rmtree(root.parent)
 
 
-def try_all(runs: Runs) -> Points:
-    """Stop the scenario at every call, in every way."""
-    return in_lanes(lambda lane: _try_some(runs, lane))
+def try_calls(runs: Runs, calls: Sequence[int]) -> Points:
+    """Stop the scenario at each of the calls, in every way."""
+    return in_lanes(lambda lane: _try_some(runs, calls[lane::LANES], lane))
 
 
-def _try_some(runs: Runs, lane: int) -> Points:
-    """One lane's share: every so many calls."""
+def _try_some(runs: Runs, calls: Sequence[int], lane: int) -> Points:
+    """One lane's share of the calls."""
     points = Points()
     runs.enter(lane)
-    for at in range(1 + lane, len(runs.call_names) + 1, LANES):
+    for at in calls:
         moves_bytes = runs.call_names[at - 1] in DATA_POINTS
         with _noting(points):
             points.kills += runs.kill(at, torn=False)
@@ -255,15 +255,15 @@ def _try_some(runs: Runs, lane: int) -> Points:
     return points
 
 
-def cut_power_everywhere(runs: Runs) -> Points:
-    """Cut the power in front of every call and at the end."""
-    return in_lanes(lambda lane: _cut_some(runs, lane))
+def cut_power(runs: Runs, calls: Sequence[int]) -> Points:
+    """Cut the power in front of each of the calls; the number after the last one stands for the end."""
+    return in_lanes(lambda lane: _cut_some(runs, calls[lane::LANES], lane))
 
 
-def _cut_some(runs: Runs, lane: int) -> Points:
+def _cut_some(runs: Runs, calls: Sequence[int], lane: int) -> Points:
     points = Points()
     runs.enter(lane)
-    for at in range(1 + lane, len(runs.call_names) + 2, LANES):
+    for at in calls:
         if runs.call_names[at - 2 : at - 1] not in _CHANGES_NOTHING:
             with _noting(points):
                 points.power += runs.cut_power(at)

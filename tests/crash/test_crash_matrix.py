@@ -1,10 +1,11 @@
 """A writer stopped at every call that changes the file system: nothing committed is lost, doubled or half there.
 
-Each scenario is run once to count its calls. Then, for every one of them, a writer is killed (SIGKILL) in front of it
-or half way through its bytes, and another is told ENOSPC, EIO or is given a few bytes at a time; and the power is cut.
-What a kill after a call leaves is what a kill in front of the next one does. Whatever happened, a reader that takes no
-lock sees a commit whole or not at all, the same writer or a new one goes on, and in the end a reader sees what it would
-have seen with no crash, in files that Kafka's own tool finds nothing wrong with.
+Each scenario is run once to count its calls. Then, for every one of them (below the full tier: for a sample by the
+run's seed, see tiers.py), a writer is killed (SIGKILL) in front of it or half way through its bytes, and another is
+told ENOSPC, EIO or is given a few bytes at a time; and the power is cut. What a kill after a call leaves is what a
+kill in front of the next one does. Whatever happened, a reader that takes no lock sees
+a commit whole or not at all, the same writer or a new one goes on, and in the end a reader sees what it would have seen
+with no crash, in files that Kafka's own tool finds nothing wrong with.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from pathlib import Path
 import pytest
 from crash_checks import FileChecks
 from crash_faults import CountingFileSystem, inside_seam
-from crash_runs import Points, Runs, cut_power_everywhere, run_in_child, try_all
+from crash_runs import Points, Runs, cut_power, run_in_child, try_calls
 from crash_scenarios import SCENARIOS, Scenario
 from kafka_oracle import dump_log, kafka_lib
+from tiers import Sample
 
 _FILES_A_RUN = 1500
 
@@ -42,25 +44,27 @@ def _check(runs: Runs, points: Points) -> None:
 
 
 def test_a_writer_stopped_at_any_call_loses_or_doubles_records(runs: Runs, report: dict[str, str]) -> None:
-    points = try_all(runs)
+    chosen = Sample.of_tier().calls(runs.scenario.name, len(runs.call_names))
+    points = try_calls(runs, chosen)
     calls = len(runs.call_names)
     report[runs.scenario.name] = (
-        f"{calls} calls, {points.total} points: {points.kills} kills in front, {points.torn} half way, "
-        f"{points.errors} errors, {points.short} short writes"
+        f"{len(chosen)} of {calls} calls, {points.total} points: {points.kills} kills in front, "
+        f"{points.torn} half way, {points.errors} errors, {points.short} short writes"
     )
     _check(runs, points)
     # In a commit over several partitions the calls of a run may be some more or less than those of another.
-    assert points.kills >= calls * 0.9
-    assert points.errors >= calls * 1.8
+    assert points.kills >= len(chosen) * 0.9
+    assert points.errors >= len(chosen) * 1.8
 
 
 def test_a_power_cut_at_any_call_loses_what_was_committed(runs: Runs, report: dict[str, str]) -> None:
     if not runs.scenario.is_durable:
         return
-    points = cut_power_everywhere(runs)
+    chosen = Sample.of_tier().calls(f"{runs.scenario.name}, power", len(runs.call_names) + 1)
+    points = cut_power(runs, chosen)
     report[f"{runs.scenario.name}, power"] = f"{points.total} points"
     _check(runs, points)
-    assert points.power >= len(runs.call_names)
+    assert points.power >= len(chosen) * 0.5
 
 
 def test_a_change_is_made_past_the_seam(runs: Runs) -> None:

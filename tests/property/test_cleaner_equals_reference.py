@@ -18,6 +18,7 @@ from cleaner_reference import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from pyspark_kafkalog.maintenance.closed_segments import aborted_transactions
 from pyspark_kafkalog.maintenance.segment_swap import has_unfinished
@@ -137,7 +138,7 @@ class _Writer:
         return {producer_id: each.entry() for producer_id, each in state.producers.items()}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     first=_segments,
     second=_segments,

@@ -12,6 +12,7 @@ import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tiers import examples
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner import clean_partition
@@ -126,5 +127,5 @@ class CleanedTopic(RuleBasedStateMachine):
             yield from batch["offset"].to_pylist()
 
 
-CleanedTopic.TestCase.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+CleanedTopic.TestCase.settings = settings(max_examples=examples(20), stateful_step_count=20, deadline=None)
 TestCleanedTopic = CleanedTopic.TestCase

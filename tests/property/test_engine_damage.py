@@ -10,6 +10,7 @@ from pathlib import Path
 from engine_fixtures import LATE_MS, FixturePartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.plain import decode_batch
@@ -46,7 +47,7 @@ def read_all(directory: Path, *, clean: bool, isolation: Isolation) -> list[tupl
         log.suspend()
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(
     name=st.sampled_from(NAMES),
     place=st.floats(0, 1),

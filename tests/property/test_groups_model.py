@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from metadata_roots import Clock
+from tiers import examples
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError
@@ -26,7 +27,7 @@ from pyspark_kafkalog.maintenance.cleaner import clean_partition
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
 
-EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES") or examples(30))
 START_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
 ENDS = {TopicPartition("a", 0): 9, TopicPartition("a", 1): 0, TopicPartition("b", 0): 4}

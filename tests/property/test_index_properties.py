@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tiers import examples
 
 from pyspark_kafkalog.storage.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.time_index import TimeIndex
@@ -125,4 +126,4 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndexes = IndexMachine.TestCase
-TestIndexes.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestIndexes.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record import plain
@@ -88,7 +89,7 @@ def numbered(records: list[plain.Record], base_offset: int) -> list[plain.Record
     return [replace(record, offset=base_offset + i) for i, record in enumerate(records)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), records=RECORDS, codec=CODECS, batch_size_bytes=st.sampled_from([0, 100, 400, 16384]))
 def test_encoder_writes_other_bytes_than_the_plain_one(
     data: st.DataObject, records: list[plain.Record], codec: CompressionType, batch_size_bytes: int
@@ -150,7 +151,7 @@ def test_encoder_writes_other_bytes_than_the_plain_one(
         left = left[count:]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), batches=st.lists(st.tuples(RECORDS.filter(bool), CODECS, st.booleans()), max_size=4))
 def test_decoder_reads_other_records_than_the_plain_one(
     data: st.DataObject, batches: list[tuple[list[plain.Record], CompressionType, bool]]
@@ -219,7 +220,7 @@ def test_decoder_reads_other_records_than_the_plain_one(
     assert (columns.headers is not None) == ("headers" in some)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(
     data=st.data(), records=RECORDS.filter(bool), codec=st.sampled_from([CompressionType.NONE, CompressionType.SNAPPY])
 )

@@ -6,6 +6,7 @@ import itertools
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
 from pyspark_kafkalog.maintenance.merge_plan import plan_merge
@@ -38,7 +39,7 @@ def joined(group: tuple[ClosedSegment, ...]) -> ClosedSegment:
     )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(segments=logs(), boundaries=st.lists(st.integers(0, 1000), max_size=2))
 def test_groups_break_a_limit(segments: list[ClosedSegment], boundaries: list[int]) -> None:
     groups = plan_merge(segments, CONFIG, boundaries=boundaries)
@@ -55,7 +56,7 @@ def test_groups_break_a_limit(segments: list[ClosedSegment], boundaries: list[in
         assert whole.next_base_offset - whole.base_offset <= 1 << 31
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(segments=logs())
 def test_merging_again_and_again_never_ends(segments: list[ClosedSegment]) -> None:
     total, copied = sum(each.size_bytes for each in segments), 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.image_delta import _HANDLERS
@@ -66,7 +67,7 @@ def messages(draw: st.DrawFn, specs: list[MessageSpec]) -> tuple[MessageSpec, in
     return spec, version, draw(structs(spec.fields, version, version in spec.flexible))
 
 
-@settings(RELAXED, max_examples=600)
+@settings(RELAXED, max_examples=examples(600))
 @given(messages(SPECS))
 def test_message_decodes_to_what_was_encoded(message: tuple[MessageSpec, int, dict[str, Any]]) -> None:
     spec, version, fields = message
@@ -79,7 +80,7 @@ def test_message_decodes_to_what_was_encoded(message: tuple[MessageSpec, int, di
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-@settings(RELAXED, max_examples=8)
+@settings(RELAXED, max_examples=examples(8))
 @given(data=st.data())
 def test_every_version_of_every_message_round_trips(spec: MessageSpec, data: st.DataObject) -> None:
     schema = MessageSchema.load(spec.name)
@@ -88,7 +89,7 @@ def test_every_version_of_every_message_round_trips(spec: MessageSpec, data: st.
         assert schema.decode(version, schema.encode(version, fields)) == fields
 
 
-@settings(RELAXED, max_examples=300)
+@settings(RELAXED, max_examples=examples(300))
 @given(messages(SPECS), st.data())
 def test_mutated_or_truncated_message_raises_errors_only(
     message: tuple[MessageSpec, int, dict[str, Any]], data: st.DataObject
@@ -113,7 +114,7 @@ def test_mutated_or_truncated_message_raises_errors_only(
         json_text(schema.to_json(version, decoded))
 
 
-@settings(RELAXED, max_examples=300)
+@settings(RELAXED, max_examples=examples(300))
 @given(messages(METADATA_SPECS))
 def test_metadata_record_survives_its_frame(message: tuple[MessageSpec, int, dict[str, Any]]) -> None:
     spec, version, fields = message
@@ -121,7 +122,7 @@ def test_metadata_record_survives_its_frame(message: tuple[MessageSpec, int, dic
     assert decode_record(encode_record(framed)) == framed
 
 
-@settings(RELAXED, max_examples=500)
+@settings(RELAXED, max_examples=examples(500))
 @given(st.binary(max_size=80))
 def test_any_bytes_are_a_record_or_an_error(data: bytes) -> None:
     for value in (data, b"\x01" + data):

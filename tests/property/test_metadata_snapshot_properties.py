@@ -11,6 +11,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from metadata_roots import Clock, commit_files, forget_images, snapshot_files
+from tiers import examples
 
 from pyspark_kafkalog.metadata.bootstrap import metadata_dir
 from pyspark_kafkalog.metadata.broker_configs import broker_config_record
@@ -134,7 +135,7 @@ def run(store: MetadataStore, clock: Clock, history: list[Step], waits_ms: list[
         store.commit(step, operation="step")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(steps, st.integers(0, 2_000_000)), min_size=1, max_size=25),
     st.sampled_from([1, 500, 3000]),
@@ -160,7 +161,7 @@ def test_image_of_snapshot_and_rest_is_that_of_the_full_replay(
         assert MetadataStore.open(store.root).image == store.image
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(steps, st.integers(0, 50_000)), min_size=1, max_size=25),
     st.lists(st.integers(0, 24), max_size=6),

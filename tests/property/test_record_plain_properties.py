@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.compression import compress, decompress
@@ -13,7 +14,7 @@ from pyspark_kafkalog.record.header import RECORDS_AT, BatchHeader, CompressionT
 from pyspark_kafkalog.record.plain import Record, decode_batch, decode_records, encode_batch, encode_records
 
 FILE = "00000000000000000000.log"
-EXAMPLES = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 TIMESTAMPS_MS = st.one_of(st.just(-1), st.integers(0, 2**41), st.integers(0, 2**63 - 1))
 BYTES = st.one_of(st.just(b""), st.binary(max_size=40), st.binary(min_size=120, max_size=140), st.binary(max_size=9000))

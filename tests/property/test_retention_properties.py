@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from pyspark_kafkalog.maintenance.retention_plan import StoredSegment, plan_retention
 from pyspark_kafkalog.storage.log_config import LogConfig
@@ -86,7 +87,7 @@ def logs(draw: st.DrawFn) -> tuple[list[Segment], int, int]:
     return segments, log_start, base
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(
     log=logs(),
     policy=st.sampled_from(POLICIES),

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tiers import examples
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError, ProducerFencedError, TopicExistsError, UnknownTopicError
@@ -38,7 +39,7 @@ from pyspark_kafkalog.storage.staging import StagedFile
 from pyspark_kafkalog.storage.table_stager import stage_table
 from pyspark_kafkalog.storage.topic_stager import StagingTask
 
-EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES") or examples(100))
 TOPICS = ("orders", "clicks", "users")
 CONFIGS: tuple[dict[str, str], ...] = (
     {},

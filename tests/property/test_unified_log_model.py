@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tiers import examples
 
 from pyspark_kafkalog.record.header import CompressionType
 from pyspark_kafkalog.record.plain import Record, decode_batch, encode_batch
@@ -224,4 +225,4 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
 
 TestUnifiedLog = UnifiedLogMachine.TestCase
-TestUnifiedLog.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestUnifiedLog.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -6,6 +6,7 @@ import numpy as np
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.record.compression import decompressed_limit_bytes
@@ -74,7 +75,7 @@ def assert_as_plain(data: bytes) -> None:
 
 
 @given(FRAMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_plain_frame_is_left_to_others_or_cut(frame: bytes) -> None:
     assert_as_plain(frame)
     if len(frame) >= 14:
@@ -84,7 +85,7 @@ def test_plain_frame_is_left_to_others_or_cut(frame: bytes) -> None:
 
 
 @given(FRAMES, st.lists(st.tuples(st.integers(0, 40), st.integers(0, 255)), max_size=3), st.integers(-20, 20))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_damaged_frame_is_read_otherwise(frame: bytes, changes: list[tuple[int, int]], growth: int) -> None:
     data = bytearray(frame)
     for at, value in changes:
@@ -93,6 +94,6 @@ def test_damaged_frame_is_read_otherwise(frame: bytes, changes: list[tuple[int, 
 
 
 @given(FRAMES, FRAMES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_two_frames_are_taken_for_one(one: bytes, other: bytes) -> None:
     assert bound_of(one + other) < 0

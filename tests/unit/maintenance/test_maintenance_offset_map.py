@@ -10,6 +10,7 @@ from cleaner_reference import write_segment
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tiers import examples
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.maintenance.kernels_offset_map import HAS_KEY, HAS_VALUE, hash_key
@@ -150,7 +151,7 @@ def test_a_buffer_that_holds_no_key_is_taken() -> None:
         OffsetMap(ENTRY_BYTES, 0.9)
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     keys=st.lists(st.one_of(st.none(), st.binary(max_size=20)), min_size=1, max_size=20),
     compression=st.sampled_from(CompressionType),
@@ -191,7 +192,7 @@ def _batch_table(ranges: list[tuple[int, int]]) -> NDArray[np.void]:
     ranges=st.lists(st.tuples(st.integers(80, 420), st.integers(0, 60)), min_size=1, max_size=20),
     marks_max=st.sampled_from([4 << 20, 40, 3]),
 )
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_batch_with_a_latest_offset_is_taken_for_one_without(
     monkeypatch: pytest.MonkeyPatch, offsets: set[int], ranges: list[tuple[int, int]], marks_max: int
 ) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tiers import examples
 
 from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.storage.append_plan import SegmentCounters, SegmentLimits, plan_run
@@ -70,7 +71,7 @@ def table(batches: list[tuple[int, int, int]]) -> NDArray[np.void]:
     return rows
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     before=st.lists(st.tuples(batch_sizes, timestamps, st.integers(0, 10)), max_size=10),
     batches=batch_lists,

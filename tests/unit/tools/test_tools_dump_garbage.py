@@ -15,6 +15,7 @@ import pytest
 from dump_odd_inputs import NAME
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from pyspark_kafkalog.tools.main import main
 
@@ -72,7 +73,7 @@ def _dump(directory: Path, arguments: list[str]) -> tuple[int, str, str]:
     return exit_code, out.getvalue(), err.getvalue()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(damaged(), st.sampled_from(OPTIONS), st.sampled_from(["text", "json"]))
 def test_garbage_gives_a_traceback_or_no_word(sample: tuple[str, bytes], options: list[str], output: str) -> None:
     suffix, data = sample
