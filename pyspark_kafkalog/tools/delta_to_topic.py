@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from pyspark_kafkalog.delta.delta_to_topic import DeltaToTopic
 from pyspark_kafkalog.delta.job import add_query_arguments, named_values, run_job
 from pyspark_kafkalog.tools import maintenance
 
@@ -47,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the query until it is done, or told to end. Returns the exit status."""
+    from pyspark_kafkalog.delta.delta_to_topic import DeltaToTopic  # loads Spark
 
     def begin(spark: SparkSession) -> StreamingQuery:
         query = DeltaToTopic(
