@@ -133,6 +133,7 @@ KNOWN: Final[tuple[Difference, ...]] = (
             "batch: includeHeaders ' true '",
             "batch: minPartitions ' 2 '",
             "batch: isolation 'READ_COMMITTED'",
+            "sink: kafka.compression.type 'GZIP'",
         ),
     ),
     Difference(
@@ -226,5 +227,11 @@ KNOWN: Final[tuple[Difference, ...]] = (
             "repeat: a DataFrame, then delete-records",
             "repeat: a temporary view, then an append",
         ),
+    ),
+    Difference(
+        name="re-created topics",
+        documented="a topic deleted and re-created while a query was stopped",
+        reason="a checkpoint holds topic ids here; the Kafka source goes by offsets, which say nothing about it",
+        cases=("stream: topic re-created, failOnDataLoss false: re-created with less",),
     ),
 )
