@@ -157,6 +157,17 @@ def test_damage_is_missed(root: Path, what: str, where: Callable[[Path], Path], 
     assert (what, str(path)) in {(finding.what, finding.file) for finding in findings_in(root)}
 
 
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_partition_that_is_a_link_is_a_finding_and_is_not_followed(root: Path, is_foreign: bool) -> None:
+    if is_foreign:
+        shutil.rmtree(root / METADATA)
+    outside = root.parent / "outside"
+    (root / "orders-1").rename(outside)
+    (root / "orders-1").symlink_to(outside)
+    of_partition = [each for each in findings_in(root) if each.partition == TopicPartition("orders", 1)]
+    assert [(each.what, each.file) for each in of_partition] == [("directory-is-a-link", str(root / "orders-1"))]
+
+
 def only(findings: list[Finding], what: str) -> Finding:
     [found] = [finding for finding in findings if finding.what == what]
     return found
