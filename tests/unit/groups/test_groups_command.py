@@ -1,4 +1,4 @@
-"""`kafkalog consumer-groups`: what it prints and changes, and what it refuses."""
+"""`kafkalog consumer-groups` prints, resets and deletes groups like Kafka's tool, and rejects invalid arguments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def offsets(log_dir: LogDir, group: str) -> dict[str, int]:
     return {str(each): committed.offset for each, committed in log_dir.group(group).fetch().items()}
 
 
-def test_the_list(command: Command) -> None:
+def test_list_filters_by_state_and_type(command: Command) -> None:
     assert command("--list") == "g\nh\n"
     assert command("--list", "--state") == (
         f"{'GROUP':<25} {'STATE':<20}\n{'g':<25} {'Empty':<20}\n{'h':<25} {'Empty':<20}\n"
@@ -54,7 +54,7 @@ def test_the_list(command: Command) -> None:
     assert "Valid types are: Classic, Consumer" in command.fails("--list", "--type", "share")
 
 
-def test_a_description(command: Command) -> None:
+def test_describe_prints_offsets_and_lag_like_kafka(command: Command) -> None:
     code, out, err = command.try_to("--describe", "--group", "g")
     assert (code, err) == (0, EMPTY)
     assert out == (
@@ -71,7 +71,7 @@ def test_a_description(command: Command) -> None:
     assert (first["group"], first["lag"], first["metadata"], first["consumerId"]) == ("g", 48, "said", None)
 
 
-def test_members_and_state(command: Command) -> None:
+def test_describe_prints_members_and_state_like_kafka(command: Command) -> None:
     code, out, err = command.try_to("--describe", "--group", "g", "--members")
     assert (code, out.split(), err) == (0, ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"], EMPTY)
     _, out, _ = command.try_to("--describe", "--group", "g", "--state", "--verbose")
@@ -83,7 +83,7 @@ def test_members_and_state(command: Command) -> None:
     assert command.json("--describe", "--group", "g", "--members") == []
 
 
-def test_a_reset(command: Command, log_dir: LogDir) -> None:
+def test_reset_changes_offsets_only_with_execute(command: Command, log_dir: LogDir) -> None:
     row = f"\n{'g':<30} {'orders':<30} {'0':<10} {'20':<15}"
     header = f"\n{'GROUP':<30} {'TOPIC':<30} {'PARTITION':<10} {'NEW-OFFSET':<15}"
     to_20 = ("--reset-offsets", "--group", "g", "--topic", "orders:0", "--to-offset", "20")
@@ -105,14 +105,16 @@ def test_a_reset(command: Command, log_dir: LogDir) -> None:
         (("--by-duration", "PT1H"), [60, 30]),
     ],
 )
-def test_targets_of_resets(command: Command, target: tuple[str, ...], expected: list[int]) -> None:
+def test_each_reset_target_selects_its_offsets(command: Command, target: tuple[str, ...], expected: list[int]) -> None:
     _, out, _ = command.try_to(
         "--reset-offsets", "--group", "g", "--all-topics", *target, "--dry-run", "--output", "json"
     )
     assert [line.split('"newOffset": ')[1].split(",")[0] for line in out.splitlines()] == [str(n) for n in expected]
 
 
-def test_what_was_exported_cannot_be_read_back(command: Command, log_dir: LogDir, tmp_path: Path) -> None:
+def test_exported_offsets_are_read_back_and_invalid_lines_are_rejected(
+    command: Command, log_dir: LogDir, tmp_path: Path
+) -> None:
     scope = ("--reset-offsets", "--group", "g", "--all-topics")
     exported = command(*scope, "--to-current", "--export", "--dry-run")
     assert exported == "orders,0,12\norders,1,30\n\n"
@@ -143,7 +145,7 @@ def test_what_was_exported_cannot_be_read_back(command: Command, log_dir: LogDir
         assert "line 1" in command.fails("--reset-offsets", "--group", "g", "--from-file", str(file), "--execute")
 
 
-def test_long_and_strange_names_in_csv_are_not_quoted(command: Command, log_dir: LogDir) -> None:
+def test_long_and_special_names_are_quoted_in_csv(command: Command, log_dir: LogDir) -> None:
     log_dir.group('a "name", long').commit({("orders", 0): 1})
     log_dir.create_topic("t" * 25, partitions=1)
     log_dir.group("h").commit({("t" * 25, 0): 0})
@@ -152,7 +154,7 @@ def test_long_and_strange_names_in_csv_are_not_quoted(command: Command, log_dir:
     assert f'h,"{"t" * 25}",0,0\n' in exported
 
 
-def test_deleting(command: Command, log_dir: LogDir) -> None:
+def test_delete_reports_each_offset_and_group(command: Command, log_dir: LogDir) -> None:
     assert command("--delete-offsets", "--group", "g", "--topic", "orders:0") == (
         "Request succeeded for deleting offsets from group g.\n"
         f"\n{'TOPIC':<15} {'PARTITION':<10} {'STATUS':<15}\n{'orders':<15} {'0':<10} {'Successful':<15}\n"
@@ -202,7 +204,7 @@ def test_deleting(command: Command, log_dir: LogDir) -> None:
         ((), "one of the arguments"),
     ],
 )
-def test_what_makes_no_sense(command: Command, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_are_rejected(command: Command, arguments: tuple[str, ...], said: str) -> None:
     assert said in command.fails(*arguments)
 
 
@@ -217,7 +219,7 @@ def test_what_makes_no_sense(command: Command, arguments: tuple[str, ...], said:
         ("2026-01-31T13:45:00.000", 1769867100000),
     ],
 )
-def test_times(text: str, timestamp_ms: int) -> None:
+def test_datetimes_are_parsed_like_kafka(text: str, timestamp_ms: int) -> None:
     assert parse_datetime_ms(text) == timestamp_ms
 
 
@@ -233,20 +235,20 @@ def test_times(text: str, timestamp_ms: int) -> None:
         ("PT0S", 0),
     ],
 )
-def test_durations(text: str, expected_ms: int) -> None:
+def test_durations_are_parsed_like_kafka(text: str, expected_ms: int) -> None:
     assert parse_duration_ms(text) == expected_ms
 
 
 @pytest.mark.parametrize(
     "text", ["", "P", "PT", "1H", "P1Y", "PT1", "P1DT", "PT.S", "PTS", "P" + "9" * 30 + "D", "2026-01-31", "PT1H1H"]
 )
-def test_no_times_and_durations(text: str) -> None:
+def test_invalid_datetimes_and_durations_are_rejected(text: str) -> None:
     with pytest.raises(UsageError):
         parse_duration_ms(text)
     with pytest.raises(UsageError):
         parse_datetime_ms(text or "2026-01-31T25:00:00.000")
 
 
-def test_a_time_before_all_calendars_is_no_clear_error() -> None:
+def test_datetime_before_year_one_is_rejected_with_clear_error() -> None:
     with pytest.raises(UsageError, match="is no time"):
         parse_datetime_ms("0001-01-01T00:00:00.000+02:00")

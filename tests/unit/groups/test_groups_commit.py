@@ -1,4 +1,4 @@
-"""A group's offsets: committed whole, seen as committed, reset, deleted, expired; beside writers and a cleaner."""
+"""Offsets of a group are committed whole, fetched, reset, deleted and expired, also beside writers and a cleaner."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def offsets_of(group: Group) -> dict[TopicPartition, int]:
     return {each: committed.offset for each, committed in group.fetch().items()}
 
 
-def test_a_commit_is_lost_or_changed(log_dir: LogDir, group: Group) -> None:
+def test_committed_offsets_are_fetched_unchanged(log_dir: LogDir, group: Group) -> None:
     group.commit({("orders", 0): 12, P1: OffsetAndMetadata(offset=7, leader_epoch=2, metadata="own")}, "said")
     topic_id = log_dir.topic("orders").topic_id
     expected = {
@@ -67,7 +67,7 @@ def test_a_commit_is_lost_or_changed(log_dir: LogDir, group: Group) -> None:
     assert log_dir.groups() == ("g",)
 
 
-def test_the_topic_is_there_before_it_is_needed_or_not_as_kafka_makes_it(log_dir: LogDir, group: Group) -> None:
+def test_first_commit_creates_offsets_topic_configured_like_kafka(log_dir: LogDir, group: Group) -> None:
     assert group.fetch() == {}
     assert not group.exists()
     assert OFFSETS_TOPIC not in log_dir.topics()
@@ -85,7 +85,7 @@ def test_the_topic_is_there_before_it_is_needed_or_not_as_kafka_makes_it(log_dir
     assert ends == [1 if number == group_partition("g", 5) else 0 for number in range(5)]
 
 
-def test_a_commit_of_many_partitions_is_more_than_one_commit(log_dir: LogDir, group: Group) -> None:
+def test_commit_of_many_partitions_is_one_append(log_dir: LogDir, group: Group) -> None:
     log_dir.create_topic("wide", partitions=200)
     group.commit({P0: 0})
     before = log_dir.version
@@ -98,7 +98,7 @@ def test_a_commit_of_many_partitions_is_more_than_one_commit(log_dir: LogDir, gr
     assert len(LogDir.open(log_dir.path).group("g").fetch(["wide"])) == 200
 
 
-def test_a_maker_of_the_topic_that_was_killed_is_in_the_way(log_dir: LogDir, group: Group) -> None:
+def test_commit_recreates_missing_directories_of_offsets_topic(log_dir: LogDir, group: Group) -> None:
     log_dir.create_topic(OFFSETS_TOPIC, partitions=5)
     for directory in log_dir.path.glob(f"{OFFSETS_TOPIC}-*"):
         shutil.rmtree(directory)
@@ -107,7 +107,7 @@ def test_a_maker_of_the_topic_that_was_killed_is_in_the_way(log_dir: LogDir, gro
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_a_codec_is_not_taken(log_dir: LogDir, group: Group, codec: int) -> None:
+def test_configured_codec_compresses_offsets(log_dir: LogDir, group: Group, codec: int) -> None:
     log_dir.alter_broker_configs(add={"offsets.topic.compression.codec": str(codec)})
     group.commit({P0: 3, P1: 4}, "m" * 1000)
     partition = log_dir.partition(OFFSETS_TOPIC, group_partition("g", 5))
@@ -116,7 +116,7 @@ def test_a_codec_is_not_taken(log_dir: LogDir, group: Group, codec: int) -> None
     assert offsets_of(group) == {P0: 3, P1: 4}
 
 
-def test_the_topics_own_settings_do_not_count(log_dir: LogDir, group: Group) -> None:
+def test_message_timestamp_type_of_offsets_topic_applies(log_dir: LogDir, group: Group) -> None:
     group.commit({P0: 1})
     log_dir.alter_topic(OFFSETS_TOPIC, add={"message.timestamp.type": "LogAppendTime", "compression.type": "zstd"})
     group.commit({P0: 2})
@@ -125,7 +125,7 @@ def test_the_topics_own_settings_do_not_count(log_dir: LogDir, group: Group) -> 
     assert offsets_of(group) == {P0: 2}
 
 
-def test_what_cannot_be_committed(log_dir: LogDir, group: Group) -> None:
+def test_invalid_commits_are_rejected_without_creating_topic(log_dir: LogDir, group: Group) -> None:
     for offsets, error in [
         ({("clicks", 0): 1}, UnknownTopicError),
         ({("orders", 2): 1}, UnknownTopicError),
@@ -141,7 +141,7 @@ def test_what_cannot_be_committed(log_dir: LogDir, group: Group) -> None:
     assert OFFSETS_TOPIC not in log_dir.topics()
 
 
-def test_offsets_of_a_topic_that_was_made_anew(log_dir: LogDir, group: Group) -> None:
+def test_offsets_of_recreated_topic_are_not_fetched(log_dir: LogDir, group: Group) -> None:
     log_dir.create_topic("clicks", partitions=1)
     group.commit({P0: 12, ("clicks", 0): 0})
     log_dir.delete_topic("orders")
@@ -151,9 +151,7 @@ def test_offsets_of_a_topic_that_was_made_anew(log_dir: LogDir, group: Group) ->
     assert offsets_of(group)[P0] == 0
 
 
-def test_a_second_look_reads_the_log_from_its_start(
-    log_dir: LogDir, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_fetch_reads_only_new_records(log_dir: LogDir, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = []
     read = LogReader.read
 
@@ -170,7 +168,7 @@ def test_a_second_look_reads_the_log_from_its_start(
     assert starts == [(0, 2), (2, 3)]
 
 
-def test_another_writers_commit_is_not_seen(log_dir: LogDir, group: Group) -> None:
+def test_commit_of_another_writer_is_seen_after_refresh(log_dir: LogDir, group: Group) -> None:
     group.commit({P0: 1})
     assert offsets_of(group) == {P0: 1}
     LogDir.open(log_dir.path).group("g").commit({P0: 2})
@@ -179,14 +177,14 @@ def test_another_writers_commit_is_not_seen(log_dir: LogDir, group: Group) -> No
     assert offsets_of(group) == {P0: 2}
 
 
-def test_more_partitions_hide_the_groups_there_are(log_dir: LogDir, group: Group) -> None:
+def test_adding_partitions_to_offsets_topic_is_rejected(log_dir: LogDir, group: Group) -> None:
     group.commit({P0: 12})
     with pytest.raises(InvalidTopicError, match="its records are found by the number there is"):
         log_dir.add_partitions(OFFSETS_TOPIC, 6)
     assert offsets_of(group) == {P0: 12}
 
 
-def test_groups_are_mixed_up(log_dir: LogDir) -> None:
+def test_offsets_of_many_groups_stay_separate(log_dir: LogDir) -> None:
     names = [f"group {number}" for number in range(20)] + ["ключ", "a\0b"]
     for number, name in enumerate(names):
         log_dir.group(name).commit({P0: number})
@@ -195,7 +193,7 @@ def test_groups_are_mixed_up(log_dir: LogDir) -> None:
     assert [offsets_of(again.group(name)) for name in names] == [{P0: number} for number in range(len(names))]
 
 
-def test_a_reset_goes_elsewhere(log_dir: LogDir, group: Group) -> None:
+def test_each_reset_target_resolves_to_its_offset(log_dir: LogDir, group: Group) -> None:
     delete_records(log_dir, {P0: 5})
     log_dir.refresh()
     group.commit({P0: 12}, "kept for now")
@@ -232,7 +230,7 @@ def test_a_reset_goes_elsewhere(log_dir: LogDir, group: Group) -> None:
         group.reset(ToEarliest(), [("orders", 2)])
 
 
-def test_what_was_deleted_is_still_there(log_dir: LogDir, group: Group) -> None:
+def test_deleted_offsets_and_groups_are_gone(log_dir: LogDir, group: Group) -> None:
     group.commit({P0: 1, P1: 2})
     log_dir.group("other").commit({P0: 3})
     assert group.delete_offsets([P0, ("clicks", 0)]) == [P0]
@@ -246,7 +244,7 @@ def test_what_was_deleted_is_still_there(log_dir: LogDir, group: Group) -> None:
     assert offsets_of(group) == {P0: 4}
 
 
-def test_cleaning_changes_what_groups_have(log_dir: LogDir, clock: Clock) -> None:
+def test_cleaning_keeps_latest_offsets_of_groups(log_dir: LogDir, clock: Clock) -> None:
     log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "1"})
     names = ["a", "b", "c"]
     groups = {name: log_dir.group(name) for name in names}
@@ -265,7 +263,7 @@ def test_cleaning_changes_what_groups_have(log_dir: LogDir, clock: Clock) -> Non
         assert view.groups() == ("a", "b")
 
 
-def test_offsets_expire_too_early_or_never(log_dir: LogDir, clock: Clock) -> None:
+def test_offsets_expire_only_after_retention(log_dir: LogDir, clock: Clock) -> None:
     log_dir.alter_broker_configs(add={"offsets.retention.minutes": str(24 * 60)})
     log_dir.group("old").commit({P0: 1, P1: 2})
     log_dir.group("half").commit({P0: 1, P1: 2})
@@ -278,7 +276,7 @@ def test_offsets_expire_too_early_or_never(log_dir: LogDir, clock: Clock) -> Non
     assert offsets_of(log_dir.group("half")) == {P1: 3}
 
 
-def test_a_group_that_is_deleted_beside_commits_is_there_in_part(log_dir: LogDir) -> None:
+def test_group_deleted_beside_commits_is_seen_whole_or_not_at_all(log_dir: LogDir) -> None:
     log_dir.group("g").commit({P0: 0, P1: 0})
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A process that is killed in a commit of a group, at every call that changes the file system."""
+"""A commit or deletion of a group is atomic when its process is killed at any call that changes the file system."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("change", "is_first"), [("commit", True), ("commit", False), ("delete", False)])
-def test_a_killed_change_of_a_group_is_there_in_part(root: Path, tmp_path: Path, change: str, is_first: bool) -> None:
+def test_killed_change_of_group_takes_effect_whole_or_not_at_all(
+    root: Path, tmp_path: Path, change: str, is_first: bool
+) -> None:
     before: dict[TopicPartition, int] = {}
     if not is_first:
         before = {P0: 1, P1: 1}

@@ -1,4 +1,4 @@
-"""Groups in a directory that a broker wrote: offsets, transactions, members, as Kafka's own tool showed them."""
+"""Groups in a broker's directory have the offsets, transactions and members that Kafka's own tool shows."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def table_of(text: str) -> list[list[str]]:
     return sorted(line.split() for line in text.splitlines() if line.strip() and "active members" not in line)
 
 
-def test_the_list_is_not_kafkas(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_matches_kafka(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = Command("consumer-groups", root, capsys)("--list")
     assert sorted(printed.splitlines()) == sorted((TOOLS / "kafka-consumer-groups-list.txt").read_text().splitlines())
 
 
-def test_offsets_and_lag_are_not_kafkas(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_offsets_and_lag_match_kafka(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected = (TOOLS / "kafka-consumer-groups-describe.txt").read_text()
     code, out, err = Command("consumer-groups", root, capsys).try_to("--describe", "--all-groups")
     assert code == 0
@@ -63,7 +63,7 @@ def test_offsets_and_lag_are_not_kafkas(root: Path, capsys: pytest.CaptureFixtur
     ]
 
 
-def test_what_else_a_broker_tells(root: Path) -> None:
+def test_broker_groups_have_members_and_metadata_and_are_read_only(root: Path) -> None:
     log_dir = LogDir.open(root)
     classic = log_dir.group("classic-group").describe()
     assert (classic.type, classic.state, classic.assignor) == ("Classic", "Stable", "range")
@@ -84,7 +84,7 @@ def test_what_else_a_broker_tells(root: Path) -> None:
             change()
 
 
-def test_members_that_adopting_left_behind_count(root: Path) -> None:
+def test_adopted_groups_have_no_members_and_can_be_deleted(root: Path) -> None:
     for path in root.glob("orders-*"):
         shutil.rmtree(path)
     log_dir = LogDir.adopt(root)
@@ -95,8 +95,8 @@ def test_members_that_adopting_left_behind_count(root: Path) -> None:
     assert "classic-group" not in log_dir.groups()
 
 
-def test_members_of_the_consumer_protocol_in_all_states(tmp_path: Path) -> None:
-    """The fixture's log up to where its group of the consumer protocol had a member."""
+def test_consumer_protocol_group_has_members_and_state_like_kafka(tmp_path: Path) -> None:
+    """The log ends while the fixture's group of the consumer protocol has a member."""
     lines = (FIXTURE / "expected/records/__consumer_offsets.read_uncommitted.jsonl").read_text().splitlines()
     records = [
         (base64.b64decode(each["key"]), base64.b64decode(each["value"]))
@@ -164,7 +164,7 @@ def offsets(log_dir: LogDir) -> dict[str, int]:
     return {name: log_dir.group(name).fetch()[P0].offset for name in log_dir.groups()}
 
 
-def test_commits_above_an_open_transaction_are_not_seen(tmp_path: Path) -> None:
+def test_transactional_offsets_are_seen_once_committed_others_at_once(tmp_path: Path) -> None:
     open_one = [
         batch_of(0, [commit_of("plain", 1), commit_of("gone", 1)]),
         batch_of(2, [commit_of("open", 5)], producer_id=1),
@@ -194,7 +194,7 @@ def test_commits_above_an_open_transaction_are_not_seen(tmp_path: Path) -> None:
     )
 
 
-def test_a_log_that_got_shorter_is_not_read_anew(tmp_path: Path) -> None:
+def test_truncated_log_is_reread_from_start(tmp_path: Path) -> None:
     batches = [batch_of(0, [commit_of("a", 1)]), batch_of(1, [commit_of("a", 2), commit_of("b", 2)])]
     write_log(tmp_path, batches)
     log_dir = LogDir.open(tmp_path)
@@ -204,7 +204,7 @@ def test_a_log_that_got_shorter_is_not_read_anew(tmp_path: Path) -> None:
     assert offsets(log_dir) == {"a": 1}
 
 
-def test_strange_records_stop_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_records_are_skipped_with_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_log(tmp_path, [batch_of(0, [commit_of("a", 1), (b"", b""), (b"\0\1\0\5x", b"y"), (b"\x01\x01\0\1z", b"")])])
     log_dir = LogDir.open(tmp_path)
     assert log_dir.groups() == ("a", "z")

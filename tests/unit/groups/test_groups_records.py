@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets`: bytes as Kafka's, the partition of a group, and what is no such record."""
+"""Records of `__consumer_offsets` have Kafka's bytes and partition; other and damaged records are recognized."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ RECORDS = Path(__file__).parents[2] / "data/fixtures/consumer-offsets/expected/r
         ("polygenelubricants", -(2**31)),
     ],
 )
-def test_a_group_is_looked_for_in_another_partition_than_kafkas(group: str, hash_code: int) -> None:
+def test_group_maps_to_same_partition_as_kafka(group: str, hash_code: int) -> None:
     for count in (1, 7, 50):
         assert group_partition(group, count) == (abs(hash_code) if hash_code != -(2**31) else 0) % count
 
 
-def test_bytes_of_offset_commits_are_not_kafkas() -> None:
+def test_encoded_offset_commits_match_kafka_bytes() -> None:
     lines = (RECORDS / "__consumer_offsets.read_uncommitted.jsonl").read_text().splitlines()
     seen = 0
     for record in map(json.loads, lines):
@@ -58,7 +58,7 @@ def test_bytes_of_offset_commits_are_not_kafkas() -> None:
     assert seen == 18
 
 
-def test_what_is_committed_comes_back_otherwise() -> None:
+def test_encoded_offset_is_decoded_unchanged() -> None:
     committed = OffsetAndMetadata(
         offset=2**63 - 1, leader_epoch=3, metadata="é", commit_timestamp_ms=5, topic_id="YePRir7ZSGK3cxluGsgm0g"
     )
@@ -67,7 +67,7 @@ def test_what_is_committed_comes_back_otherwise() -> None:
     assert parse_offset_key(key) == TopicPartition("orders", 7)
 
 
-def test_values_of_older_brokers_are_not_read() -> None:
+def test_values_of_older_brokers_are_decoded() -> None:
     offset, epoch, metadata = (12).to_bytes(8, "big"), (4).to_bytes(4, "big"), b"\0\1m"
     commit, expire = (1000).to_bytes(8, "big"), (2000).to_bytes(8, "big")
     expected = OffsetAndMetadata(offset=12, metadata="m", commit_timestamp_ms=1000)
@@ -78,17 +78,17 @@ def test_values_of_older_brokers_are_not_read() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"\0", b"\0\1\0", b"\0\1\0\5abcd", b"\0\1\xff\xff", b"\xff\xff\0\1a"])
-def test_bytes_that_are_no_coordinators_key_are_taken_for_one(key: bytes) -> None:
+def test_invalid_key_names_no_group(key: bytes) -> None:
     assert group_of_key(key) is None
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", b"\0\4", b"\0\x09" + bytes(40), b"\0\4" + bytes(12) + b"\x7f"])
-def test_a_damaged_value_is_no_error(value: bytes) -> None:
+def test_damaged_value_raises_disk_format_error(value: bytes) -> None:
     with pytest.raises(DiskFormatError):
         parse_offset_value(value)
 
 
-def test_names_that_no_group_can_have() -> None:
+def test_invalid_group_ids_are_rejected() -> None:
     assert check_group_id("any text, ключ / .. \0") == "any text, ключ / .. \0"
     for name in ("", "x" * 32768, "\ud800"):
         with pytest.raises(InvalidGroupError):
