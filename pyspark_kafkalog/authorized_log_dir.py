@@ -8,6 +8,7 @@ streaming query, which nobody chose, needs no entry.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafkalog.access_control import AccessControl
@@ -21,6 +22,8 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging import StagedFile
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata
     from pyspark_kafkalog.metadata.commit_result import CommitResult
     from pyspark_kafkalog.metadata.history import HistoryEntry
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
     from pyspark_kafkalog.storage.flush_mode import FlushMode
     from pyspark_kafkalog.storage.foreign_root import ForeignRoot
+    from pyspark_kafkalog.storage.log_config import LogConfig
     from pyspark_kafkalog.storage.log_reader import LogReader
 
 _TOPIC, _GROUP, _CLUSTER, _ID = (
@@ -83,8 +87,24 @@ class AuthorizedLogDir(LogDir):
         return tuple(name for name in super().topics() if self.may_describe(name))
 
     def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
+        """As kafka-topics describes it: without its configuration where the principal may not describe that."""
         self.check(AclOperation.DESCRIBE, _TOPIC, name)
-        return super().topic(name, without_links=without_links)
+        found = super().topic(name, without_links=without_links)
+        if self._authorizer().allows(self.principal, AclOperation.DESCRIBE_CONFIGS, _TOPIC, name):
+            return found
+        return replace(found, configs={})
+
+    def log_config(self, topic: str) -> LogConfig:
+        self.check(AclOperation.DESCRIBE_CONFIGS, _TOPIC, topic)
+        return super().log_config(topic)
+
+    def config_for_write(self, topic: str) -> LogConfig:
+        self.check_write(topic)
+        return super().config_for_write(topic)
+
+    def access_control(self) -> AccessControl:
+        self.check_cluster(AclOperation.DESCRIBE)
+        return super().access_control()
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
         self.check(AclOperation.DESCRIBE, _TOPIC, topic)
@@ -136,11 +156,29 @@ class AuthorizedLogDir(LogDir):
             self.check_write(topic)
         return super().commit_staged(staged, transaction=transaction, flush=flush)
 
-    def append(self, topic: str, *arguments: Any, **named: Any) -> CommitResult:
+    def append(
+        self,
+        topic: str,
+        records: pa.Table | pa.RecordBatch,
+        *,
+        partition: int | None = None,
+        compression_type: str | None = None,
+        transactional_id: str | None = None,
+        transaction_version: int | None = None,
+        flush: FlushMode = "fsync",
+    ) -> CommitResult:
         self.check_write(topic)  # before anything is staged
-        if named.get("transactional_id") is not None:
-            self.check(AclOperation.WRITE, _ID, named["transactional_id"])
-        return super().append(topic, *arguments, **named)
+        if transactional_id is not None:
+            self.check(AclOperation.WRITE, _ID, transactional_id)
+        return super().append(
+            topic,
+            records,
+            partition=partition,
+            compression_type=compression_type,
+            transactional_id=transactional_id,
+            transaction_version=transaction_version,
+            flush=flush,
+        )
 
     def init_transaction(self, transactional_id: str, incarnation: str) -> None:
         self.check(AclOperation.WRITE, _ID, transactional_id)

@@ -273,6 +273,10 @@ class LogDir(LogDirItems):
         """The topic's configuration: its own over the broker-level one over Kafka's defaults."""
         return self._own().log_config(topic)
 
+    def config_for_write(self, topic: str) -> LogConfig:
+        """As `log_config`, for who may write to the topic: batches are made by it."""
+        return self._own().log_config(topic)
+
     def broker_configs(self) -> Mapping[str, str]:
         """The broker-level settings that were made (`log.*`, `num.partitions`, …), by name."""
         return self._own().broker_configs()
@@ -397,7 +401,7 @@ class LogDir(LogDirItems):
             records,
             partitions_count=len(described.partitions),
             partition=partition,
-            config=self.log_config(topic),
+            config=self.config_for_write(topic),
             asked_compression=compression_type,
             batch_size_bytes=BATCH_SIZE_BYTES,
             clock_ms=self._clock,

@@ -102,9 +102,9 @@ class Group:
 
     def exists(self) -> bool:
         """Whether there is any record of the group."""
-        return bool(self.records())
+        return bool(self._records())
 
-    def records(self) -> Mapping[bytes, bytes]:
+    def _records(self) -> Mapping[bytes, bytes]:
         """The group's live records in `__consumer_offsets`, value by key."""
         partitions = offsets_partitions(self._log_dir)
         if not partitions:
@@ -122,7 +122,7 @@ class Group:
         CorruptRecordError.
         """
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        for key, value in sorted(self.records().items()):  # an older broker's key of the same partition comes first
+        for key, value in sorted(self._records().items()):  # an older broker's key of the same partition comes first
             topic_partition = parse_offset_key(key)
             if topic_partition is not None and (topics is None or topic_partition.topic in topics):
                 found[topic_partition] = parse_offset_value(value)
@@ -215,7 +215,7 @@ class Group:
         Only a broker's group has members: in a log directory of ours, those that it had when the directory was
         adopted are gone.
         """
-        records = self.records()
+        records = self._records()
         if not records:
             raise self._unknown()
         return describe_group(
@@ -266,7 +266,7 @@ class Group:
         if not self.exists():  # before a lock file, or the topic, is made for it
             raise self._unknown()
         with group_lock(self._log_dir, self.group_id):
-            records = self.records()
+            records = self._records()
             if not records:
                 raise self._unknown()
             yield records

@@ -259,7 +259,7 @@ def open_target(
         admit(log_dir)
     log_dir.check_write(topic)
     log_dir.ensure_topic(topic)
-    return TopicTarget(topic, len(log_dir.topic(topic).partitions), log_dir.log_config(topic))
+    return TopicTarget(topic, len(log_dir.topic(topic).partitions), log_dir.config_for_write(topic))
 
 
 def _root(options: WriteOptions) -> Path:
