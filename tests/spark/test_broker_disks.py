@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["killed", "tiered"]
 
 
-def test_batch_and_stream_read_a_killed_brokers_directory_to_the_log_end(
+def test_batch_and_stream_read_directory_of_killed_broker_to_log_end(
     spark: SparkSession, killed: Path, tmp_path: Path
 ) -> None:
     reads = {"subscribe": "paid,orders", "readToLogEnd": "true", "isolationLevel": "read_committed"}
@@ -33,9 +33,7 @@ def test_batch_and_stream_read_a_killed_brokers_directory_to_the_log_end(
     assert spark.table("killed_broker").count() == 105
 
 
-def test_earliest_of_a_tiered_topic_fails_in_spark_unless_data_loss_is_allowed(
-    spark: SparkSession, tiered: Path
-) -> None:
+def test_earliest_of_tiered_topic_fails_unless_data_loss_is_allowed(spark: SparkSession, tiered: Path) -> None:
     read = spark.read.format("kafkalog").option("assign", '{"tiered":[0]}')
     with pytest.raises(Exception, match="offsets 0 to 551 of tiered-0 are in remote storage"):
         read.load(str(tiered)).count()

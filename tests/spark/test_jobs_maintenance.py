@@ -1,4 +1,4 @@
-"""Maintenance jobs on a Spark session: a report, a mark or an exit status is missing, or a kill costs a record."""
+"""Maintenance jobs on a Spark session: their reports, marks and exit status, and that a kill costs no record."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def is_lock(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["retention", "log-cleaner", "merge-segments"])
-def test_a_dry_run_changes_a_file_or_leaves_a_partition_out(job: Run, root: Path, name: str) -> None:
+def test_dry_run_reports_every_partition_and_changes_no_file(job: Run, root: Path, name: str) -> None:
     before = files_of(root)
     status, reports = job(name, "--dry-run")
     assert status == ALL_FINE
@@ -112,7 +112,7 @@ def test_a_dry_run_changes_a_file_or_leaves_a_partition_out(job: Run, root: Path
     }
 
 
-def test_retention_and_merging_do_not_do_their_work(job: Run, root: Path) -> None:
+def test_retention_advances_log_start_and_merge_keeps_records(job: Run, root: Path) -> None:
     status, reports = job("retention", "--topic", "events")
     assert status == ALL_FINE
     assert all(each["bytesDropped"] > 0 and each["logStartOffset"] > 0 for each in reports)
@@ -126,7 +126,7 @@ def test_retention_and_merging_do_not_do_their_work(job: Run, root: Path) -> Non
     assert LogDir.open(root).read("pieces") == before
 
 
-def test_the_cleaner_leaves_a_partition_dirty_or_keeps_no_record(job: Run, root: Path) -> None:
+def test_cleaner_cleans_every_dirty_partition_and_records_the_run(job: Run, root: Path) -> None:
     before = latest_by_key(root, "users")
     status, reports = job("log-cleaner")
     assert status == ALL_FINE
@@ -142,7 +142,7 @@ def test_the_cleaner_leaves_a_partition_dirty_or_keeps_no_record(job: Run, root:
         CleanerJob().choose(Round(path=root, topics=("nix",)))
 
 
-def test_a_partition_that_cannot_be_cleaned_stops_the_others_or_is_not_marked(job: Run, root: Path) -> None:
+def test_damaged_partition_is_marked_uncleanable_and_others_are_cleaned(job: Run, root: Path) -> None:
     path = root / "users-0" / "00000000000000000000.log"
     data = path.read_bytes()
     path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
@@ -157,7 +157,7 @@ def test_a_partition_that_cannot_be_cleaned_stops_the_others_or_is_not_marked(jo
     assert (status, read_uncleanable(root)) == (ALL_FINE, {})
 
 
-def test_a_second_run_works_on_what_the_first_has(job: Run, root: Path) -> None:
+def test_second_run_skips_partition_that_first_run_has_locked(job: Run, root: Path) -> None:
     with partition_lock(root / "users-0"):
         for name in ("log-cleaner", "retention", "merge-segments"):
             status, reports = job(name, "--topic", "users")
@@ -166,7 +166,7 @@ def test_a_second_run_works_on_what_the_first_has(job: Run, root: Path) -> None:
             assert by_partition[1].get("skipped") != ANOTHER_RUN
 
 
-def test_a_spread_cleaning_leaves_other_records(root: Path, spark: SparkSession, tmp_path: Path) -> None:
+def test_cleaning_spread_over_tasks_keeps_same_records(root: Path, spark: SparkSession, tmp_path: Path) -> None:
     log_dir = LogDir.open(root)
     log_dir.alter_broker_configs(add={"log.cleaner.dedupe.buffer.size": "2200000"})
     shutil.copytree(root, tmp_path / "whole")
@@ -181,7 +181,7 @@ def test_a_spread_cleaning_leaves_other_records(root: Path, spark: SparkSession,
     assert LogDir.open(root).read("users") == LogDir.open(tmp_path / "whole").read("users")
 
 
-def test_a_killed_worker_takes_other_tasks_along(spark: SparkSession) -> None:
+def test_killed_worker_fails_its_task_only(spark: SparkSession) -> None:
     tasks = SparkTasks(spark)
     dead = tasks.submit(partial(exec, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
     failed, well = tasks.submit(partial(int, "no")), tasks.submit(partial(sum, [1, 2]))
@@ -193,7 +193,7 @@ def test_a_killed_worker_takes_other_tasks_along(spark: SparkSession) -> None:
     tasks.close()
 
 
-def test_a_run_that_is_told_to_end_waits_for_its_tasks(spark: SparkSession) -> None:
+def test_stopped_run_ends_without_waiting_for_its_tasks(spark: SparkSession) -> None:
     stop = threading.Event()
     tasks = SparkTasks(spark, stop=stop)
     futures: list[Future[None]] = [tasks.submit(partial(time.sleep, SECONDS_MAX)) for _ in range(5)]
@@ -219,7 +219,7 @@ class Reader:
         self.ended = True
 
 
-def test_a_sink_is_not_told_that_a_round_ended_early(root: Path, spark: SparkSession) -> None:
+def test_sink_is_ended_when_round_ends_early(root: Path, spark: SparkSession) -> None:
     tasks, sink = SparkTasks(spark), Reader()
     with pytest.raises(BrokenPipeError):
         run_round(CleanerJob(), lambda _: tasks, Round(path=root), [sink])
@@ -227,7 +227,7 @@ def test_a_sink_is_not_told_that_a_round_ended_early(root: Path, spark: SparkSes
     assert sink.ended
 
 
-def test_a_killed_cleaner_leaves_what_the_next_cannot_finish(job: Run, root: Path) -> None:
+def test_next_run_finishes_what_killed_cleaner_left(job: Run, root: Path) -> None:
     before = latest_by_key(root, "users")
     log_dir = LogDir.open(root)
     log_dir.alter_broker_configs(add={"log.cleaner.io.max.bytes.per.second": "6000"})  # some seconds' work
@@ -256,7 +256,7 @@ def test_a_killed_cleaner_leaves_what_the_next_cannot_finish(job: Run, root: Pat
     assert LogDir.open(root).read("users").num_rows < 50
 
 
-def test_spark_submit_on_a_cluster_does_something_else(root: Path) -> None:
+def test_spark_submit_on_cluster_cleans_as_local_run(root: Path) -> None:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     before = latest_by_key(root, "users")
     done = subprocess.run(

@@ -21,7 +21,7 @@ KEYS = 11
 SMALL = {"internal.segment.bytes": "500", "delete.retention.ms": "0"}
 
 
-def test_latest_by_key_is_not_what_compaction_leaves(spark: SparkSession, tmp_path: Path) -> None:
+def test_latest_by_key_equals_what_compaction_leaves(spark: SparkSession, tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     log_dir.create_topic("t", partitions=2, configs=SMALL)
     for first in range(0, 200, 20):
@@ -53,7 +53,7 @@ def test_latest_by_key_is_not_what_compaction_leaves(spark: SparkSession, tmp_pa
     assert {each for each in left if each[1] is not None} == before
 
 
-def test_parse_json_drops_columns_or_fails_on_other_text(spark: SparkSession, tmp_path: Path) -> None:
+def test_parse_json_keeps_columns_and_makes_invalid_json_null(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     log_dir = LogDir.create(tmp_path / "root")
     values = ['{"order": 1, "cents": 250}', "no json", None, '{"order": 2}']
@@ -66,7 +66,7 @@ def test_parse_json_drops_columns_or_fails_on_other_text(spark: SparkSession, tm
     assert parse_json(records.select("value"), "order LONG").columns == ["value"]
 
 
-def test_missing_column_is_not_named(spark: SparkSession) -> None:
+def test_missing_column_is_named(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(b"k",)], "key binary")
     with pytest.raises(InvalidOptionError, match="no column value, offset; it has key"):
         latest_by_key(frame)

@@ -1,4 +1,4 @@
-"""A restored backup stands in for the original: a stream goes on in it, and what was written once stays so."""
+"""A restored backup replaces the original: a stream continues in it, and a write made once is not repeated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def values(root: Path, topic: str) -> list[str]:
     return [value.decode() for value in LogDir.open(root).read(topic)["value"].to_pylist()]
 
 
-def test_stream_and_batch_writes_go_on_in_a_restored_backup(spark: SparkSession, tmp_path: Path) -> None:
+def test_stream_and_batch_writes_continue_in_restored_backup(spark: SparkSession, tmp_path: Path) -> None:
     root, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
     append(root, 0, 50)
     stream(spark, root, checkpoint)

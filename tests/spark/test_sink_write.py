@@ -1,4 +1,4 @@
-"""The batch sink through Spark: what is written comes back, and what cannot be written says why."""
+"""The batch sink through Spark: written rows are read back, and errors name their cause."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def save(frame: DataFrame, root: Path | str, **options: object) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_rows_of_every_kind_come_back_with_every_codec(
+def test_rows_of_every_kind_are_read_back_with_every_codec(
     spark: SparkSession, load: Callable[..., DataFrame], root: Path, codec: str
 ) -> None:
     LogDir.create(root).create_topic("t", partitions=3)
@@ -50,7 +50,9 @@ def test_rows_of_every_kind_come_back_with_every_codec(
     assert codecs == {CODECS[codec]}
 
 
-def test_columns_topic_and_partition_decide(spark: SparkSession, load: Callable[..., DataFrame], root: Path) -> None:
+def test_columns_topic_and_partition_choose_topic_and_partition(
+    spark: SparkSession, load: Callable[..., DataFrame], root: Path
+) -> None:
     log_dir = LogDir.create(root)
     log_dir.create_topic("even", partitions=2)
     rows = spark.range(0, 1000, 1, 2).selectExpr(
@@ -66,7 +68,7 @@ def test_columns_topic_and_partition_decide(spark: SparkSession, load: Callable[
     assert counts == {("even", 1): 500, ("made", 0): 500}
 
 
-def test_a_read_topic_copied_to_another_keeps_records_partitions_and_times(
+def test_copied_topic_keeps_records_partitions_and_timestamps(
     spark: SparkSession, load: Callable[..., DataFrame], root: Path, kafka_fixtures: Path
 ) -> None:
     source = load(kafka_fixtures / "cars", includeHeaders="true")
@@ -97,7 +99,7 @@ def test_keyed_rows_stay_in_order_over_many_tasks_and_appends(
         assert values == list(range(4000))[key:2000:9] + [v for v in range(2000, 4000) if v % 9 == key]
 
 
-def test_a_relative_path_and_a_file_uri_name_the_same_root(
+def test_relative_path_and_file_uri_name_same_root(
     spark: SparkSession, load: Callable[..., DataFrame], root: Path
 ) -> None:
     import os
@@ -108,14 +110,16 @@ def test_a_relative_path_and_a_file_uri_name_the_same_root(
     assert load(f"file:{root}").count() == 6
 
 
-def test_no_rows_make_a_topic_and_no_records(spark: SparkSession, load: Callable[..., DataFrame], root: Path) -> None:
+def test_write_without_rows_creates_topic_without_records(
+    spark: SparkSession, load: Callable[..., DataFrame], root: Path
+) -> None:
     save(spark.range(0).selectExpr("cast(id as string) value"), root, topic="t")
     assert LogDir.open(root).topics() == ("t",)
     assert load(root).count() == 0
 
 
 @pytest.mark.parametrize("flush", ["fsync", "os"])
-def test_a_write_with_an_id_and_a_version_is_made_once(
+def test_write_with_id_and_version_is_made_once(
     spark: SparkSession, load: Callable[..., DataFrame], root: Path, flush: str
 ) -> None:
     for version, count in ((3, 10), (3, 500), (2, 500), (4, 7)):
@@ -143,7 +147,7 @@ def test_a_write_with_an_id_and_a_version_is_made_once(
         (["'x' value"], {"topic": "t", "flush": "never"}, "expected one of fsync, os"),
     ],
 )
-def test_what_cannot_be_planned(
+def test_write_that_cannot_be_planned_is_refused(
     spark: SparkSession, root: Path, columns: list[str], options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(AnalysisException) as caught:
@@ -152,7 +156,7 @@ def test_what_cannot_be_planned(
     assert not root.exists() or LogDir.open(root).topics() == ()
 
 
-def test_rows_that_cannot_be_written_fail_the_job_and_leave_nothing(
+def test_invalid_row_fails_job_and_leaves_no_record(
     spark: SparkSession, load: Callable[..., DataFrame], root: Path
 ) -> None:
     save(spark.range(1).selectExpr("'first' value"), root, topic="t")
@@ -165,12 +169,12 @@ def test_rows_that_cannot_be_written_fail_the_job_and_leave_nothing(
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "ignore", "errorifexists"])
-def test_only_append_is_possible(spark: SparkSession, root: Path, mode: str) -> None:
+def test_modes_other_than_append_are_refused(spark: SparkSession, root: Path, mode: str) -> None:
     rows = spark.range(3).selectExpr("cast(id as string) value")
     with pytest.raises(AnalysisException, match=r"mode append|UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
         rows.write.format("kafkalog").mode(mode).option("topic", "t").save(str(root))
 
 
-def test_a_brokers_directory_is_never_written(spark: SparkSession, kafka_fixtures: Path) -> None:
+def test_write_into_broker_directory_is_refused(spark: SparkSession, kafka_fixtures: Path) -> None:
     with pytest.raises(AnalysisException, match="is a Kafka broker's log directory"):
         save(spark.range(3).selectExpr("cast(id as string) value"), kafka_fixtures / "cars", topic="cars")

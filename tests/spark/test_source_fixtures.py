@@ -1,4 +1,4 @@
-"""Every fixture that a real broker left, read through Spark: rows as Kafka's own consumer saw them."""
+"""Every fixture that a real broker wrote, read through Spark: the rows are those of Kafka's own consumer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def as_expected(row: Row) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("fixture", WITH_RECORDS)
-def test_rows_are_those_of_kafkas_consumer(load: Callable[..., DataFrame], fixture: str, isolation: str) -> None:
+def test_rows_equal_those_of_kafkas_consumer(load: Callable[..., DataFrame], fixture: str, isolation: str) -> None:
     topics = ",".join(manifest(fixture)["records"])
     options = {"subscribe": topics, "includeHeaders": "true", "kafka.isolation.level": isolation}
     rows = load(FIXTURES / fixture, **options).selectExpr("*", "unix_millis(timestamp) timestamp_ms").collect()
@@ -68,7 +68,7 @@ def test_rows_are_those_of_kafkas_consumer(load: Callable[..., DataFrame], fixtu
     assert found == expected_rows(fixture, isolation)
 
 
-def test_a_bare_root_reads_all_its_topics(load: Callable[..., DataFrame]) -> None:
+def test_root_without_topic_option_reads_all_topics(load: Callable[..., DataFrame]) -> None:
     counts = {row.topic: row["count"] for row in load(FIXTURES / "retention").groupBy("topic").count().collect()}
     assert counts == {"delete-records": 113, "retention-bytes": 173}
 
@@ -78,7 +78,7 @@ def test_internal_topics_are_read_only_by_name(load: Callable[..., DataFrame]) -
     assert load(FIXTURES / "consumer-offsets", subscribe="__consumer_offsets").count() == 38
 
 
-def test_a_partition_directory_is_read_by_itself(load: Callable[..., DataFrame]) -> None:
+def test_partition_directory_is_read_alone(load: Callable[..., DataFrame]) -> None:
     directory = next((FIXTURES / "transactions").glob("transactions-0"))
     rows = load(f"file:{directory}").select("topic", "partition").distinct().collect()
     assert [tuple(row) for row in rows] == [("transactions", 0)]

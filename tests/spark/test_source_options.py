@@ -1,4 +1,4 @@
-"""Options of the batch source through Spark: ends, timestamps, cuts, schemas, SQL tables, errors that name things."""
+"""Options of the batch source through Spark: offsets, timestamps, splits, schemas, SQL tables, named errors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def offsets(**by_partition: int) -> str:
         ({"kafka.bootstrap.servers": "ignored:9092", "minPartitions": 5}, {0: (0, 999), 1: (0, 999)}),
     ],
 )
-def test_ranges(load: Callable[..., DataFrame], root: Path, options: dict[str, object], expected: object) -> None:
+def test_offset_options_choose_expected_ranges(
+    load: Callable[..., DataFrame], root: Path, options: dict[str, object], expected: object
+) -> None:
     chosen = options if {"assign", "subscribePattern"} & options.keys() else {"subscribe": "t", **options}
     assert spans(load(root, **chosen).select("partition", "offset")) == expected
 
@@ -98,7 +100,9 @@ def test_ranges(load: Callable[..., DataFrame], root: Path, options: dict[str, o
         ({"subscribe": "u"}, 1),
     ],
 )
-def test_cuts(load: Callable[..., DataFrame], root: Path, options: dict[str, object], tasks: int) -> None:
+def test_split_options_choose_number_of_tasks_and_keep_rows(
+    load: Callable[..., DataFrame], root: Path, options: dict[str, object], tasks: int
+) -> None:
     frame = load(root, **{"subscribe": "t", **options}).select("partition", "offset")
     assert frame.rdd.getNumPartitions() == tasks
     rows = [tuple(row) for row in frame.collect()]
@@ -123,7 +127,7 @@ def test_cuts(load: Callable[..., DataFrame], root: Path, options: dict[str, obj
         ),
     ],
 )
-def test_mistakes_reach_the_user_with_names(
+def test_invalid_options_fail_with_name_and_reason(
     load: Callable[..., DataFrame], root: Path, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(AnalysisException) as caught:
@@ -131,12 +135,12 @@ def test_mistakes_reach_the_user_with_names(
     assert message in str(caught.value)
 
 
-def test_a_path_without_a_log_directory(load: Callable[..., DataFrame], tmp_path: Path) -> None:
+def test_path_without_log_directory_is_refused(load: Callable[..., DataFrame], tmp_path: Path) -> None:
     with pytest.raises(AnalysisException, match="cannot open the log directory"):
         load(tmp_path / "nowhere").collect()
 
 
-def test_a_schema_of_fewer_columns_in_another_order(spark: SparkSession, root: Path) -> None:
+def test_schema_of_fewer_columns_in_another_order_is_read(spark: SparkSession, root: Path) -> None:
     reader = (
         spark.read.format("kafkalog")
         .option("subscribe", "t")
@@ -146,7 +150,7 @@ def test_a_schema_of_fewer_columns_in_another_order(spark: SparkSession, root: P
     assert row.asDict() == {"value": bytearray(b"7".zfill(80)), "offset": 7, "headers": None}
 
 
-def test_a_schema_that_cannot_be_read(spark: SparkSession, root: Path) -> None:
+def test_schema_with_unknown_column_or_other_type_is_refused(spark: SparkSession, root: Path) -> None:
     with pytest.raises(AnalysisException, match="unknown column 'valu'; allowed columns: key binary, value binary"):
         spark.read.format("kafkalog").schema("valu binary").load(str(root)).collect()
     with pytest.raises(AnalysisException, match="column value as string; allowed columns"):
@@ -163,7 +167,7 @@ def table(spark: SparkSession, root: Path) -> Iterator[str]:
     spark.sql("DROP TABLE orders")
 
 
-def test_a_sql_table_keeps_its_options(spark: SparkSession, table: str) -> None:
+def test_sql_table_keeps_its_options(spark: SparkSession, table: str) -> None:
     assert spark.sql(f"SELECT count(*), min(offset), count(headers) FROM {table}").first() == (15, 990, 0)
     assert spark.table(table).columns[-1] == "headers"
     assert spark.read.option("minPartitions", "4").table(table).rdd.getNumPartitions() == 4
@@ -171,7 +175,7 @@ def test_a_sql_table_keeps_its_options(spark: SparkSession, table: str) -> None:
         spark.sql(f"INSERT INTO {table} SELECT * FROM {table}")
 
 
-def test_a_sql_insert_says_where_to(spark: SparkSession, tmp_path: Path) -> None:
+def test_sql_insert_with_path_and_topic_appends_rows(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "log"
     LogDir.create(path).create_topic("t", partitions=1)
     spark.sql(f"CREATE TABLE inserted USING kafkalog OPTIONS (path '{path}', subscribe 't')")
@@ -185,12 +189,12 @@ def test_a_sql_insert_says_where_to(spark: SparkSession, tmp_path: Path) -> None
         spark.sql("DROP TABLE inserted")
 
 
-def test_a_temporary_view(spark: SparkSession, root: Path) -> None:
+def test_temporary_view_reads_topic(spark: SparkSession, root: Path) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING kafkalog OPTIONS (path '{root}', subscribe 't')")
     assert spark.sql("SELECT count(*) FROM v").first() == (2000,)
 
 
-def test_damage_under_a_read_fails_with_file_and_position(
+def test_damaged_batch_fails_read_with_file_and_position(
     load: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"

@@ -1,4 +1,4 @@
-"""Which queries Spark plans anew, and what a plan that it keeps reads after records were written and deleted."""
+"""Which queries Spark plans again, and what a kept plan reads after records were appended and deleted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rows(spark: SparkSession, name: str) -> int:
     return int(spark.sql(f"SELECT count(*) FROM {name}").first()[0])  # type: ignore[index]
 
 
-def test_dataframe_and_its_view_keep_the_offsets_of_the_first_action(
+def test_dataframe_and_its_view_keep_offsets_of_first_action(
     spark: SparkSession, load: Callable[..., DataFrame], log_dir: LogDir, sql_names: None
 ) -> None:
     """Spark 4.2 keeps a Python source's partitions with the loaded source. When this fails it no longer does, and what
@@ -70,7 +70,7 @@ def test_table_and_its_views_are_planned_for_each_query(spark: SparkSession, log
     assert [rows(spark, name) for name in names] == [11, 11, 11]
 
 
-def test_kept_plan_returns_no_record_that_was_deleted_since(load: Callable[..., DataFrame], log_dir: LogDir) -> None:
+def test_kept_plan_returns_no_record_deleted_since(load: Callable[..., DataFrame], log_dir: LogDir) -> None:
     strict, lenient = load(log_dir.path), load(log_dir.path, failOnDataLoss="false")
     assert (strict.count(), lenient.count()) == (10, 10)
     delete_records(log_dir, {TopicPartition("t", 0): 4})

@@ -1,4 +1,4 @@
-"""Filters through Spark: pushed down they keep the same rows and read less; with pushdown off the source works too."""
+"""Filters through Spark: pushed filters keep the same rows and read less; with pushdown off the source works too."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ CONDITIONS = [
 ]
 
 
-def test_pushed_filters_keep_the_rows_that_spark_would_keep(
+def test_pushed_filters_keep_rows_that_spark_would_keep(
     load: Callable[..., DataFrame], root: Path, pushdown: bool
 ) -> None:
-    """What each condition keeps is compared with Spark's own evaluation of all conditions over all rows."""
+    """The rows of each condition are compared with Spark's own evaluation of all conditions over all rows."""
     flags = [f"coalesce({condition}, false) as c{number}" for number, condition in enumerate(CONDITIONS)]
     everything = load(root).selectExpr("topic", "partition", "offset", *flags).collect()
     for number, condition in enumerate(CONDITIONS) if pushdown else []:
@@ -89,7 +89,7 @@ def test_partitions_that_cannot_match_are_not_planned(
     assert load(root, filterPushdown="true").where(condition).rdd.getNumPartitions() == (tasks if pushdown else 4)
 
 
-def test_filters_that_are_kept_exactly_leave_spark_nothing_to_check(
+def test_filters_applied_exactly_are_absent_from_sparks_plan(
     load: Callable[..., DataFrame], root: Path, pushdown: bool
 ) -> None:
     frame = load(root, filterPushdown="true").where(
@@ -99,7 +99,7 @@ def test_filters_that_are_kept_exactly_leave_spark_nothing_to_check(
     assert ("Filter (" in plan) != pushdown
 
 
-def test_a_filter_takes_no_rows_from_other_queries_on_the_same_data_frame(
+def test_filter_takes_no_rows_from_other_queries_on_same_data_frame(
     load: Callable[..., DataFrame], root: Path, pushdown: bool
 ) -> None:
     frame = load(root)

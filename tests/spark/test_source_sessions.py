@@ -49,7 +49,9 @@ spark.stop()
 
 
 @pytest.mark.parametrize("kind", ["cluster", "connect"])
-def test_write_and_read(run_script: Callable[..., str], tmp_path: Path, kafka_fixtures: Path, kind: str) -> None:
+def test_write_and_read_work_on_cluster_and_connect(
+    run_script: Callable[..., str], tmp_path: Path, kafka_fixtures: Path, kind: str
+) -> None:
     output = run_script(WRITE_AND_READ, kind, tmp_path / "log", kafka_fixtures / "cars")
     facts = dict(line.split(" ", 1) for line in output.splitlines() if " " in line)
     assert facts["rows"] == "20000 20000 True"

@@ -20,7 +20,7 @@ def settings() -> dict[str, str]:
     return dict(_SETTING.findall((CONF / "spark-defaults.conf").read_text(encoding="utf-8")))
 
 
-def test_spark_knows_every_setting_and_takes_its_value(spark: SparkSession) -> None:
+def test_spark_knows_every_setting_and_accepts_its_value(spark: SparkSession) -> None:
     entries = spark._jvm.org.apache.spark.internal.config.ConfigEntry
     assert len(settings()) >= 8
 
@@ -32,7 +32,7 @@ def test_spark_knows_every_setting_and_takes_its_value(spark: SparkSession) -> N
         entry.valueConverter().apply(value)
 
 
-def test_what_is_not_commented_out_is_little() -> None:
+def test_only_two_settings_are_active() -> None:
     path = CONF / "spark-defaults.conf"
 
     assert parse_properties(path.read_bytes(), file=str(path)) == {
@@ -41,7 +41,7 @@ def test_what_is_not_commented_out_is_little() -> None:
     }
 
 
-def test_deltas_settings_are_those_that_the_jobs_make() -> None:
+def test_delta_settings_equal_those_of_jobs() -> None:
     found = settings()
 
     assert found["spark.sql.extensions"] == delta_session.EXTENSION
@@ -50,7 +50,7 @@ def test_deltas_settings_are_those_that_the_jobs_make() -> None:
 
 
 @pytest.mark.parametrize("name", ["org.apache.spark.sql.execution.datasources.v2.python", ""])
-def test_log4j_takes_the_file(spark: SparkSession, name: str) -> None:
+def test_log4j_accepts_file_and_sets_level_warn(spark: SparkSession, name: str) -> None:
     log4j = spark._jvm.org.apache.logging.log4j.core
     uri = spark._jvm.java.io.File(str(CONF / "log4j2.properties")).toURI()
 

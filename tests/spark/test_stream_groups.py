@@ -1,4 +1,4 @@
-"""Consumer groups through Spark: lag while a query runs and after it, going on from a group, a sink beside it."""
+"""Consumer groups through Spark: lag during and after a query, starting from a group's offsets, a sink beside it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def copies(root: Path) -> int:
     return sum(each.high_watermark for each in log_dir.topic("copies").partitions)
 
 
-def test_lag_of_a_running_query_is_not_seen(stream: Callable[..., DataFrame], root: Path, tmp_path: Path) -> None:
+def test_lag_of_running_query_falls_to_zero_and_grows_after_stop(
+    stream: Callable[..., DataFrame], root: Path, tmp_path: Path
+) -> None:
     query = copy(stream(startingOffsets="earliest"), root, tmp_path / "checkpoint")
     try:
         query.processAllAvailable()
@@ -74,7 +76,7 @@ def test_lag_of_a_running_query_is_not_seen(stream: Callable[..., DataFrame], ro
     assert lag(root) == [3, 0]
 
 
-def test_a_group_is_not_gone_on_from(
+def test_new_query_starts_from_group_and_restarted_one_from_checkpoint(
     spark: SparkSession, stream: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:
     def run(checkpoint: str, **options: object) -> int:
@@ -94,7 +96,9 @@ def test_a_group_is_not_gone_on_from(
     assert lag(root) == [0, 2]
 
 
-def test_a_reset_that_no_offset_allows(stream: Callable[..., DataFrame], root: Path, tmp_path: Path) -> None:
+def test_reset_none_without_committed_offset_fails_query(
+    stream: Callable[..., DataFrame], root: Path, tmp_path: Path
+) -> None:
     frame = stream(startingOffsets="group", **{"auto.offset.reset": "none"})
     query = copy(frame, root, tmp_path / "checkpoint", availableNow=True)
     with pytest.raises(StreamingQueryException, match="group g has no committed offset"):

@@ -1,4 +1,4 @@
-"""A query's driver killed (SIGKILL) around the sink's commit, in its own process, and started again: nothing twice."""
+"""A query's driver killed (SIGKILL) around the sink's commit, in its own process, and restarted: each row once."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def versions(root: Path) -> list[int | None]:
     return [each.version for each in LogDir.open(root).history(newest_first=False) if each.operation == "write"]
 
 
-def test_a_driver_killed_before_and_after_the_sinks_commit_writes_every_row_once(
+def test_driver_killed_before_and_after_sink_commit_writes_every_row_once(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
     add_files(tmp_path / "input", 5)

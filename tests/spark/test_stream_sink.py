@@ -1,4 +1,4 @@
-"""The streaming sink through Spark: every row is there once, however often the query stops, starts and replays."""
+"""The streaming sink through Spark: every row is written once, however often the query stops, starts and replays."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def write_commits(root: Path) -> list[tuple[str | None, int | None]]:
     return [(entry.transactional_id, entry.version) for entry in entries if entry.operation == "write"]
 
 
-def test_every_row_of_a_file_source_comes_back_once_and_keys_stay_in_order(
+def test_every_row_of_file_source_is_written_once_and_keys_stay_in_order(
     files: Input, load: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:
     files.add_files(6)
@@ -114,7 +114,7 @@ def test_every_row_of_a_file_source_comes_back_once_and_keys_stay_in_order(
     assert write_commits(root) == [(query.id, batch) for batch in range(6)]
 
 
-def test_a_replayed_micro_batch_is_there_once(files: Input, root: Path, tmp_path: Path) -> None:
+def test_replayed_micro_batch_is_written_once(files: Input, root: Path, tmp_path: Path) -> None:
     for _ in range(3):
         files.add_files(2)
         query = run(files.stream(), root, tmp_path / "checkpoint", topic="t")
@@ -127,7 +127,7 @@ def test_a_replayed_micro_batch_is_there_once(files: Input, root: Path, tmp_path
     assert sorted(numbers(root)) == list(range(files.rows))
 
 
-def test_a_query_that_is_stopped_anywhere_and_restarted_many_times_loses_and_repeats_nothing(
+def test_query_stopped_anywhere_and_restarted_loses_and_repeats_no_row(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).option("numPartitions", 2).load()
@@ -144,7 +144,7 @@ def test_a_query_that_is_stopped_anywhere_and_restarted_many_times_loses_and_rep
     assert len(list(root.glob("t-*/*.log"))) == 8
 
 
-def test_two_queries_write_to_one_topic_side_by_side(
+def test_two_queries_write_to_one_topic_concurrently(
     spark: SparkSession, files: Input, root: Path, tmp_path: Path
 ) -> None:
     files.add_files(5)
@@ -161,9 +161,7 @@ def test_two_queries_write_to_one_topic_side_by_side(
     assert len(write_commits(root)) == 10
 
 
-def test_the_column_topic_spreads_each_micro_batch_over_topics_in_one_commit(
-    files: Input, root: Path, tmp_path: Path
-) -> None:
+def test_column_topic_spreads_micro_batch_over_topics_in_one_commit(files: Input, root: Path, tmp_path: Path) -> None:
     files.add_files(3)
     stream = files.stream("value", "if(cast(value as int) % 2 = 0, 't', 'odd') topic")
     query = run(stream, root, tmp_path / "checkpoint")
@@ -172,16 +170,16 @@ def test_the_column_topic_spreads_each_micro_batch_over_topics_in_one_commit(
     assert write_commits(root) == [(query.id, batch) for batch in range(3)]
 
 
-def test_only_the_first_of_the_micro_batches_without_rows_is_committed(
-    files: Input, root: Path, tmp_path: Path
-) -> None:
+def test_only_first_of_micro_batches_without_rows_is_committed(files: Input, root: Path, tmp_path: Path) -> None:
     files.add_files(3)
     run(files.stream().where("cast(value as int) between 20 and 39"), root, tmp_path / "checkpoint", topic="t")
     assert [version for _, version in write_commits(root)] == [0, 1]
     assert sorted(numbers(root)) == list(range(20, 40))
 
 
-def test_root_and_topic_are_made_and_trigger_once_works(spark: SparkSession, files: Input, tmp_path: Path) -> None:
+def test_trigger_once_creates_root_and_topic_and_writes_all_rows(
+    spark: SparkSession, files: Input, tmp_path: Path
+) -> None:
     files.add_files(1)
     writer = files.stream().writeStream.format("kafkalog").trigger(once=True).option("topic", "made")
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(tmp_path / "new"))
@@ -189,7 +187,7 @@ def test_root_and_topic_are_made_and_trigger_once_works(spark: SparkSession, fil
     assert sorted(numbers(tmp_path / "new", "made")) == list(range(20))
 
 
-def test_complete_mode_appends_each_result_as_sparks_kafka_sink_does(files: Input, root: Path, tmp_path: Path) -> None:
+def test_complete_mode_appends_each_result_as_sparks_kafka_sink(files: Input, root: Path, tmp_path: Path) -> None:
     files.add_files(2)
     counts = files.stream("value").groupBy().count().selectExpr("cast(count as string) value")
     run(counts, root, tmp_path / "checkpoint", "complete", topic="t")
@@ -203,7 +201,7 @@ def test_update_mode_is_refused_by_spark(files: Input, root: Path, tmp_path: Pat
         run(counts, root, tmp_path / "checkpoint", "update", topic="t")
 
 
-def test_continuous_processing_marks_nothing_as_done(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+def test_continuous_processing_commits_no_batch(spark: SparkSession, root: Path, tmp_path: Path) -> None:
     # Spark 4.2 starts such a query with a Python sink, and would take its rows for written: it asks for a commit with
     # nothing from the tasks. The sink refuses; Spark logs that and goes on, so that nobody but the log tells the user.
     rate = spark.readStream.format("rate").option("rowsPerSecond", 20).option("numPartitions", 1).load()
@@ -217,7 +215,7 @@ def test_continuous_processing_marks_nothing_as_done(spark: SparkSession, root: 
     assert numbers(root) == []
 
 
-def test_a_run_that_another_has_followed_is_fenced(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+def test_run_is_fenced_by_later_run_of_same_query(spark: SparkSession, root: Path, tmp_path: Path) -> None:
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
     query = start(rate.selectExpr("cast(value as string) value"), root, tmp_path / "checkpoint", topic="t")
     wait(lambda: write_commits(root))
@@ -227,9 +225,7 @@ def test_a_run_that_another_has_followed_is_fenced(spark: SparkSession, root: Pa
     wait(lambda: not list(root.glob("*/*.staged")))
 
 
-def test_for_each_batch_with_an_id_and_a_version_writes_each_batch_once(
-    files: Input, root: Path, tmp_path: Path
-) -> None:
+def test_foreach_batch_with_id_and_version_writes_each_batch_once(files: Input, root: Path, tmp_path: Path) -> None:
     def write_twice(batch: DataFrame, batch_id: int) -> None:
         for name in ("left", "right"):
             options = {"topic": name, "txnAppId": f"copy to {name}", "txnVersion": batch_id}
@@ -258,7 +254,7 @@ def test_for_each_batch_with_an_id_and_a_version_writes_each_batch_once(
         (["value"], {"topic": "t", "flush": "never"}, "expected one of fsync, os"),
     ],
 )
-def test_what_cannot_be_written_fails_the_query_and_says_why(
+def test_invalid_columns_or_options_fail_query_with_reason(
     files: Input, root: Path, tmp_path: Path, columns: list[str], options: dict[str, str], message: str
 ) -> None:
     files.add_files(1)
@@ -267,9 +263,7 @@ def test_what_cannot_be_written_fails_the_query_and_says_why(
     assert message in str(caught.value)
 
 
-def test_a_row_that_cannot_be_written_fails_the_batch_and_leaves_nothing(
-    files: Input, root: Path, tmp_path: Path
-) -> None:
+def test_invalid_row_fails_batch_and_leaves_no_record(files: Input, root: Path, tmp_path: Path) -> None:
     files.add_files(1)
     stream = files.stream("value", "if(value = '7', null, 't') topic")
     with pytest.raises(StreamingQueryException, match="contains a null topic"):
@@ -278,7 +272,7 @@ def test_a_row_that_cannot_be_written_fails_the_batch_and_leaves_nothing(
     assert list(root.glob("*/*.staged")) == []
 
 
-def test_a_stream_from_one_log_directory_to_another_keeps_partitions_and_order_over_restarts_and_replays(
+def test_stream_between_log_directories_keeps_partitions_and_order_over_restarts(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
     source = LogDir.create(tmp_path / "source")

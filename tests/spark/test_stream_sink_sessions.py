@@ -1,4 +1,4 @@
-"""The streaming sink under Spark Connect, with tasks that fail at first and run again."""
+"""The streaming sink under Spark Connect, with tasks that fail at first and are retried."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ spark.stop()
 """
 
 
-def test_every_row_is_there_once(run_script: Callable[..., str], tmp_path: Path) -> None:
+def test_every_row_is_written_once_when_tasks_are_retried(run_script: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     for file in range(3):
         text = "".join(f"{row}\n" for row in range(file * 10, file * 10 + 10))

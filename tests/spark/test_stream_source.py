@@ -1,4 +1,4 @@
-"""The streaming source through Spark: each record once and in order, over restarts, limits, new topics and losses."""
+"""The streaming source through Spark: each record once and in order, over restarts, limits, new topics, data loss."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def undo_commit(checkpoint: Path) -> None:
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
 
 
-def test_a_running_query_takes_what_comes_and_new_partitions_and_topics(
+def test_running_query_reads_new_records_partitions_and_topics(
     stream: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
@@ -125,7 +125,7 @@ def test_a_running_query_takes_what_comes_and_new_partitions_and_topics(
     assert plain(offset_log(checkpoint)[-1]) == {"t": {"0": 110, "1": 20, "2": 5}, "v": {"0": 7}}
 
 
-def test_latest_is_the_default_and_nothing_is_missed_over_restarts(
+def test_latest_is_default_and_no_record_is_missed_over_restarts(
     stream: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
@@ -135,7 +135,7 @@ def test_latest_is_the_default_and_nothing_is_missed_over_restarts(
     assert Run(stream(root), checkpoint, **NOW).wait().rows == rows_of("t", 0, 100, 103)
 
 
-def test_available_now_in_limited_batches_and_a_batch_made_again(
+def test_available_now_reads_limited_batches_and_repeats_uncommitted_batch(
     stream: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
@@ -151,7 +151,7 @@ def test_available_now_in_limited_batches_and_a_batch_made_again(
     assert sorted(row for batch in again.batches[1:] for row in batch) == rows_of("t", 0, 100, 160)
 
 
-def test_once_reads_all_there_is_whatever_the_limit(
+def test_trigger_once_reads_all_records_whatever_the_limit(
     stream: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:
     frame = stream(root, startingOffsets="earliest", maxOffsetsPerTrigger=50)
@@ -159,7 +159,7 @@ def test_once_reads_all_there_is_whatever_the_limit(
     assert [len(batch) for batch in run.batches] == [120]
 
 
-def test_lag_shows_in_the_progress_and_bytes_limit_too(
+def test_progress_shows_latest_offset_and_bytes_limit_splits_batches(
     stream: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:
     frame = stream(root, startingOffsets="earliest", maxBytesPerTrigger="1", minPartitions=3)
@@ -170,7 +170,9 @@ def test_lag_shows_in_the_progress_and_bytes_limit_too(
     assert source["numInputRows"] == len(run.batches[0])
 
 
-def test_a_topic_made_anew_under_a_running_query(stream: Callable[..., DataFrame], root: Path, tmp_path: Path) -> None:
+def test_recreated_topic_fails_running_query_or_is_read_from_start_if_data_loss_is_allowed(
+    stream: Callable[..., DataFrame], root: Path, tmp_path: Path
+) -> None:
     strict = Run(stream(root, startingOffsets="earliest"), tmp_path / "strict").catch_up()
     lenient = Run(stream(root, startingOffsets="earliest", failOnDataLoss=False), tmp_path / "lenient").catch_up()
     log_dir = LogDir.open(root)
@@ -184,7 +186,7 @@ def test_a_topic_made_anew_under_a_running_query(stream: Callable[..., DataFrame
     lenient.query.stop()
 
 
-def test_a_range_that_retention_took_fails_the_query_with_names_or_is_passed_over(
+def test_range_deleted_by_retention_fails_query_or_is_skipped_if_data_loss_is_allowed(
     stream: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
@@ -201,8 +203,10 @@ def test_a_range_that_retention_took_fails_the_query_with_names_or_is_passed_ove
     assert lenient.rows == rows_of("t", 0, 40, 100)
 
 
-def test_segments_that_a_broker_deleted(stream: Callable[..., DataFrame], root: Path, tmp_path: Path) -> None:
-    """Seen as what a broker left, since nothing here deletes segments of ours yet."""
+def test_segments_deleted_by_broker_fail_query_or_are_skipped_if_data_loss_is_allowed(
+    stream: Callable[..., DataFrame], root: Path, tmp_path: Path
+) -> None:
+    """The directory is read as a broker's."""
     LogDir.open(root).create_topic("s", partitions=1, configs={"internal.segment.bytes": "1024"})
     for _ in range(20):
         append(root, "s", 10)
@@ -223,7 +227,7 @@ def test_segments_that_a_broker_deleted(stream: Callable[..., DataFrame], root: 
 @pytest.mark.parametrize(
     ("fixture", "isolation"), [("compacted-4-cleaned", "read_uncommitted"), ("transactions", "read_committed")]
 )
-def test_a_brokers_directory_streams_as_a_batch_reads_it(
+def test_stream_of_broker_directory_equals_batch_read(
     spark: SparkSession, kafka_fixtures: Path, tmp_path: Path, fixture: str, isolation: str
 ) -> None:
     """Gaps of compaction and of transactions are no data loss."""
@@ -239,7 +243,7 @@ def test_a_brokers_directory_streams_as_a_batch_reads_it(
     assert expected
 
 
-def test_a_table_a_schema_of_one_column_and_the_console(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+def test_table_and_schema_of_one_column_can_be_streamed(spark: SparkSession, root: Path, tmp_path: Path) -> None:
     spark.sql(f"CREATE TABLE streamed USING kafkalog OPTIONS (path '{root}', startingOffsets 'earliest')")
     try:
         rows = Run(spark.readStream.table("streamed"), tmp_path / "table", **NOW).wait().rows
@@ -258,7 +262,7 @@ def test_a_table_a_schema_of_one_column_and_the_console(spark: SparkSession, roo
         ({"subscribe": "v"}, "no topic 'v' in this log directory; topics there: t"),
     ],
 )
-def test_mistakes_reach_the_user_when_the_query_starts(
+def test_invalid_options_fail_query_at_start(
     stream: Callable[..., DataFrame], root: Path, tmp_path: Path, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(StreamingQueryException, match=message):
@@ -273,7 +277,7 @@ def test_mistakes_reach_the_user_when_the_query_starts(
         ({"commitOffsets": "true"}, "commitOffsets needs the option kafka.group.id"),
     ],
 )
-def test_mistakes_in_options_of_streams_are_refused_at_load(
+def test_invalid_stream_options_are_refused_at_load(
     stream: Callable[..., DataFrame], root: Path, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(AnalysisException, match=rf"(?s){message}"):
@@ -298,6 +302,6 @@ spark.stop()
 """
 
 
-def test_spark_connect(run_script: Callable[..., str], root: Path, tmp_path: Path) -> None:
+def test_spark_connect_streams_all_records(run_script: Callable[..., str], root: Path, tmp_path: Path) -> None:
     output = run_script(CONNECT, root, tmp_path / "output")
     assert "run 120 120\nrun 120 120" in output

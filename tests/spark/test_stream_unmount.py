@@ -1,4 +1,4 @@
-"""A volume that is unmounted under streaming queries: they fail, create nothing elsewhere, and go on when it is back.
+"""A volume that is unmounted under streaming queries: they fail, create nothing elsewhere, and continue after remount.
 
 Really mounted where this process may mount, else the directory is renamed away.
 """
@@ -97,7 +97,7 @@ def failure_of(query: StreamingQuery) -> str:
     return str(raised.value)
 
 
-def test_queries_on_an_unmounted_volume_fail_and_go_on_when_it_is_mounted_again(
+def test_queries_on_unmounted_volume_fail_and_continue_after_remount(
     spark: SparkSession, volume: Volume, tmp_path: Path
 ) -> None:
     root, files = volume.path / "log", tmp_path / "files"

@@ -45,14 +45,14 @@ def in_thread(run: Callable[[], None]) -> BaseException | None:
 
 
 def test_write_in_thread_without_active_session_fails_in_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """What `set_active_session` is for. When this fails, Spark has cured it, and the helper can go."""
+    """The reason for `set_active_session`. When this test fails, Spark is fixed, and the helper can go."""
     write(spark.range(1), "t", tmp_path)  # the data source is known to the session, that is not the cause
     error = in_thread(lambda: write(spark.range(1), "t", tmp_path))
     assert isinstance(error, Py4JJavaError)
     assert "DATA_SOURCE_NOT_FOUND" in str(error)
 
 
-def test_threads_of_a_pool_write_and_start_queries(spark: SparkSession, tmp_path: Path) -> None:
+def test_threads_of_pool_write_and_start_queries(spark: SparkSession, tmp_path: Path) -> None:
     def copy(topic: str) -> None:
         write(spark.range(10), topic, tmp_path)
         records = spark.readStream.format("kafkalog").option("startingOffsets", "earliest").option("subscribe", topic)

@@ -1,4 +1,4 @@
-"""`kafkalog verify` and `kafkalog reindex` over Spark tasks miss what is found in one process, or do not say it."""
+"""`kafkalog verify` and `kafkalog reindex` over Spark tasks find and report the same as in one process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def verify(root: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     return Command("verify", root, capsys)
 
 
-def test_damage_is_missed_or_repaired_unasked(root: Path, verify: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_found_and_repaired_only_with_repair(
+    root: Path, verify: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(verify_job, "_TASK_UNITS", 4)
     code, out, _ = verify.try_to()
     told = lines(out)
@@ -62,7 +64,7 @@ def test_damage_is_missed_or_repaired_unasked(root: Path, verify: Command, monke
     }
 
 
-def test_reindex_takes_partitions_that_were_not_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reindex_writes_indexes_of_named_partitions_only(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reindex = Command("reindex", root, capsys)
     indexes = [sorted((root / f"orders-{number}").glob("*.index"))[0] for number in (0, 1)]
     for index in indexes:
@@ -74,7 +76,7 @@ def test_reindex_takes_partitions_that_were_not_named(root: Path, capsys: pytest
     assert "no partition 7" in reindex.try_to("--topic", "orders", "--partition", "7")[2]
 
 
-def test_a_root_that_cannot_be_opened_is_not_explained(root: Path, verify: Command) -> None:
+def test_root_that_cannot_be_loaded_is_reported_with_damaged_commit(root: Path, verify: Command) -> None:
     commit = sorted((root / "__cluster_metadata-0").glob("*.log"))[2]
     flip(commit, 70)
     from metadata_roots import forget_images
@@ -86,7 +88,7 @@ def test_a_root_that_cannot_be_opened_is_not_explained(root: Path, verify: Comma
     assert "cannot be loaded" in err
 
 
-def test_a_brokers_directory_is_refused_or_repaired(capsys: pytest.CaptureFixture[str]) -> None:
+def test_broker_directory_is_verified_and_never_repaired(capsys: pytest.CaptureFixture[str]) -> None:
     verify = Command("verify", FIXTURES / "cluster-metadata", capsys)
     code, out, _ = verify.try_to()
     assert (code, [(each["topic"], each["partition"]) for each in lines(out)]) == (0, [("__cluster_metadata", 0)])

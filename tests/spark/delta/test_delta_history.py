@@ -1,4 +1,4 @@
-"""The history of maintenance runs: rows too many or too few, runs that lose each other's rows, a table unread."""
+"""The history table of maintenance runs: each run appends its rows once, beside other runs, and they are read back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(sink: HistoryTable, this_round: Round, action: str, count: int = 2) -> N
     sink.end()
 
 
-def test_runs_are_kept_row_by_row_with_kafkas_metrics_after_them(
+def test_runs_append_one_row_per_partition_with_kafkas_metrics(
     spark: SparkSession, this_round: Round, tmp_path: Path
 ) -> None:
     table = str(tmp_path / "history")
@@ -57,7 +57,7 @@ def test_runs_are_kept_row_by_row_with_kafkas_metrics_after_them(
     assert set(without_spark[0]) >= set(history_schema().names)
 
 
-def test_jobs_that_end_at_the_same_time_all_have_their_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_jobs_that_end_at_the_same_time_all_append_their_rows(spark: SparkSession, tmp_path: Path) -> None:
     table = str(tmp_path / "history")
     rows = spark.range(1).select("id", F.lit("x").alias("was"))
     together = threading.Barrier(3)
@@ -80,7 +80,7 @@ def test_jobs_that_end_at_the_same_time_all_have_their_rows(spark: SparkSession,
     assert sorted(row.number for row in found) == [0, 1, 2]
 
 
-def test_a_history_that_cannot_be_written_is_told_in_one_line(
+def test_history_that_cannot_be_written_fails_with_one_line(
     spark: SparkSession, this_round: Round, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")

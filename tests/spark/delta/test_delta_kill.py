@@ -1,4 +1,4 @@
-"""Drivers killed (SIGKILL) between a table's or a topic's commit and Spark's note of it: nothing twice, none lost."""
+"""Drivers killed (SIGKILL) between a table's or a topic's commit and Spark's commit log: each record written once."""
 
 from __future__ import annotations
 

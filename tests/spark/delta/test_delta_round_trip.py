@@ -1,4 +1,4 @@
-"""Tables to topics and back: a change lost, doubled or out of order, a deleted row that stays, a value that differs."""
+"""Tables to topics and back: each change arrives once and in order, deleted rows disappear, values stay equal."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def records(log_dir: LogDir) -> list[tuple[str, str | None]]:
     return [(key.decode(), None if value is None else value.decode()) for key, value in pairs]
 
 
-def test_a_table_comes_back_through_a_topic_as_it_was_through_all_kinds_of_changes(
+def test_table_copied_through_topic_equals_source_after_all_kinds_of_changes(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:
     table = f"delta.`{tmp_path / 'source'}`"
@@ -92,7 +92,7 @@ def test_a_table_comes_back_through_a_topic_as_it_was_through_all_kinds_of_chang
     assert len(found) == 20 + (5 + 2 + 5 + 5) + 1
 
 
-def test_the_changes_of_one_version_come_down_to_the_last_state_of_each_key(spark: SparkSession) -> None:
+def test_changes_of_one_version_become_last_state_of_each_key(spark: SparkSession) -> None:
     feed = spark.createDataFrame(
         [
             ("overwritten", "1", "delete", 1),

@@ -1,4 +1,4 @@
-"""Topics into Delta tables: a record twice or lost, a bad one unnoticed, an old value of a key, a row that stays."""
+"""Topics into Delta tables: each record once, bad records found, upserts that keep the latest record of a key."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def versions(spark: SparkSession, table: Path) -> list[str]:
     return [row.operation for row in history]
 
 
-def test_raw_appends_have_the_sources_columns_and_a_replayed_batch_is_there_once(
+def test_raw_append_has_source_columns_and_writes_replayed_batch_once(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:
     put(log_dir, {"a": "1", "b": "2", None: "3"})
@@ -72,7 +72,7 @@ def test_raw_appends_have_the_sources_columns_and_a_replayed_batch_is_there_once
     assert versions(spark, tmp_path / "table") == ["CREATE TABLE", "WRITE", "WRITE"]
 
 
-def test_values_of_a_schema_become_columns_and_bad_records_go_to_quarantine_once(
+def test_schema_makes_columns_of_values_and_bad_records_go_to_quarantine_once(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:
     good = {"1": '{"id": 1, "at": "2026-01-01T00:00:00.123456Z", "tags": ["x"]}', "2": None, "3": '{"other": 1}'}
@@ -104,7 +104,7 @@ def test_values_of_a_schema_become_columns_and_bad_records_go_to_quarantine_once
     assert found["x"] == "its key is no struct<number:int>"
 
 
-def test_a_bad_record_fails_the_query_with_its_place_and_leaves_the_table_as_it_was(
+def test_bad_record_fails_query_with_partition_and_offset_and_leaves_table_unchanged(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:
     put(log_dir, {"a": '{"id": 1}'})
@@ -116,7 +116,7 @@ def test_a_bad_record_fails_the_query_with_its_place_and_leaves_the_table_as_it_
     assert run(spark, tmp_path, schema="id LONG", bad_records="skip").collect() == [Row(key="a", id=1)]
 
 
-def test_upserts_keep_the_latest_of_each_key_and_delete_by_tombstones_also_when_replayed(
+def test_upserts_keep_latest_value_of_each_key_and_delete_by_tombstone_also_on_replay(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:
     options = {
@@ -146,10 +146,10 @@ def test_upserts_keep_the_latest_of_each_key_and_delete_by_tombstones_also_when_
     assert changes.load(str(tmp_path / "table")).where("_change_type = 'insert'").count() >= len(expected)
 
 
-def test_an_older_batch_of_the_same_query_does_not_undo_a_newer_one(
+def test_older_batch_of_same_query_does_not_undo_newer_one(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:
-    """As a driver does it that was stopped for long in its batch, while another went on."""
+    """A driver that was stopped for long within its batch does this, while another one continued."""
     from pyspark_kafkalog.delta.batch_identity import BatchIdentity
     from pyspark_kafkalog.delta.delta_target import DeltaTarget
 
@@ -166,7 +166,7 @@ def test_an_older_batch_of_the_same_query_does_not_undo_a_newer_one(
     assert spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None
 
 
-def test_the_latest_of_a_key_is_by_offset_in_a_partition_and_by_time_between_them(
+def test_latest_record_of_key_is_by_offset_within_partition_and_by_time_between_partitions(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:
     def put_in(partition: int, key: str, value: str, second: int) -> None:
@@ -184,7 +184,7 @@ def test_the_latest_of_a_key_is_by_offset_in_a_partition_and_by_time_between_the
     assert rows.columns == ["key", "v", DELETED]
 
 
-def test_something_behind_a_key_of_several_columns_is_passed_over(spark: SparkSession, log_dir: LogDir) -> None:
+def test_key_of_several_columns_with_trailing_text_is_bad_record(spark: SparkSession, log_dir: LogDir) -> None:
     key = '{"a": 1, "b": 2}'
     put(log_dir, {key + behind: '{"id": 1}' for behind in ("", "\n", key, "," + key, "]\n", "x")})
     records = spark.read.format("kafkalog").option("subscribe", "t").load(str(log_dir.path))
@@ -206,7 +206,7 @@ def test_something_behind_a_key_of_several_columns_is_passed_over(spark: SparkSe
         ({"partition_by": ["nothing"]}, "cannot be partitioned by nothing"),
     ],
 )
-def test_options_that_cannot_be_are_refused(
+def test_invalid_options_are_refused_before_table_is_created(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path, options: dict[str, object], said: str
 ) -> None:
     with pytest.raises(InvalidOptionError, match=said):

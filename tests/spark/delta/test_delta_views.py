@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_view_that_is_replaced_sees_newer_records(spark: SparkSession, tmp_path: Path) -> None:
+def test_replaced_view_sees_newer_records(spark: SparkSession, tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "log")
     options = f"USING kafkalog OPTIONS (path '{log_dir.path}', subscribe 't')"
     counts = []
