@@ -1,4 +1,4 @@
-"""Checkpoint files: leader epochs, offsets, topic ids; what Kafka takes and what it refuses."""
+"""Checkpoint files of leader epochs, offsets and topic ids: read as Kafka reads them, damage reported with its line."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _UUID = "UU043bJQTDCZbZ9gozZPMQ"
 
 
 @pytest.mark.parametrize("content", [b"", b"0", b"0\n", b"0\n0", b"0\n0\n", b"+0\n-0\n", b"0\r\n0\r\n"])
-def test_files_without_entries(tmp_path: Path, content: bytes) -> None:
+def test_checkpoint_without_entries_reads_as_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(content)
     assert read_offset_checkpoint(path) == {}
     assert LeaderEpochCheckpoint.open(path).entries == ()
 
 
-def test_absent_file_holds_nothing_and_is_not_made(tmp_path: Path) -> None:
+def test_absent_checkpoint_reads_as_empty_and_is_not_created(tmp_path: Path) -> None:
     assert read_offset_checkpoint(tmp_path / "checkpoint") == {}
     assert LeaderEpochCheckpoint.open(tmp_path / "leader-epoch-checkpoint").entries == ()
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("content", [b"0\n1\na 0 5", b"0\n1\na 0 5\n", b"0\r\n1\r\na\t0  5 \r\n", b"0\r1\ra 0 +5"])
-def test_blanks_and_line_ends_that_kafka_takes(tmp_path: Path, content: bytes) -> None:
+def test_blanks_and_line_ends_that_kafka_accepts_are_read(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(content)
     assert read_offset_checkpoint(path) == {TopicPartition("a", 0): 5}
@@ -67,7 +67,9 @@ def test_blanks_and_line_ends_that_kafka_takes(tmp_path: Path, content: bytes) -
         (b"0\n1\n\xff 0 5\n", "text in UTF-8", 4),
     ],
 )
-def test_damaged_offset_checkpoint_names_the_line(tmp_path: Path, content: bytes, expected: str, position: int) -> None:
+def test_damaged_offset_checkpoint_is_reported_with_its_line(
+    tmp_path: Path, content: bytes, expected: str, position: int
+) -> None:
     path = tmp_path / "recovery-point-offset-checkpoint"
     path.write_bytes(content)
     with pytest.raises(CorruptIndexError, match="recovery-point-offset-checkpoint") as caught:
@@ -77,7 +79,7 @@ def test_damaged_offset_checkpoint_names_the_line(tmp_path: Path, content: bytes
 
 
 @pytest.mark.parametrize("length_bytes", [3, 5, 6, 7, 8, 9, 10, 14])
-def test_truncated_offset_checkpoint_is_corrupt_or_as_kafka_reads_it(tmp_path: Path, length_bytes: int) -> None:
+def test_truncated_offset_checkpoint_is_reported_as_corrupt(tmp_path: Path, length_bytes: int) -> None:
     path = tmp_path / "checkpoint"
     write_offset_checkpoint(path, {TopicPartition("a", 0): 15, TopicPartition("b", 1): 20})
     path.write_bytes(path.read_bytes()[:length_bytes])
@@ -93,7 +95,7 @@ def test_huge_checkpoint_is_refused_unread(tmp_path: Path) -> None:
         read_offset_checkpoint(path)
 
 
-def test_offsets_are_written_by_topic_and_partition(tmp_path: Path) -> None:
+def test_offsets_are_written_in_order_of_topic_and_partition(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     write_offset_checkpoint(path, {TopicPartition("b", 0): 1, TopicPartition("a", 10): 2, TopicPartition("a", 9): 3})
     assert path.read_text() == "0\n3\na 9 3\na 10 2\nb 0 1\n"
@@ -101,7 +103,7 @@ def test_offsets_are_written_by_topic_and_partition(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_parsed_or_reported_as_corrupt(data: bytes) -> None:
     for candidate in (data, b"0\n1\n" + data):
         with contextlib.suppress(CorruptIndexError):
             assert isinstance(parse_checkpoint(candidate, tuple, file="f"), list)
@@ -129,7 +131,7 @@ def _epochs(path: Path, *entries: tuple[int, int]) -> LeaderEpochCheckpoint:
         ((0, 100), [(0, 100)]),
     ],
 )
-def test_assigning_an_epoch_drops_what_contradicts_it(
+def test_assigned_epoch_drops_entries_that_contradict_it(
     tmp_path: Path, assigned: tuple[int, int], entries: list[tuple[int, int]]
 ) -> None:
     epochs = _epochs(tmp_path, (2, 0), (3, 10), (5, 30))
@@ -148,7 +150,7 @@ def test_negative_epochs_and_offsets_are_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_epoch_of_an_offset_is_the_last_that_had_begun(tmp_path: Path) -> None:
+def test_epoch_for_offset_is_the_last_that_starts_at_or_below_it(tmp_path: Path) -> None:
     epochs = _epochs(tmp_path, (2, 5), (3, 10), (5, 30))
     assert [epochs.epoch_for_offset(offset) for offset in (0, 4, 5, 9, 10, 29, 30, 10**12)] == [
         None,
@@ -173,7 +175,9 @@ def test_epoch_of_an_offset_is_the_last_that_had_begun(tmp_path: Path) -> None:
         (-1, [(2, 5), (3, 10), (5, 30)]),
     ],
 )
-def test_truncation_at_the_end(tmp_path: Path, end_offset: int, entries: list[tuple[int, int]]) -> None:
+def test_truncation_from_end_drops_epochs_at_or_above_offset(
+    tmp_path: Path, end_offset: int, entries: list[tuple[int, int]]
+) -> None:
     epochs = _epochs(tmp_path, (2, 5), (3, 10), (5, 30))
     epochs.truncate_from_end(end_offset)
     assert list(epochs.entries) == entries
@@ -191,14 +195,16 @@ def test_truncation_at_the_end(tmp_path: Path, end_offset: int, entries: list[tu
         (100, [(5, 100)]),
     ],
 )
-def test_truncation_at_the_start(tmp_path: Path, start_offset: int, entries: list[tuple[int, int]]) -> None:
+def test_truncation_from_start_moves_first_epoch_to_offset(
+    tmp_path: Path, start_offset: int, entries: list[tuple[int, int]]
+) -> None:
     epochs = _epochs(tmp_path, (2, 5), (3, 10), (5, 30))
     epochs.truncate_from_start(start_offset)
     assert list(epochs.entries) == entries
     assert list(LeaderEpochCheckpoint.open(tmp_path / "leader-epoch-checkpoint").entries) == entries
 
 
-def test_clearing_leaves_a_file_without_entries(tmp_path: Path) -> None:
+def test_clear_leaves_checkpoint_without_entries(tmp_path: Path) -> None:
     epochs = _epochs(tmp_path, (2, 5))
     assert (epochs.earliest, epochs.latest) == ((2, 5), (2, 5))
     epochs.clear()
@@ -206,14 +212,14 @@ def test_clearing_leaves_a_file_without_entries(tmp_path: Path) -> None:
     assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n0\n"
 
 
-def test_entries_on_disk_that_fall_drop_those_before(tmp_path: Path) -> None:
+def test_stored_epoch_below_its_predecessors_replaces_them(tmp_path: Path) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_text("0\n3\n1 0\n5 50\n3 20\n")
     assert list(LeaderEpochCheckpoint.open(path).entries) == [(1, 0), (3, 20)]
 
 
 @pytest.mark.parametrize("line", ["1", "1 2 3", "a 0", "0 a", "-1 0", "0 -1", "2147483648 0", ""])
-def test_damaged_leader_epoch_checkpoint_names_the_line(tmp_path: Path, line: str) -> None:
+def test_damaged_leader_epoch_checkpoint_is_reported_with_its_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_text(f"0\n2\n0 0\n{line}\n")
     with pytest.raises(CorruptIndexError, match="leader-epoch-checkpoint at byte 8: expected on line 4"):
@@ -221,14 +227,14 @@ def test_damaged_leader_epoch_checkpoint_names_the_line(tmp_path: Path, line: st
 
 
 @pytest.mark.parametrize("length_bytes", [3, 5, 7])
-def test_truncated_leader_epoch_checkpoint_is_corrupt(tmp_path: Path, length_bytes: int) -> None:
+def test_truncated_leader_epoch_checkpoint_is_reported_as_corrupt(tmp_path: Path, length_bytes: int) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_bytes(b"0\n2\n0 0\n1 10\n"[:length_bytes])
     with pytest.raises(CorruptIndexError):
         LeaderEpochCheckpoint.open(path)
 
 
-def test_topic_id_is_written_without_a_last_line_end(tmp_path: Path) -> None:
+def test_topic_id_is_written_without_trailing_newline(tmp_path: Path) -> None:
     path = tmp_path / "partition.metadata"
     write_topic_id(path, _UUID)
     assert path.read_bytes() == b"version: 0\ntopic_id: UU043bJQTDCZbZ9gozZPMQ"
@@ -236,13 +242,13 @@ def test_topic_id_is_written_without_a_last_line_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [f"version: 3\ntopic_id: {_UUID}\nmore: 1\n", f"v:  0\r\nt:\t{_UUID}"])
-def test_topic_ids_that_kafka_reads_too(tmp_path: Path, content: str) -> None:
+def test_partition_metadata_that_kafka_accepts_is_read(tmp_path: Path, content: str) -> None:
     path = tmp_path / "partition.metadata"
     path.write_bytes(content.encode())
     assert read_topic_id(path) == _UUID
 
 
-def test_directory_in_a_files_place_is_not_named_or_stays_open(tmp_path: Path) -> None:
+def test_directory_in_place_of_checkpoint_is_named_and_its_descriptor_closed(tmp_path: Path) -> None:
     free = os.dup(0)
     os.close(free)
     with pytest.raises(IsADirectoryError, match=re.escape(str(tmp_path))):
@@ -267,7 +273,9 @@ def test_directory_in_a_files_place_is_not_named_or_stays_open(tmp_path: Path) -
         ("\x00" * 3, "'version: <value>' on line 1", 0),
     ],
 )
-def test_damaged_partition_metadata_names_the_line(tmp_path: Path, content: str, expected: str, position: int) -> None:
+def test_damaged_partition_metadata_is_reported_with_its_line(
+    tmp_path: Path, content: str, expected: str, position: int
+) -> None:
     path = tmp_path / "partition.metadata"
     path.write_text(content)
     with pytest.raises(DiskFormatError, match=r"partition\.metadata") as caught:

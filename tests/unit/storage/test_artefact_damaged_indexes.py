@@ -1,4 +1,4 @@
-"""Offset and time index: what a kill leaves, readers beside a writer, damaged files."""
+"""Offset and time indexes after a kill, beside a reader and with damage: right entries or a reported error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark_kafkalog.storage.offset_index import OffsetIndex
 
 
 @pytest.mark.parametrize("entries", [0, 1, 2, 3, 63, 127, 128])
-def test_zero_tail_after_a_kill_does_not_count(tmp_path: Path, entries: int) -> None:
+def test_zero_tail_after_kill_is_not_counted(tmp_path: Path, entries: int) -> None:
     path = tmp_path / "0.index"
     index = offset_index(path)
     for number in range(1, entries + 1):
@@ -31,7 +31,7 @@ def test_zero_tail_after_a_kill_does_not_count(tmp_path: Path, entries: int) -> 
     assert path.stat().st_size == entries * 8
 
 
-def test_first_entry_of_zeros_counts_when_others_follow_or_nothing_does(tmp_path: Path) -> None:
+def test_first_entry_of_zeros_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "0.timeindex"
     index = time_index(path)
     index.maybe_append(0, BASE)
@@ -60,7 +60,7 @@ def test_reader_survives_its_writers_trim_and_truncation(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("entries", [0, 1, 2, 5])
-def test_trim_while_a_reader_opens_does_not_mislead_it(
+def test_index_trimmed_while_reader_opens_keeps_its_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: int
 ) -> None:
     path = tmp_path / "0.index"
@@ -73,7 +73,7 @@ def test_trim_while_a_reader_opens_does_not_mislead_it(
         assert index.lookup(BASE + 100) == ((BASE + entries, entries * 10) if entries else (BASE, 0))
 
 
-def test_index_cut_back_while_a_reader_opens_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_shortened_while_reader_opens_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "0.index"
     path.write_bytes(struct.pack(">ii", 1, 10))
     monkeypatch.setattr(OffsetIndex, "_count_entries", lambda self, fd: 100)
@@ -90,7 +90,7 @@ def _is(fd: int, path: Path) -> bool:
     return os.readlink(f"/proc/self/fd/{fd}") == str(path)
 
 
-def test_dropped_entries_do_not_come_back_after_a_kill(tmp_path: Path) -> None:
+def test_truncated_entries_stay_dropped_after_kill(tmp_path: Path) -> None:
     path = tmp_path / "0.index"
     index = offset_index(path)
     for number in range(1, 20):
@@ -103,7 +103,7 @@ def test_dropped_entries_do_not_come_back_after_a_kill(tmp_path: Path) -> None:
         assert again.entries_array()["offset"].tolist() == [BASE + number for number in (1, 2, 3, 4, 50)]
 
 
-def test_truncation_keeps_what_lies_below(tmp_path: Path) -> None:
+def test_truncation_keeps_entries_below_offset(tmp_path: Path) -> None:
     with offset_index(tmp_path / "0.index") as offsets, time_index(tmp_path / "0.timeindex") as times:
         for number in (10, 20, 30):
             offsets.append(BASE + number, number)
@@ -136,7 +136,7 @@ def test_reset_empties_a_damaged_file(tmp_path: Path) -> None:
         (struct.pack(">iiii", 5, 10, 6, 20)[:-1], "15 bytes"),
     ],
 )
-def test_truncated_offset_index_is_corrupt(tmp_path: Path, content: bytes, what: str) -> None:
+def test_truncated_offset_index_is_reported_as_corrupt(tmp_path: Path, content: bytes, what: str) -> None:
     path = tmp_path / "0.index"
     path.write_bytes(content)
     with offset_index(path, writable=False) as index:
@@ -147,14 +147,14 @@ def test_truncated_offset_index_is_corrupt(tmp_path: Path, content: bytes, what:
 
 
 @pytest.mark.parametrize("length_bytes", [1, 11, 13, 23])
-def test_truncated_time_index_is_corrupt(tmp_path: Path, length_bytes: int) -> None:
+def test_truncated_time_index_is_reported_as_corrupt(tmp_path: Path, length_bytes: int) -> None:
     path = tmp_path / "0.timeindex"
     path.write_bytes(struct.pack(">qiqi", 5, 10, 6, 20)[:length_bytes])
     with time_index(path, writable=False) as index, pytest.raises(CorruptIndexError, match=f"{length_bytes} bytes"):
         index.sanity_check()
 
 
-def test_offset_below_the_base_is_corrupt(tmp_path: Path) -> None:
+def test_offset_below_base_offset_is_reported_as_corrupt(tmp_path: Path) -> None:
     (tmp_path / "0.index").write_bytes(struct.pack(">ii", -5, 10))
     (tmp_path / "0.timeindex").write_bytes(struct.pack(">qi", 10, -5))
     with offset_index(tmp_path / "0.index", writable=False) as index, pytest.raises(CorruptIndexError, match="995"):
@@ -163,7 +163,7 @@ def test_offset_below_the_base_is_corrupt(tmp_path: Path) -> None:
         index.sanity_check()
 
 
-def test_last_timestamp_before_the_first_is_corrupt(tmp_path: Path) -> None:
+def test_last_timestamp_before_first_is_reported_as_corrupt(tmp_path: Path) -> None:
     (tmp_path / "0.timeindex").write_bytes(struct.pack(">qiqi", 10, 1, 9, 2))
     with (
         time_index(tmp_path / "0.timeindex", writable=False) as index,
@@ -183,7 +183,7 @@ def test_last_timestamp_before_the_first_is_corrupt(tmp_path: Path) -> None:
         ([(1, 10), (2, 20), (3, 100)], 100, 16),
     ],
 )
-def test_entries_that_contradict_the_log_are_found(
+def test_entries_that_contradict_the_log_are_reported_with_their_position(
     tmp_path: Path, entries: list[tuple[int, int]], log_size_bytes: int | None, position: int
 ) -> None:
     path = tmp_path / "0.index"
@@ -194,7 +194,9 @@ def test_entries_that_contradict_the_log_are_found(
 
 
 @pytest.mark.parametrize("second", [(10, 5), (9, 5), (11, 0)])
-def test_time_index_entries_that_do_not_rise_are_found(tmp_path: Path, second: tuple[int, int]) -> None:
+def test_time_index_entries_that_do_not_rise_are_reported_with_their_position(
+    tmp_path: Path, second: tuple[int, int]
+) -> None:
     path = tmp_path / "0.timeindex"
     path.write_bytes(struct.pack(">qi", 10, 1) + struct.pack(">qi", *second) + struct.pack(">qi", 20, 9))
     with time_index(path, writable=False) as index, pytest.raises(CorruptIndexError) as caught:

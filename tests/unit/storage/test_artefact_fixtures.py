@@ -1,4 +1,4 @@
-"""Each small file that a real broker left is read as Kafka's dump tool prints it, and written again byte for byte."""
+"""Small files of real brokers: read as Kafka's dump tool prints them, and written again byte for byte."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _base_offset(path: Path) -> int:
 
 
 @pytest.mark.parametrize("path", _files("*/*.index"), ids=_file_id)
-def test_offset_index_is_what_the_dump_tool_prints(path: Path, tmp_path: Path) -> None:
+def test_offset_index_reads_as_dump_tool_prints_and_is_rewritten_equal(path: Path, tmp_path: Path) -> None:
     base_offset = _base_offset(path)
     with OffsetIndex.open(path, base_offset, max_index_bytes=1024) as index:
         entries = [tuple(entry) for entry in index.entries_array().tolist()]
@@ -85,7 +85,7 @@ def test_offset_index_is_what_the_dump_tool_prints(path: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("path", _files("*/*.timeindex"), ids=_file_id)
-def test_time_index_is_what_the_dump_tool_prints(path: Path, tmp_path: Path) -> None:
+def test_time_index_reads_as_dump_tool_prints_and_is_rewritten_equal(path: Path, tmp_path: Path) -> None:
     base_offset = _base_offset(path)
     with TimeIndex.open(path, base_offset, max_index_bytes=1024) as index:
         entries = [tuple(entry) for entry in index.entries_array().tolist()]
@@ -113,7 +113,7 @@ def test_time_index_is_what_the_dump_tool_prints(path: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("path", _files("*/*.txnindex"), ids=_file_id)
-def test_transaction_index_is_what_the_dump_tool_prints(path: Path, tmp_path: Path) -> None:
+def test_transaction_index_reads_as_dump_tool_prints_and_is_rewritten_equal(path: Path, tmp_path: Path) -> None:
     with TransactionIndex.open(path, _base_offset(path)) as index:
         entries = list(index)
         index.sanity_check()
@@ -147,7 +147,7 @@ def _snapshot_line(entry: ProducerStateEntry) -> str:
 
 
 @pytest.mark.parametrize("path", _files("*/*.snapshot"), ids=_file_id)
-def test_producer_snapshot_is_what_the_dump_tool_prints(path: Path, tmp_path: Path) -> None:
+def test_producer_snapshot_reads_as_dump_tool_prints_and_is_rewritten_equal(path: Path, tmp_path: Path) -> None:
     entries = read_snapshot(path)
     lines = _dump_lines(path)
     if lines is not None:
@@ -158,7 +158,7 @@ def test_producer_snapshot_is_what_the_dump_tool_prints(path: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("path", _files("*/leader-epoch-checkpoint"), ids=_file_id)
-def test_leader_epochs_are_written_as_they_were_read(path: Path, tmp_path: Path) -> None:
+def test_leader_epoch_checkpoint_is_rewritten_byte_for_byte(path: Path, tmp_path: Path) -> None:
     entries = LeaderEpochCheckpoint.open(path).entries
     again = tmp_path / path.name
     if LeaderEpochCheckpoint.open(again).assign_many(entries):
@@ -168,7 +168,7 @@ def test_leader_epochs_are_written_as_they_were_read(path: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("path", _files("*-offset-checkpoint"), ids=_file_id)
-def test_offset_checkpoint_names_the_partitions_that_are_there(path: Path, tmp_path: Path) -> None:
+def test_offset_checkpoint_names_existing_partitions_and_is_rewritten_equal(path: Path, tmp_path: Path) -> None:
     offsets = read_offset_checkpoint(path)
     for where in offsets:
         assert (path.parent / str(where)).is_dir()
@@ -178,7 +178,7 @@ def test_offset_checkpoint_names_the_partitions_that_are_there(path: Path, tmp_p
 
 
 @pytest.mark.parametrize("manifest", _files("expected/manifest.json"), ids=_file_id)
-def test_high_watermarks_of_clean_stops_are_the_brokers_latest_offsets(manifest: Path) -> None:
+def test_high_watermark_after_clean_shutdown_is_latest_offset_of_broker(manifest: Path) -> None:
     root = manifest.parents[1]
     if not was_clean_shutdown(root):
         return
@@ -191,14 +191,14 @@ def test_high_watermarks_of_clean_stops_are_the_brokers_latest_offsets(manifest:
 
 
 @pytest.mark.parametrize("path", _files("*/partition.metadata"), ids=_file_id)
-def test_topic_ids_are_read_and_written(path: Path, tmp_path: Path) -> None:
+def test_partition_metadata_is_rewritten_byte_for_byte(path: Path, tmp_path: Path) -> None:
     topic_id = read_topic_id(path)
     write_topic_id(tmp_path / path.name, topic_id)
     assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("path", _files("meta.properties"), ids=_file_id)
-def test_meta_properties_are_read_and_written(path: Path, tmp_path: Path) -> None:
+def test_meta_properties_are_rewritten_with_equal_content(path: Path, tmp_path: Path) -> None:
     properties = read_meta_properties(path)
     assert (properties.version, properties.node_id) == (1, 1)
     again = tmp_path / path.name
@@ -211,6 +211,6 @@ def test_meta_properties_are_read_and_written(path: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", _files(".kafka_cleanshutdown"), ids=_file_id)
-def test_clean_shutdown_file_is_read_and_written(path: Path, tmp_path: Path) -> None:
+def test_clean_shutdown_file_is_rewritten_byte_for_byte(path: Path, tmp_path: Path) -> None:
     write_clean_shutdown(tmp_path, json.loads(path.read_bytes())["brokerEpoch"])
     assert (tmp_path / path.name).read_bytes() == path.read_bytes()

@@ -1,4 +1,4 @@
-"""Offset and time index: entries, limits, lookups, calls that fail."""
+"""Offset and time indexes: layout of entries, limits, lookups, and clean state after a failed call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_new_indexes_are_preallocated_to_whole_entries(tmp_path: Path) -> None:
         assert index.path.stat().st_size == 0
 
 
-def test_entries_go_where_the_format_says(tmp_path: Path) -> None:
+def test_entries_are_written_in_kafkas_layout(tmp_path: Path) -> None:
     with offset_index(tmp_path / "0.index") as offsets, time_index(tmp_path / "0.timeindex") as times:
         offsets.append(BASE + 7, 300)
         times.maybe_append(1_700_000_000_000, BASE + 7)
@@ -36,7 +36,7 @@ def test_entries_go_where_the_format_says(tmp_path: Path) -> None:
     assert (tmp_path / "0.timeindex").read_bytes() == struct.pack(">qi", 1_700_000_000_000, 7)
 
 
-def test_many_entries_at_once_are_the_same_as_one_by_one(tmp_path: Path) -> None:
+def test_entries_appended_in_bulk_equal_entries_appended_one_by_one(tmp_path: Path) -> None:
     offsets = np.arange(1, 51, dtype=np.int64) * 3 + BASE
     positions = np.arange(1, 51, dtype=np.int64) * 400
     timestamps_ms = np.repeat(np.arange(25, dtype=np.int64) + 5, 2)
@@ -53,7 +53,7 @@ def test_many_entries_at_once_are_the_same_as_one_by_one(tmp_path: Path) -> None
     assert (tmp_path / "2.timeindex").stat().st_size == 25 * 12
 
 
-def test_full_offset_index_takes_no_entry(tmp_path: Path) -> None:
+def test_full_offset_index_refuses_entries(tmp_path: Path) -> None:
     with offset_index(tmp_path / "0.index", room_bytes=16) as index:
         index.append(BASE + 1, 10)
         assert not index.is_full
@@ -66,7 +66,7 @@ def test_full_offset_index_takes_no_entry(tmp_path: Path) -> None:
         assert index.entries == 2
 
 
-def test_time_index_keeps_a_slot_for_the_closing_entry(tmp_path: Path) -> None:
+def test_time_index_reserves_a_slot_for_closing_entry(tmp_path: Path) -> None:
     with time_index(tmp_path / "0.timeindex", room_bytes=24) as index:
         index.maybe_append(5, BASE)
         assert index.is_full
@@ -97,7 +97,7 @@ def test_entries_that_do_not_rise_are_refused(tmp_path: Path) -> None:
         assert times.entries == 1
 
 
-def test_offsets_out_of_reach_of_the_base_are_refused(tmp_path: Path) -> None:
+def test_offsets_out_of_reach_of_base_offset_are_refused(tmp_path: Path) -> None:
     with offset_index(tmp_path / "0.index") as offsets, time_index(tmp_path / "0.timeindex") as times:
         for offset in (BASE - 1, BASE + 2**31):
             assert not offsets.can_append_offset(offset)
@@ -112,7 +112,7 @@ def test_offsets_out_of_reach_of_the_base_are_refused(tmp_path: Path) -> None:
             offsets.append_many(np.array([BASE, BASE + 1]), np.array([1, 2**31]))
 
 
-def test_trimmed_index_takes_entries_once_extended(tmp_path: Path) -> None:
+def test_trimmed_index_accepts_entries_after_resize(tmp_path: Path) -> None:
     path = tmp_path / "0.index"
     with offset_index(path) as index:
         index.append(BASE + 1, 100)
@@ -126,7 +126,7 @@ def test_trimmed_index_takes_entries_once_extended(tmp_path: Path) -> None:
     assert path.stat().st_size == 16
 
 
-def test_lookup_finds_the_floor(tmp_path: Path) -> None:
+def test_lookup_returns_last_entry_at_or_below_target(tmp_path: Path) -> None:
     with offset_index(tmp_path / "0.index") as offsets, time_index(tmp_path / "0.timeindex") as times:
         assert offsets.lookup(BASE + 100) == (BASE, 0)
         assert times.lookup(100) == (-1, BASE)
@@ -136,7 +136,7 @@ def test_lookup_finds_the_floor(tmp_path: Path) -> None:
         assert [times.lookup(at) for at in (49, 50, 2**60)] == [(-1, BASE)] + [(50, BASE + 10)] * 2
 
 
-def test_lookup_in_garbage_ends_and_points_nowhere_bad(tmp_path: Path) -> None:
+def test_lookup_in_garbage_ends_with_offset_not_negative(tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
     for name, kind in (("0.index", OffsetIndex), ("0.timeindex", TimeIndex)):
         (tmp_path / name).write_bytes(rng.bytes(12 * 8 * 1000 + 5))
@@ -146,7 +146,7 @@ def test_lookup_in_garbage_ends_and_points_nowhere_bad(tmp_path: Path) -> None:
                 assert (found.offset if isinstance(index, TimeIndex) else min(found)) >= 0
 
 
-def test_entry_past_the_last_is_an_index_error(tmp_path: Path) -> None:
+def test_entry_past_the_last_raises_index_error(tmp_path: Path) -> None:
     with offset_index(tmp_path / "0.index") as offsets, time_index(tmp_path / "0.timeindex") as times:
         for index in (offsets, times):
             with pytest.raises(IndexError, match="has 0 entries"):
@@ -161,7 +161,7 @@ def test_index_larger_than_kafka_can_map_is_refused(tmp_path: Path) -> None:
         offset_index(path, writable=False)
 
 
-def test_missing_index_is_an_error_for_a_reader(tmp_path: Path) -> None:
+def test_missing_index_raises_file_not_found_for_reader(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         offset_index(tmp_path / "0.index", writable=False)
     assert not list(tmp_path.iterdir())
@@ -205,7 +205,7 @@ def test_failed_preallocation_leaves_no_descriptor_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_renamed_and_deleted_files_are_where_they_should_be(tmp_path: Path) -> None:
+def test_renamed_index_stays_readable_and_deleted_index_leaves_no_file(tmp_path: Path) -> None:
     index = offset_index(tmp_path / "0.index")
     index.append(BASE + 1, 10)
     index.flush()

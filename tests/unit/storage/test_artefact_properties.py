@@ -1,4 +1,4 @@
-"""Java properties files, meta.properties and the clean-shutdown file."""
+"""Java properties files, meta.properties and the clean-shutdown file: read and written as Java and Kafka do."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ _UUID = "UU043bJQTDCZbZ9gozZPMQ"
         ("=1", {"": "1"}),
     ],
 )
-def test_lines_are_read_as_java_reads_them(text: str, expected: dict[str, str]) -> None:
+def test_properties_are_parsed_as_java_parses_them(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text.encode("latin-1"), file="f") == expected
 
 
 @pytest.mark.parametrize("escape", ["\\u12", "\\u", "\\uzzzz", "\\u 123", "\\u+123"])
-def test_bad_unicode_escape_names_its_line(escape: str) -> None:
+def test_bad_unicode_escape_is_reported_with_its_position(escape: str) -> None:
     with pytest.raises(DiskFormatError, match=r"server\.properties at byte 4: expected four hexadecimal digits"):
         parse_properties(f"a=1\nb={escape}\nc=2".encode(), file="server.properties")
 
 
-def test_file_is_written_as_java_writes_it() -> None:
+def test_properties_are_written_as_java_writes_them() -> None:
     at = datetime(2026, 11, 1, 3, 4, 5, tzinfo=timezone.utc)
     written = format_properties({"node.id": "1", " k:=#!\\": "  v é=😀\n"}, written_at=at)
     assert written.decode("ascii").splitlines() == [
@@ -69,12 +69,12 @@ _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @given(st.dictionaries(_TEXTS, _TEXTS, max_size=5))
-def test_any_properties_survive(properties: dict[str, str]) -> None:
+def test_any_properties_round_trip(properties: dict[str, str]) -> None:
     assert parse_properties(format_properties(properties), file="f") == properties
 
 
 @given(st.text("a=: \\u0#!\t\n\r\f", max_size=60))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_reported_as_damaged(text: str) -> None:
     try:
         properties = parse_properties(text.encode("latin-1"), file="f")
     except DiskFormatError:
@@ -82,7 +82,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert len(properties) <= len(text)
 
 
-def test_version_1_is_written_and_read(tmp_path: Path) -> None:
+def test_meta_properties_of_version_1_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "meta.properties"
     properties = MetaProperties(cluster_id="my-cluster", node_id=3, directory_id=_UUID)
     write_meta_properties(path, properties, written_at=datetime(2026, 1, 2, tzinfo=timezone.utc))
@@ -106,7 +106,7 @@ def test_version_1_is_written_and_read(tmp_path: Path) -> None:
         ("version=1\nnode.id=4\ncluster.id=c\n", MetaProperties(node_id=4, cluster_id="c")),
     ],
 )
-def test_files_of_either_version_are_read(tmp_path: Path, text: str, expected: MetaProperties) -> None:
+def test_meta_properties_of_versions_0_and_1_are_read(tmp_path: Path, text: str, expected: MetaProperties) -> None:
     path = tmp_path / "meta.properties"
     path.write_text(text)
     assert read_meta_properties(path) == expected
@@ -127,7 +127,7 @@ def test_files_of_either_version_are_read(tmp_path: Path, text: str, expected: M
         ("version=1\nnode.id=1\ncluster.id=c\ndirectory.id=short", "for directory.id"),
     ],
 )
-def test_damaged_meta_properties_name_the_property(tmp_path: Path, text: str, expected: str) -> None:
+def test_damaged_meta_properties_are_reported_with_property(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "meta.properties"
     path.write_text(text)
     with pytest.raises(DiskFormatError, match=r"meta\.properties") as caught:
@@ -143,21 +143,21 @@ def test_truncated_meta_properties_are_refused(tmp_path: Path, length_bytes: int
         read_meta_properties(path)
 
 
-def test_later_version_is_unsupported(tmp_path: Path) -> None:
+def test_later_version_of_meta_properties_is_refused_as_unsupported(tmp_path: Path) -> None:
     path = tmp_path / "meta.properties"
     path.write_text("version=2\nnode.id=1\ncluster.id=c")
     with pytest.raises(UnsupportedFormatError, match="version 0 to 1, found version 2"):
         read_meta_properties(path)
 
 
-def test_version_1_needs_its_ids_to_be_written(tmp_path: Path) -> None:
+def test_version_1_without_cluster_or_node_id_is_not_written(tmp_path: Path) -> None:
     for properties in (MetaProperties(node_id=1), MetaProperties(cluster_id="c")):
         with pytest.raises(ValueError, match="needs a cluster id and a node id"):
             write_meta_properties(tmp_path / "meta.properties", properties)
     assert not list(tmp_path.iterdir())
 
 
-def test_clean_shutdown_comes_and_goes(tmp_path: Path) -> None:
+def test_clean_shutdown_file_is_written_found_and_removed(tmp_path: Path) -> None:
     assert not was_clean_shutdown(tmp_path)
     write_clean_shutdown(tmp_path, 12)
     assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":12}'
@@ -168,6 +168,6 @@ def test_clean_shutdown_comes_and_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b'{"version":0,"brokerEp'])
-def test_damaged_clean_shutdown_file_still_says_clean(tmp_path: Path, content: bytes) -> None:
+def test_damaged_clean_shutdown_file_counts_as_clean(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ".kafka_cleanshutdown").write_bytes(content)
     assert was_clean_shutdown(tmp_path)

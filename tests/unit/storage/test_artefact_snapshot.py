@@ -1,4 +1,4 @@
-"""Producer-state snapshots: bytes and damaged files."""
+"""Producer-state snapshots: Kafka's bytes, and damage reported as corrupt."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def _with_crc(body: bytes, version: int = 1) -> bytes:
     return struct.pack(">hI", version, crc32c(body)) + body
 
 
-def test_no_producers_take_ten_bytes() -> None:
+def test_snapshot_without_producers_is_ten_bytes() -> None:
     assert encode_snapshot(()).hex() == "000148674bc700000000"
 
 
-def test_unknown_numbers_are_minus_one_and_a_delta_of_zero() -> None:
+def test_unknown_fields_are_written_as_minus_one_and_delta_as_zero() -> None:
     body = struct.pack(">iqhiqiqiq", 1, 8, -1, -1, -1, 0, -1, -1, -1)
     assert encode_snapshot([ProducerStateEntry(8)]) == _with_crc(body)
 
 
-def test_snapshot_is_written_whole_and_read_back(tmp_path: Path) -> None:
+def test_snapshot_round_trips_and_leaves_no_other_file(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000100.snapshot"
     write_snapshot(path, _ENTRIES)
     assert read_snapshot(path) == _ENTRIES
@@ -46,7 +46,7 @@ def test_snapshot_is_written_whole_and_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length_bytes", [0, 1, 5, 9, 10, 55, 56, 101])
-def test_truncated_snapshot_is_corrupt(tmp_path: Path, length_bytes: int) -> None:
+def test_truncated_snapshot_is_reported_as_corrupt(tmp_path: Path, length_bytes: int) -> None:
     path = tmp_path / "00000000000000000100.snapshot"
     path.write_bytes(encode_snapshot(_ENTRIES)[:length_bytes])
     with pytest.raises(CorruptIndexError, match=r"00000000000000000100\.snapshot"):
@@ -54,7 +54,7 @@ def test_truncated_snapshot_is_corrupt(tmp_path: Path, length_bytes: int) -> Non
 
 
 @pytest.mark.parametrize("at", range(0, 102, 3))
-def test_flipped_bit_is_corrupt(at: int) -> None:
+def test_flipped_bit_is_reported_as_corrupt(at: int) -> None:
     data = bytearray(encode_snapshot(_ENTRIES))
     data[at] ^= 0x10
     with pytest.raises(CorruptIndexError):
@@ -62,7 +62,7 @@ def test_flipped_bit_is_corrupt(at: int) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 0, 1, 3, 2**31 - 1, -(2**31)])
-def test_count_that_lies_is_corrupt_though_the_crc_is_right(count: int) -> None:
+def test_wrong_entry_count_is_reported_as_corrupt_despite_valid_crc(count: int) -> None:
     body = struct.pack(">i", count) + encode_snapshot(_ENTRIES)[10:]
     with pytest.raises(CorruptIndexError, match=r"at byte 6: .*count of entries") as caught:
         decode_snapshot(_with_crc(body), file="f")
@@ -70,12 +70,12 @@ def test_count_that_lies_is_corrupt_though_the_crc_is_right(count: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2, -1])
-def test_other_version_is_refused(version: int) -> None:
+def test_other_snapshot_version_is_refused(version: int) -> None:
     with pytest.raises(CorruptIndexError, match="expected snapshot version 1"):
         decode_snapshot(_with_crc(struct.pack(">i", 0), version), file="f")
 
 
-def test_huge_file_is_refused_unread(tmp_path: Path) -> None:
+def test_huge_snapshot_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "0.snapshot"
     with path.open("wb") as stream:
         stream.truncate(1 << 40)
@@ -101,12 +101,12 @@ _ANY_ENTRY = st.builds(
 
 
 @given(st.lists(_ANY_ENTRY, max_size=20))
-def test_any_entries_survive(entries: list[ProducerStateEntry]) -> None:
+def test_any_entries_round_trip(entries: list[ProducerStateEntry]) -> None:
     assert decode_snapshot(encode_snapshot(entries), file="f") == tuple(entries)
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_reported_as_corrupt(data: bytes) -> None:
     for candidate in (data, _with_crc(data)):
         try:
             entries = decode_snapshot(candidate, file="f")

@@ -1,4 +1,4 @@
-"""Transaction index: what it answers, and damaged files."""
+"""Transaction index: aborted transactions of an offset range, truncation, and damage reported as corrupt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _write(path: Path, *txns: AbortedTxn) -> None:
             index.append(txn)
 
 
-def test_no_file_is_made_before_the_first_abort(tmp_path: Path) -> None:
+def test_file_is_created_at_first_aborted_transaction(tmp_path: Path) -> None:
     path = tmp_path / "0.txnindex"
     with TransactionIndex.open(path, _BASE, writable=True) as index:
         assert list(index) == []
@@ -37,7 +37,7 @@ def test_no_file_is_made_before_the_first_abort(tmp_path: Path) -> None:
     assert path.read_bytes() == struct.pack(">hqqqq", 0, 1, 100, 110, 105)
 
 
-def test_reader_of_an_absent_file_finds_nothing(tmp_path: Path) -> None:
+def test_absent_file_reads_as_no_aborted_transactions(tmp_path: Path) -> None:
     with TransactionIndex.open(tmp_path / "0.txnindex", _BASE) as index:
         assert index.collect_aborted(0, 1000) == ([], False)
 
@@ -56,7 +56,7 @@ def test_reader_of_an_absent_file_finds_nothing(tmp_path: Path) -> None:
         (0, 130, _TXNS, True),
     ],
 )
-def test_aborted_transactions_of_a_range(
+def test_range_returns_its_aborted_transactions_and_whether_they_are_complete(
     tmp_path: Path, start_offset: int, end_offset: int, expected: tuple[AbortedTxn, ...], is_complete: bool
 ) -> None:
     _write(tmp_path / "0.txnindex", *_TXNS)
@@ -66,7 +66,7 @@ def test_aborted_transactions_of_a_range(
 
 
 @pytest.mark.parametrize(("offset", "kept"), [(141, 3), (140, 2), (121, 2), (120, 1), (0, 0)])
-def test_truncation_drops_from_the_first_marker_at_the_offset(tmp_path: Path, offset: int, kept: int) -> None:
+def test_truncation_drops_entries_from_first_marker_at_or_above_offset(tmp_path: Path, offset: int, kept: int) -> None:
     path = tmp_path / "0.txnindex"
     _write(path, *_TXNS)
     with TransactionIndex.open(path, _BASE, writable=True) as index:
@@ -76,7 +76,7 @@ def test_truncation_drops_from_the_first_marker_at_the_offset(tmp_path: Path, of
     assert path.stat().st_size == 34 * (kept + 1)
 
 
-def test_markers_must_rise_also_after_reopening(tmp_path: Path) -> None:
+def test_marker_not_above_the_last_is_refused_after_reopening(tmp_path: Path) -> None:
     path = tmp_path / "0.txnindex"
     _write(path, *_TXNS)
     with TransactionIndex.open(path, _BASE, writable=True) as index:
@@ -88,7 +88,7 @@ def test_markers_must_rise_also_after_reopening(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 17, 33])
-def test_torn_last_entry_is_not_read_and_is_written_over(tmp_path: Path, cut_bytes: int) -> None:
+def test_torn_last_entry_is_skipped_and_overwritten(tmp_path: Path, cut_bytes: int) -> None:
     path = tmp_path / "0.txnindex"
     _write(path, *_TXNS)
     whole = path.read_bytes()
@@ -100,7 +100,7 @@ def test_torn_last_entry_is_not_read_and_is_written_over(tmp_path: Path, cut_byt
     assert path.read_bytes() == whole
 
 
-def test_marker_below_the_base_is_corrupt(tmp_path: Path) -> None:
+def test_marker_below_base_offset_is_reported_as_corrupt(tmp_path: Path) -> None:
     _write(tmp_path / "0.txnindex", AbortedTxn(1, 10, 99, 10))
     with TransactionIndex.open(tmp_path / "0.txnindex", _BASE) as index, pytest.raises(CorruptIndexError, match="99"):
         index.sanity_check()
@@ -116,14 +116,14 @@ def test_other_entry_version_is_refused(tmp_path: Path, version: int) -> None:
         assert caught.value.found == str(version)
 
 
-def test_more_entries_than_one_read_takes_come_in_order(tmp_path: Path) -> None:
+def test_entries_beyond_one_read_are_returned_in_order(tmp_path: Path) -> None:
     path = tmp_path / "0.txnindex"
     path.write_bytes(b"".join(AbortedTxn(1, number, number, number).pack() for number in range(100, 10_000)))
     with TransactionIndex.open(path, _BASE) as index:
         assert [txn.last_offset for txn in index] == list(range(100, 10_000))
 
 
-def test_file_shortened_by_another_process_ends_the_reading(tmp_path: Path) -> None:
+def test_file_shortened_during_read_returns_whole_entries_left(tmp_path: Path) -> None:
     path = tmp_path / "0.txnindex"
     _write(path, *_TXNS)
     with TransactionIndex.open(path, _BASE) as index:
@@ -131,7 +131,7 @@ def test_file_shortened_by_another_process_ends_the_reading(tmp_path: Path) -> N
         assert tuple(index) == _TXNS[:1]
 
 
-def test_renaming_and_deleting_an_absent_file_is_no_error(tmp_path: Path) -> None:
+def test_rename_and_delete_of_absent_file_succeed(tmp_path: Path) -> None:
     index = TransactionIndex.open(tmp_path / "0.txnindex", _BASE, writable=True)
     index.rename_to(tmp_path / "1.txnindex")
     index.append(_TXNS[0])

@@ -1,4 +1,4 @@
-"""The log engine against real brokers' directories: same files from the same batches, same answers to questions."""
+"""The log engine against directories of real brokers: equal files from equal batches, equal answers to lookups."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def fresh_log(directory: Path, part: FixturePartition, start_offset: int, *, now
 
 
 @pytest.mark.parametrize("part", partitions(), ids=str)
-def test_indexes_rebuilt_from_the_log_alone_are_kafkas_bytes(part: FixturePartition, tmp_path: Path) -> None:
+def test_indexes_rebuilt_from_log_equal_kafkas_byte_for_byte(part: FixturePartition, tmp_path: Path) -> None:
     directory = tmp_path / part.directory.name
     shutil.copytree(part.directory, directory)
     wanted = files_of(part.directory)
@@ -106,7 +106,7 @@ def test_indexes_rebuilt_from_the_log_alone_are_kafkas_bytes(part: FixturePartit
 
 
 @pytest.mark.parametrize("part", [each for each in partitions() if each.fixture not in NOT_APPENDED_TO_ONLY], ids=str)
-def test_batches_appended_again_make_every_file_as_kafka_has_it(part: FixturePartition, tmp_path: Path) -> None:
+def test_batches_appended_again_produce_kafkas_files_byte_for_byte(part: FixturePartition, tmp_path: Path) -> None:
     directory = tmp_path / part.directory.name
     directory.mkdir()
     wanted = kafka_files(part)
@@ -138,7 +138,7 @@ def test_batches_appended_again_make_every_file_as_kafka_has_it(part: FixturePar
 
 
 @pytest.mark.parametrize("part", partitions_with_offsets(), ids=str)
-def test_offsets_are_what_a_broker_has_answered(part: FixturePartition, tmp_path: Path) -> None:
+def test_offsets_equal_those_a_broker_answered(part: FixturePartition, tmp_path: Path) -> None:
     directory = tmp_path / part.directory.name
     shutil.copytree(part.directory, directory)
     offsets = part.offsets
@@ -173,7 +173,7 @@ def test_offsets_are_what_a_broker_has_answered(part: FixturePartition, tmp_path
 
 
 @pytest.mark.parametrize("part", partitions_with_offsets(), ids=str)
-def test_looking_without_writing_finds_the_same_offsets(part: FixturePartition) -> None:
+def test_read_only_state_equals_offsets_of_broker_and_changes_no_file(part: FixturePartition) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in part.directory.iterdir()}
     state = load_read_only(part.directory, log_start_offset=part.log_start_offset)
     assert (state.local_log_start_offset, state.log_end_offset) == (part.offsets["earliest"], part.offsets["latest"])
@@ -190,9 +190,7 @@ def test_looking_without_writing_finds_the_same_offsets(part: FixturePartition) 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("part", partitions_with_offsets(), ids=str)
-def test_a_reader_sees_the_records_that_a_consumer_has_seen(
-    part: FixturePartition, isolation: str, tmp_path: Path
-) -> None:
+def test_reads_return_records_that_a_consumer_received(part: FixturePartition, isolation: str, tmp_path: Path) -> None:
     wanted = [record["offset"] for record in expected_records(part, isolation)]
     if not wanted and part.offsets["latest"] > part.offsets["earliest"]:
         pytest.skip("no consumer has read this partition")
@@ -225,7 +223,7 @@ def test_a_reader_sees_the_records_that_a_consumer_has_seen(
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-def test_producer_state_is_what_a_broker_has_described(partition: int, tmp_path: Path) -> None:
+def test_producer_state_equals_that_described_by_broker(partition: int, tmp_path: Path) -> None:
     for fixture in ("idempotent", "transactions"):
         part = FixturePartition(fixture, fixture, partition)
         directory = tmp_path / part.directory.name

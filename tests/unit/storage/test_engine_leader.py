@@ -1,4 +1,4 @@
-"""Appending as a leader: what is refused, what is changed on the way, what producers may do."""
+"""Appends as leader: batches validated, offsets and timestamps assigned, producers fenced and deduplicated."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def end_transaction(log: UnifiedLog, data: bytes) -> None:
     log.append_as_leader(data, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
 
 
-def test_offsets_and_epoch_are_assigned_and_the_crc_holds(logs: OpenLogs) -> None:
+def test_leader_append_assigns_offsets_and_epoch_and_keeps_crc_valid(logs: OpenLogs) -> None:
     log = logs()
     log.append_as_leader(batch(3), leader_epoch=5)
     info = log.append_as_leader(batch(2) + batch(4), leader_epoch=5)
@@ -126,14 +126,14 @@ def test_log_append_time_replaces_the_timestamps_and_keeps_the_deltas(logs: Open
     assert {record.timestamp_ms for record in found.records} == {T0 + 77_000}
 
 
-def test_a_producer_that_sets_log_append_time_itself_is_refused(logs: OpenLogs) -> None:
+def test_batch_of_producer_with_log_append_time_is_refused(logs: OpenLogs) -> None:
     log = logs(message_timestamp_type="LogAppendTime")
     with pytest.raises(InvalidRecordError, match="LogAppendTime"):
         log.append_as_leader(batch(timestamp_type=TimestampType.LOG_APPEND_TIME), leader_epoch=0)
 
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.GZIP, CompressionType.LZ4])
-def test_the_topics_codec_is_used_where_it_differs(codec: CompressionType, logs: OpenLogs) -> None:
+def test_batch_with_other_codec_is_recompressed_with_codec_of_topic(codec: CompressionType, logs: OpenLogs) -> None:
     log = logs(compression_type="zstd")
     log.append_as_leader(batch(5, codec=codec, producer_id=9, epoch=1, sequence=0), leader_epoch=2)
     found = stored(log)
@@ -142,7 +142,7 @@ def test_the_topics_codec_is_used_where_it_differs(codec: CompressionType, logs:
     assert [record.value for record in found.records] == [b"v%d" % at for at in range(5)]
 
 
-def test_the_producers_codec_is_kept_by_default(logs: OpenLogs) -> None:
+def test_codec_of_producer_is_kept_by_default(logs: OpenLogs) -> None:
     log = logs()
     data = batch(5, codec=CompressionType.SNAPPY)
     log.append_as_leader(data, leader_epoch=-1)
@@ -160,9 +160,7 @@ def test_the_producers_codec_is_kept_by_default(logs: OpenLogs) -> None:
         (marker(1, 0), {}, "control"),
     ],
 )
-def test_what_a_leader_refuses_leaves_no_trace(
-    data: bytes, overrides: dict[str, str], match: str, logs: OpenLogs
-) -> None:
+def test_refused_batch_leaves_log_unchanged(data: bytes, overrides: dict[str, str], match: str, logs: OpenLogs) -> None:
     log = logs(**overrides)
     with pytest.raises(InvalidRecordError, match=match):
         log.append_as_leader(data, leader_epoch=0)
@@ -170,7 +168,7 @@ def test_what_a_leader_refuses_leaves_no_trace(
 
 
 @pytest.mark.parametrize("at", [0, 8, 12, 17, 25, 60, 70])
-def test_a_damaged_batch_is_refused(at: int, logs: OpenLogs) -> None:
+def test_damaged_batch_is_refused(at: int, logs: OpenLogs) -> None:
     log = logs()
     data = bytearray(batch())
     data[at] ^= 0x80
@@ -183,20 +181,20 @@ def test_a_damaged_batch_is_refused(at: int, logs: OpenLogs) -> None:
         log.append_as_follower(bytes(data) if whole else bytes(data)[:-1])
 
 
-def test_a_record_count_that_lies_is_refused(logs: OpenLogs) -> None:
+def test_wrong_record_count_is_refused(logs: OpenLogs) -> None:
     data = encode_batch([Record(offset=0, timestamp_ms=T0, key=b"k", value=b"v")], last_offset=2)
     with pytest.raises(InvalidRecordError, match="1 records spans 3 offsets"):
         logs().append_as_leader(data, leader_epoch=0)
 
 
-def test_a_follower_takes_no_offset_below_the_log_end(logs: OpenLogs) -> None:
+def test_follower_append_below_log_end_is_refused(logs: OpenLogs) -> None:
     log = logs()
     log.append_as_follower(batch(3))
     with pytest.raises(InvalidRecordError, match="below the log end 3"):
         log.append_as_follower(batch(3))
 
 
-def test_an_offset_out_of_reach_of_the_segment_rolls(logs: OpenLogs) -> None:
+def test_offset_out_of_reach_of_segment_rolls_the_log(logs: OpenLogs) -> None:
     log = logs()
     far = 2**31 + 5
     log.append_as_follower(encode_batch([Record(offset=far, timestamp_ms=T0, key=b"k", value=b"v")]))
@@ -204,7 +202,7 @@ def test_an_offset_out_of_reach_of_the_segment_rolls(logs: OpenLogs) -> None:
     assert log.read(0).batches["base_offset"].tolist() == [far]
 
 
-def test_reading_and_deleting_outside_of_the_log_is_an_error(logs: OpenLogs) -> None:
+def test_read_and_delete_outside_of_log_raise_offset_out_of_range(logs: OpenLogs) -> None:
     log = logs()
     log.append_as_leader(batch(10), leader_epoch=0)
     log.delete_records(4)
@@ -217,7 +215,7 @@ def test_reading_and_deleting_outside_of_the_log_is_an_error(logs: OpenLogs) -> 
     assert log.read(4).batches["base_offset"].tolist() == [0]
 
 
-def test_the_high_watermark_bounds_what_is_read(logs: OpenLogs) -> None:
+def test_high_watermark_bounds_the_read(logs: OpenLogs) -> None:
     log = logs()
     for _ in range(3):
         log.append_as_leader(batch(2), leader_epoch=0)
@@ -226,7 +224,7 @@ def test_the_high_watermark_bounds_what_is_read(logs: OpenLogs) -> None:
     assert log.read(0, isolation=Isolation.LOG_END).next_offset == 6
 
 
-def test_segment_ms_without_timestamps_goes_by_the_clock(logs: OpenLogs) -> None:
+def test_segment_ms_without_timestamps_rolls_by_clock(logs: OpenLogs) -> None:
     log = logs(segment_ms="1000")
     data = encode_batch([Record(offset=0, timestamp_ms=-1, key=None, value=b"v")])
     log.append_as_leader(data, leader_epoch=0)
@@ -241,7 +239,7 @@ def test_segment_ms_without_timestamps_goes_by_the_clock(logs: OpenLogs) -> None
 # Producers
 
 
-def test_one_of_the_last_five_batches_sent_again_is_not_stored_again(logs: OpenLogs) -> None:
+def test_duplicate_of_one_of_last_five_batches_is_not_stored_again(logs: OpenLogs) -> None:
     log = logs()
     for number in range(6):
         log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=number * 2), leader_epoch=0)
@@ -253,14 +251,14 @@ def test_one_of_the_last_five_batches_sent_again_is_not_stored_again(logs: OpenL
     assert log.log_end_offset == 12
 
 
-def test_a_gap_in_the_sequence_is_refused(logs: OpenLogs) -> None:
+def test_gap_in_sequence_is_refused(logs: OpenLogs) -> None:
     log = logs()
     log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
     with pytest.raises(OutOfOrderSequenceError, match="sent sequence 3, expected 2"):
         log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=3), leader_epoch=0)
 
 
-def test_sequences_wrap_around(logs: OpenLogs) -> None:
+def test_sequence_after_maximum_continues_at_0(logs: OpenLogs) -> None:
     log = logs()
     log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=MAX_SEQUENCE - 1), leader_epoch=0)
     log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
@@ -272,7 +270,7 @@ def test_sequences_wrap_around(logs: OpenLogs) -> None:
     assert log.producers.producers[2].last_sequence == 1
 
 
-def test_a_new_epoch_begins_at_sequence_0_and_fences_the_old_one(logs: OpenLogs) -> None:
+def test_new_producer_epoch_starts_at_sequence_0_and_fences_the_old_one(logs: OpenLogs) -> None:
     log = logs()
     log.append_as_leader(batch(2, producer_id=1, epoch=3, sequence=0), leader_epoch=0)
     with pytest.raises(OutOfOrderSequenceError, match="begins its epoch 4"):
@@ -282,7 +280,7 @@ def test_a_new_epoch_begins_at_sequence_0_and_fences_the_old_one(logs: OpenLogs)
         log.append_as_leader(batch(2, producer_id=1, epoch=3, sequence=2), leader_epoch=0)
 
 
-def test_one_bad_batch_of_several_keeps_all_out(logs: OpenLogs) -> None:
+def test_append_with_one_bad_batch_stores_no_batch(logs: OpenLogs) -> None:
     log = logs()
     good, bad = batch(2, producer_id=1, epoch=0, sequence=0), batch(2, producer_id=1, epoch=0, sequence=7)
     with pytest.raises(OutOfOrderSequenceError):
@@ -291,7 +289,7 @@ def test_one_bad_batch_of_several_keeps_all_out(logs: OpenLogs) -> None:
     assert not log.producers.producers
 
 
-def test_an_open_transaction_holds_the_last_stable_offset(logs: OpenLogs) -> None:
+def test_last_stable_offset_is_first_offset_of_open_transactions(logs: OpenLogs) -> None:
     log = logs()
     log.append_as_leader(batch(2), leader_epoch=0)
     log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
@@ -310,7 +308,7 @@ def test_an_open_transaction_holds_the_last_stable_offset(logs: OpenLogs) -> Non
     assert log.read(0, isolation=Isolation.COMMITTED).batches["base_offset"].tolist() == [0, 4, 6, 7]
 
 
-def test_a_marker_above_the_high_watermark_keeps_its_transaction_unstable(logs: OpenLogs) -> None:
+def test_transaction_with_marker_above_high_watermark_stays_unstable(logs: OpenLogs) -> None:
     log = logs()
     log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
     log.update_high_watermark(2)
@@ -320,14 +318,14 @@ def test_a_marker_above_the_high_watermark_keeps_its_transaction_unstable(logs: 
     assert log.last_stable_offset == 3
 
 
-def test_a_marker_of_an_older_coordinator_is_fenced(logs: OpenLogs) -> None:
+def test_marker_of_older_coordinator_epoch_is_fenced(logs: OpenLogs) -> None:
     log = logs()
     end_transaction(log, marker(1, 0, coordinator_epoch=5))
     with pytest.raises(ProducerFencedError, match="coordinator epoch"):
         end_transaction(log, marker(1, 0, coordinator_epoch=4))
 
 
-def test_a_marker_of_a_higher_epoch_forgets_the_batches(logs: OpenLogs) -> None:
+def test_marker_of_higher_producer_epoch_clears_batches_of_producer(logs: OpenLogs) -> None:
     log = logs()
     log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
     end_transaction(log, marker(1, 1))
@@ -335,7 +333,7 @@ def test_a_marker_of_a_higher_epoch_forgets_the_batches(logs: OpenLogs) -> None:
     assert (state.producer_epoch, state.last_sequence, state.entry().last_offset) == (1, -1, -1)
 
 
-def test_producers_expire_by_their_records_time_unless_a_transaction_is_open(logs: OpenLogs) -> None:
+def test_producers_expire_by_record_time_unless_transaction_is_open(logs: OpenLogs) -> None:
     log = logs()
     log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
     log.append_as_leader(batch(2, producer_id=2, epoch=0, sequence=0, transactional=True), leader_epoch=0)
@@ -348,7 +346,7 @@ def test_producers_expire_by_their_records_time_unless_a_transaction_is_open(log
     assert set(log.producers.producers) == {2, 3}
 
 
-def test_truncation_reopens_the_transaction_whose_marker_it_drops(logs: OpenLogs) -> None:
+def test_truncated_marker_reopens_its_transaction(logs: OpenLogs) -> None:
     log = logs()
     log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
     log.roll()
@@ -359,7 +357,7 @@ def test_truncation_reopens_the_transaction_whose_marker_it_drops(logs: OpenLogs
     assert not AbortedTransactions.overlapping(logs.directory, 0, 3).transactions
 
 
-def test_snapshots_are_in_the_order_of_a_java_hash_map(tmp_path: Path) -> None:
+def test_snapshot_entries_are_in_order_of_java_hash_map(tmp_path: Path) -> None:
     manager = ProducerStateManager(tmp_path, expiration_ms=1)
     for producer_id in (33, 1, 16, 4000, 1 << 33, 2):
         manager.producers[producer_id] = ProducerState(producer_id)
@@ -367,7 +365,7 @@ def test_snapshots_are_in_the_order_of_a_java_hash_map(tmp_path: Path) -> None:
     assert [state.producer_id for state in java_hash_order(manager.producers)] == [16, 4000, 33, 1, 1 << 33, 2]
 
 
-def test_batches_of_open_and_aborted_transactions_are_told_apart() -> None:
+def test_table_without_aborted_transactions_is_returned_unchanged() -> None:
     empty = AbortedTransactions(())
     table = np.zeros(3, dtype=[("attributes", "i2"), ("producer_id", "i8"), ("base_offset", "i8")])
     assert empty.keep(table) is table

@@ -1,4 +1,4 @@
-"""Work handed to threads: results in order, errors only when all have ended, forked children that have their own."""
+"""Work in threads: results in order, errors raised after all tasks end, forked children with threads of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pyspark_kafkalog.storage.parallel import in_parallel
 
 
-def test_results_change_places() -> None:
+def test_results_are_in_order_of_tasks() -> None:
     def late(number: int) -> int:
         time.sleep(0.002 * (20 - number) / 20)
         return number
@@ -22,7 +22,7 @@ def test_results_change_places() -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 3])
-def test_an_error_leaves_others_running(failing: int) -> None:
+def test_error_is_raised_after_all_other_tasks_end(failing: int) -> None:
     ended: list[int] = []
 
     def work(number: int) -> None:
@@ -36,7 +36,7 @@ def test_an_error_leaves_others_running(failing: int) -> None:
     assert len(ended) == 5
 
 
-def test_a_forked_child_waits_for_its_parents_threads() -> None:
+def test_forked_child_runs_tasks_in_threads_of_its_own() -> None:
     in_parallel([threading.get_ident] * 4)
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""Index entries and rolls worked out for whole tables, against Kafka's rules applied batch by batch."""
+"""Planned index entries and rolls for whole tables equal Kafka's rules applied batch by batch."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def table(batches: list[tuple[int, int, int]]) -> NDArray[np.void]:
     time_room=st.integers(1, 30),
     waited_ms=st.integers(0, 2000),
 )
-def test_a_planned_run_is_what_appending_one_batch_after_the_other_does(
+def test_planned_run_equals_append_of_one_batch_after_the_other(
     before: list[tuple[int, int, int]],
     batches: list[tuple[int, int, int]],
     segment_bytes: int,

@@ -1,4 +1,4 @@
-"""Looking at a partition that somebody else writes, or has left in any state."""
+"""Read-only state of a partition that another process writes or left in any state: right offsets or an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def directory(tmp_path: Path) -> Path:
     return result
 
 
-def test_every_length_of_a_growing_log_ends_at_a_batch(directory: Path) -> None:
+def test_log_of_any_length_ends_at_a_whole_batch(directory: Path) -> None:
     path = directory / LAST_LOG
     size = path.stat().st_size
     ends = []
@@ -40,10 +40,8 @@ def test_every_length_of_a_growing_log_ends_at_a_batch(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("base", [0, 333])
-def test_records_in_a_swap_file_alone_are_passed_over(
-    directory: Path, base: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a broker leaves them that is killed between taking the old segments away and naming the cleaned one."""
+def test_records_only_in_swap_file_are_reported(directory: Path, base: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state after a broker was killed between the removal of the old segments and the rename of the cleaned one."""
     monkeypatch.setattr("pyspark_kafkalog.storage.listing.time.sleep", lambda _: None)
     log = directory / f"{base:020d}.log"
     log.rename(f"{log}.swap")
@@ -53,7 +51,7 @@ def test_records_in_a_swap_file_alone_are_passed_over(
         list(LogReader(directory, TopicPartition("cars", 0)).runs(base, 400))
 
 
-def test_swap_under_way_is_an_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swap_under_way_is_retried_until_segment_exists(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = directory / LAST_LOG
     swap = log.rename(f"{log}.swap")
     monkeypatch.setattr("pyspark_kafkalog.storage.listing.time.sleep", lambda _: swap.rename(log))
@@ -61,13 +59,13 @@ def test_swap_under_way_is_an_error(directory: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 100, b"\xff" * 100, b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\0" * 4 + b"\2"])
-def test_what_is_no_batch_ends_the_log(directory: Path, tail: bytes) -> None:
+def test_garbage_tail_ends_log_at_last_batch(directory: Path, tail: bytes) -> None:
     with (directory / LAST_LOG).open("ab") as file:
         file.write(tail)
     assert load_read_only(directory).log_end_offset == 400
 
 
-def test_a_damaged_batch_after_the_last_index_entry_ends_the_log(directory: Path) -> None:
+def test_damaged_batch_after_last_index_entry_ends_log_before_it(directory: Path) -> None:
     path = directory / LAST_LOG
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -76,7 +74,7 @@ def test_a_damaged_batch_after_the_last_index_entry_ends_the_log(directory: Path
 
 
 @pytest.mark.parametrize("index", [None, b"", b"\0" * 800, b"\x01" * 77, b"\x00\x00\x00\x05\x00\x00\x00\x07"])
-def test_no_index_is_needed_or_believed(directory: Path, index: bytes | None) -> None:
+def test_missing_or_damaged_index_leaves_log_end_right(directory: Path, index: bytes | None) -> None:
     path = directory / "00000000000000000333.index"
     path.unlink()
     if index is not None:
@@ -84,7 +82,7 @@ def test_no_index_is_needed_or_believed(directory: Path, index: bytes | None) ->
     assert load_read_only(directory).log_end_offset == 400
 
 
-def test_records_of_an_older_format_are_named(directory: Path) -> None:
+def test_records_of_older_format_are_refused_with_file_name(directory: Path) -> None:
     path = directory / LAST_LOG
     data = bytearray(path.read_bytes())
     data[16] = 1
@@ -94,12 +92,12 @@ def test_records_of_an_older_format_are_named(directory: Path) -> None:
         load_read_only(directory)
 
 
-def test_a_partition_without_segments_is_empty(tmp_path: Path) -> None:
+def test_partition_without_segments_is_empty(tmp_path: Path) -> None:
     state = load_read_only(tmp_path, log_start_offset=7)
     assert (state.base_offsets, state.local_log_start_offset, state.log_end_offset) == ((), 7, 7)
 
 
-def test_a_segment_that_goes_while_it_is_looked_at_is_looked_for_again(
+def test_segment_deleted_during_read_is_retried_with_new_listing(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listings = iter([[0, 106, 999], [106, 214, 333]])
@@ -108,7 +106,7 @@ def test_a_segment_that_goes_while_it_is_looked_at_is_looked_for_again(
     assert (state.local_log_start_offset, state.log_end_offset) == (106, 400)
 
 
-def test_the_last_stable_offset_follows_the_high_watermark(tmp_path: Path) -> None:
+def test_last_stable_offset_rises_with_high_watermark_with_or_without_snapshots(tmp_path: Path) -> None:
     directory = tmp_path / "transactions-0"
     shutil.copytree(TRANSACTIONS.directory, directory)
 
@@ -123,7 +121,7 @@ def test_the_last_stable_offset_follows_the_high_watermark(tmp_path: Path) -> No
     assert stable(165) == TRANSACTIONS.offsets["last_stable"]
 
 
-def test_damage_that_hides_open_transactions_is_an_error(tmp_path: Path) -> None:
+def test_damage_that_hides_open_transactions_is_reported(tmp_path: Path) -> None:
     directory = tmp_path / "transactions-0"
     shutil.copytree(TRANSACTIONS.directory, directory)
     for path in directory.glob("*.snapshot"):

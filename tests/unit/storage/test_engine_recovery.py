@@ -1,4 +1,4 @@
-"""Opening partition directories for writing: what recovery cuts, rebuilds and sweeps up."""
+"""Recovery of partition directories: torn tails truncated, indexes rebuilt, leftovers deleted, damage reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def opened(part: FixturePartition, directory: Path, *, clean: bool, recovery_poi
 
 
 @pytest.mark.parametrize("topic", UNCLEAN)
-def test_recovery_makes_of_an_unclean_partition_what_a_broker_makes_of_it(topic: str, tmp_path: Path) -> None:
+def test_recovery_of_unclean_partition_produces_files_of_broker(topic: str, tmp_path: Path) -> None:
     part = FixturePartition("unclean", topic, 0)
     recovered = FixturePartition("unclean-recovered", topic, 0)
     directory = copied(part, tmp_path)
@@ -53,14 +53,14 @@ def test_recovery_makes_of_an_unclean_partition_what_a_broker_makes_of_it(topic:
     assert [name for name in wanted if found[name] != wanted[name]] == []
 
 
-def test_a_clean_start_changes_no_byte_of_a_cleanly_stopped_partition(tmp_path: Path) -> None:
+def test_clean_start_after_clean_shutdown_changes_no_byte(tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     opened(CARS, directory, clean=True).close()
     assert files_of(directory) == files_of(CARS.directory)
 
 
 @pytest.mark.parametrize("part", [CARS, TRANSACTIONS], ids=str)
-def test_full_recovery_rebuilds_every_file_but_the_logs(part: FixturePartition, tmp_path: Path) -> None:
+def test_full_recovery_rebuilds_indexes_and_snapshots_byte_for_byte(part: FixturePartition, tmp_path: Path) -> None:
     directory = copied(part, tmp_path)
     wanted = files_of(directory)
     for path in directory.iterdir():
@@ -77,7 +77,7 @@ def test_full_recovery_rebuilds_every_file_but_the_logs(part: FixturePartition, 
 
 
 @pytest.mark.parametrize("cut", [1, 30, 61, 100])
-def test_recovery_cuts_a_torn_batch_and_the_log_takes_more(cut: int, tmp_path: Path) -> None:
+def test_recovery_truncates_torn_batch(cut: int, tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     last = directory / "00000000000000000333.log"
     data = last.read_bytes()
@@ -95,7 +95,7 @@ def message_v1(offset: int) -> bytes:
     return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
 
 
-def test_recovery_cuts_records_of_an_older_format_that_a_broker_keeps(tmp_path: Path) -> None:
+def test_recovery_refuses_older_record_format_and_keeps_logs(tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     first = directory / "00000000000000000000.log"
     first.write_bytes(message_v1(0) + message_v1(1))
@@ -106,7 +106,7 @@ def test_recovery_cuts_records_of_an_older_format_that_a_broker_keeps(tmp_path: 
 
 
 @pytest.mark.parametrize("damage", [slice(-1, None), slice(16, 17)])
-def test_damage_that_looks_like_an_older_format_cannot_be_recovered(damage: slice, tmp_path: Path) -> None:
+def test_damaged_batch_with_older_magic_is_truncated_by_recovery(damage: slice, tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     last = directory / "00000000000000000333.log"
     data = last.read_bytes()
@@ -120,7 +120,7 @@ def test_damage_that_looks_like_an_older_format_cannot_be_recovered(damage: slic
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 100, b"\0" * 9])
-def test_a_torn_tail_after_a_clean_shutdown_is_an_error(tail: bytes, tmp_path: Path) -> None:
+def test_torn_tail_after_clean_shutdown_is_reported(tail: bytes, tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     with (directory / "00000000000000000333.log").open("ab") as file:
         file.write(tail)
@@ -128,7 +128,7 @@ def test_a_torn_tail_after_a_clean_shutdown_is_an_error(tail: bytes, tmp_path: P
         opened(CARS, directory, clean=True)
 
 
-def test_recovery_drops_the_segments_after_a_bad_batch(tmp_path: Path) -> None:
+def test_recovery_deletes_segments_after_bad_batch(tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     path = directory / "00000000000000000106.log"
     data = bytearray(path.read_bytes())
@@ -145,7 +145,7 @@ def test_recovery_drops_the_segments_after_a_bad_batch(tmp_path: Path) -> None:
     assert not (directory / "00000000000000000214.snapshot").exists()
 
 
-def test_recovery_believes_segments_below_the_recovery_point(tmp_path: Path) -> None:
+def test_recovery_keeps_segments_below_recovery_point_unchecked(tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     path = directory / "00000000000000000106.log"
     data = bytearray(path.read_bytes())
@@ -158,7 +158,7 @@ def test_recovery_believes_segments_below_the_recovery_point(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".log", ".snapshot", ".txnindex"])
 @pytest.mark.parametrize("keep", [0, 1, 7])
-def test_a_truncated_file_is_rebuilt_or_cut(suffix: str, keep: int, tmp_path: Path) -> None:
+def test_truncated_index_or_snapshot_is_rebuilt_and_torn_log_truncated(suffix: str, keep: int, tmp_path: Path) -> None:
     part = TRANSACTIONS
     directory = copied(part, tmp_path)
     path = directory / f"00000000000000000085{suffix}"
@@ -171,14 +171,14 @@ def test_a_truncated_file_is_rebuilt_or_cut(suffix: str, keep: int, tmp_path: Pa
         assert files_of(directory) == files_of(part.directory)
 
 
-def test_a_damaged_leader_epoch_checkpoint_is_named(tmp_path: Path) -> None:
+def test_damaged_leader_epoch_checkpoint_is_reported_by_name(tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     (directory / "leader-epoch-checkpoint").write_text("0\n1\n0")
     with pytest.raises(CorruptIndexError, match="leader-epoch-checkpoint"):
         opened(CARS, directory, clean=True)
 
 
-def test_leftovers_of_deletion_and_cleaning_are_swept_up(tmp_path: Path) -> None:
+def test_leftovers_of_deletion_and_cleaning_are_deleted(tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     for suffix in (".log", ".index", ".timeindex"):
         shutil.copy(directory / f"00000000000000000106{suffix}", directory / f"00000000000000000050{suffix}.deleted")
@@ -192,7 +192,7 @@ def test_leftovers_of_deletion_and_cleaning_are_swept_up(tmp_path: Path) -> None
     assert names - files_of(CARS.directory).keys() == {"00000000000000000300-0000000001.checkpoint.deleted"}
 
 
-def test_a_segment_renamed_for_deletion_is_gone_after_the_next_start(tmp_path: Path) -> None:
+def test_segment_renamed_for_deletion_is_deleted_at_next_start(tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     for suffix in (".log", ".index", ".timeindex"):
         path = directory / f"00000000000000000000{suffix}"
@@ -203,7 +203,7 @@ def test_a_segment_renamed_for_deletion_is_gone_after_the_next_start(tmp_path: P
     log.suspend()
 
 
-def test_a_finished_cleaning_replaces_the_segments_it_has_cleaned(tmp_path: Path) -> None:
+def test_swap_of_finished_cleaning_replaces_cleaned_segments(tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     whole = b"".join((directory / f"{base:020d}.log").read_bytes() for base in (0, 106, 214))
     (directory / "00000000000000000000.log.swap").write_bytes(whole)
@@ -216,7 +216,7 @@ def test_a_finished_cleaning_replaces_the_segments_it_has_cleaned(tmp_path: Path
     log.close()
 
 
-def test_a_time_index_missing_alone_is_begun_empty(tmp_path: Path) -> None:
+def test_missing_time_index_is_created_empty(tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     (directory / "00000000000000000106.timeindex").unlink()
     opened(CARS, directory, clean=True).close()
@@ -224,7 +224,7 @@ def test_a_time_index_missing_alone_is_begun_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_a_wrong_index_makes_no_wrong_answer(suffix: str, tmp_path: Path) -> None:
+def test_lookups_with_wrong_index_answer_right(suffix: str, tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     for path in directory.glob(f"*{suffix}"):
         data = path.read_bytes()
@@ -245,7 +245,7 @@ def test_a_wrong_index_makes_no_wrong_answer(suffix: str, tmp_path: Path) -> Non
     log.suspend()
 
 
-def test_a_missing_offset_index_brings_all_indexes_of_its_segment_back(tmp_path: Path) -> None:
+def test_missing_offset_index_rebuilds_all_indexes_of_segment(tmp_path: Path) -> None:
     directory = copied(TRANSACTIONS, tmp_path)
     for suffix in (".index", ".timeindex", ".txnindex"):
         (directory / f"00000000000000000085{suffix}").unlink()
@@ -255,7 +255,7 @@ def test_a_missing_offset_index_brings_all_indexes_of_its_segment_back(tmp_path:
         assert (directory / name).read_bytes() == (TRANSACTIONS.directory / name).read_bytes()
 
 
-def test_a_log_start_above_the_log_end_begins_an_empty_log(tmp_path: Path) -> None:
+def test_log_start_above_log_end_starts_empty_log(tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     log = UnifiedLog.open(directory, CARS.config, log_start_offset=500, clean_shutdown=True, clock=lambda: LATE_MS)
     assert (log.log_start_offset, log.log_end_offset) == (500, 500)
@@ -263,7 +263,7 @@ def test_a_log_start_above_the_log_end_begins_an_empty_log(tmp_path: Path) -> No
     assert [path.name for path in directory.glob("*.log")] == ["00000000000000000500.log"]
 
 
-def test_rebuilding_indexes_leaves_a_torn_log_as_it_is(tmp_path: Path) -> None:
+def test_rebuild_of_indexes_leaves_torn_log_unchanged(tmp_path: Path) -> None:
     directory = copied(CARS, tmp_path)
     path = directory / "00000000000000000333.log"
     torn = path.read_bytes() + b"\0" * 100

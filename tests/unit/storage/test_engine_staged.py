@@ -1,4 +1,4 @@
-"""The commit's append: staged files become part of the log, whose files reach the disk in order."""
+"""Staged appends of a commit: staged files become part of the log, whose files reach the disk in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def directory(tmp_path: Path) -> Path:
     return make_directory(tmp_path)
 
 
-def test_many_commits_make_the_log_that_one_would(directory: Path) -> None:
+def test_log_of_many_commits_is_whole_and_rolled(directory: Path) -> None:
     state = LogState()
     for task in range(12):
         state = committed(directory, state, staged(directory, 4 + task, task=task), config())
@@ -30,7 +30,7 @@ def test_many_commits_make_the_log_that_one_would(directory: Path) -> None:
     assert len(check_whole(directory, config(), state.log_end_offset)) > 2
 
 
-def test_one_staged_file_rolls_by_size_in_the_middle(directory: Path) -> None:
+def test_staged_file_above_segment_bytes_rolls_by_size(directory: Path) -> None:
     segment_bytes = config().segment_bytes
     file = staged(directory, 80)
     state = committed(directory, LogState(), file, config(), epoch=3)
@@ -42,7 +42,7 @@ def test_one_staged_file_rolls_by_size_in_the_middle(directory: Path) -> None:
     assert all((directory / f"{base:020d}.snapshot").exists() for base in bases[1:])
 
 
-def test_a_large_staged_file_becomes_a_segment_by_itself(directory: Path) -> None:
+def test_large_staged_file_is_adopted_as_segment(directory: Path) -> None:
     state = committed(directory, LogState(), staged(directory, 2), config())
     large = staged(directory, 20)
     assert config().segment_bytes // 2 <= large.size_bytes <= config().segment_bytes
@@ -53,19 +53,19 @@ def test_a_large_staged_file_becomes_a_segment_by_itself(directory: Path) -> Non
     assert (state.active_base_offset, state.log_end_offset) == (10, 110)
 
 
-def test_the_first_large_staged_file_takes_the_place_of_the_empty_segment(directory: Path) -> None:
+def test_first_large_staged_file_replaces_empty_segment(directory: Path) -> None:
     committed(directory, LogState(), staged(directory, 20), config())
     assert check_whole(directory, config(), 100) == [0]
 
 
-def test_a_large_staged_file_that_has_to_roll_inside_is_copied(directory: Path) -> None:
+def test_large_staged_file_above_segment_bytes_is_copied_and_rolled(directory: Path) -> None:
     file = staged(directory, 40)
     assert file.size_bytes > config().segment_bytes
     committed(directory, LogState(), file, config())
     assert len(check_whole(directory, config(), 200)) == 2
 
 
-def test_without_the_threshold_files_are_copied(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staged_files_below_adoption_threshold_are_copied(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged_append, "ADOPT_BYTES", 1 << 40)
     big = config(internal_segment_bytes="1000000")
     state = committed(directory, LogState(), staged(directory, 40), big)
@@ -73,7 +73,7 @@ def test_without_the_threshold_files_are_copied(directory: Path, monkeypatch: py
     assert check_whole(directory, big, 400) == [0]
 
 
-def test_log_append_time_is_the_commits_and_every_crc_is_right(directory: Path) -> None:
+def test_log_append_time_is_time_of_commit_and_crcs_stay_valid(directory: Path) -> None:
     stamped = config(message_timestamp_type="LogAppendTime")
     with resumed(directory, LogState(), stamped) as log:
         info = log.append_staged(staged(directory, 40), leader_epoch=1)
@@ -95,7 +95,7 @@ def test_segment_ms_rolls_by_record_time(directory: Path) -> None:
     assert check_whole(directory, timed, 50) == [0, 15, 30, 45]
 
 
-def test_a_full_index_rolls(directory: Path) -> None:
+def test_full_index_rolls_the_segment(directory: Path) -> None:
     small = config(internal_segment_bytes="1000000", segment_index_bytes="40", index_interval_bytes="0")
     committed(directory, LogState(), staged(directory, 12), small)
     bases = check_whole(directory, small, 60)
@@ -103,14 +103,14 @@ def test_a_full_index_rolls(directory: Path) -> None:
     assert bases == [0, 15, 30, 45]
 
 
-def test_a_staged_file_of_another_size_than_its_table_says_is_refused(directory: Path) -> None:
+def test_staged_file_with_wrong_size_is_refused(directory: Path) -> None:
     file = staged(directory, 6)
     os.truncate(directory / file.name, file.size_bytes - 1)
     with resumed(directory, LogState(), config()) as log, pytest.raises(CorruptRecordError, match=file.name):
         log.append_staged(file, leader_epoch=0)
 
 
-def test_a_batch_over_max_message_bytes_is_refused(directory: Path) -> None:
+def test_batch_over_max_message_bytes_is_refused(directory: Path) -> None:
     small = config(max_message_bytes="100")
     with (
         resumed(directory, LogState(), small) as log,
@@ -119,7 +119,7 @@ def test_a_batch_over_max_message_bytes_is_refused(directory: Path) -> None:
         log.append_staged(staged(directory, 6), leader_epoch=0)
 
 
-def test_an_older_epoch_of_the_last_producer_is_fenced(directory: Path) -> None:
+def test_older_epoch_of_last_producer_is_fenced(directory: Path) -> None:
     state = committed(directory, LogState(), staged(directory, 3, producer_id=7, epoch=2), config())
     assert state.producer is not None
     assert (state.producer.producer_id, state.producer.producer_epoch, state.producer.last_sequence) == (7, 2, 14)
@@ -127,7 +127,7 @@ def test_an_older_epoch_of_the_last_producer_is_fenced(directory: Path) -> None:
         log.append_staged(staged(directory, 3, task=1, producer_id=7, epoch=1), leader_epoch=0)
 
 
-def test_the_snapshot_of_a_roll_holds_every_producer_that_has_written(directory: Path) -> None:
+def test_snapshot_at_roll_has_every_producer(directory: Path) -> None:
     state = LogState()
     for task in range(8):
         state = committed(directory, state, staged(directory, 5, task=task, producer_id=task % 3, epoch=0), config())
@@ -140,7 +140,7 @@ def test_the_snapshot_of_a_roll_holds_every_producer_that_has_written(directory:
     log.suspend()
 
 
-def test_the_name_of_an_index_that_was_cut_reaches_the_disk_after_the_commit(directory: Path) -> None:
+def test_flush_after_recovery_ends_with_fsync_of_directory(directory: Path) -> None:
     state = committed(directory, LogState(), staged(directory, 6), config())
     with resumed(directory, state, config()) as log:
         log.append_staged(staged(directory, 6, task=1), leader_epoch=0)
@@ -152,7 +152,7 @@ def test_the_name_of_an_index_that_was_cut_reaches_the_disk_after_the_commit(dir
     assert fs.names[-1] == directory.name
 
 
-def test_an_index_reaches_the_disk_before_its_data(directory: Path) -> None:
+def test_flush_syncs_log_before_its_indexes(directory: Path) -> None:
     fs = Syncs()
     state = committed(directory, LogState(), staged(directory, 3), config())
     with resumed(directory, state, config(), fs) as log:
@@ -164,7 +164,7 @@ def test_an_index_reaches_the_disk_before_its_data(directory: Path) -> None:
     assert fs.names == [f"{first}.log", f"{first}.index", f"{first}.timeindex"]
 
 
-def test_names_of_new_segments_reach_the_disk_before_their_data(directory: Path) -> None:
+def test_flush_of_new_segments_syncs_files_before_directory(directory: Path) -> None:
     fs = Syncs()
     with resumed(directory, LogState(), config(), fs) as log:
         log.append_staged(staged(directory, 40), leader_epoch=0, durable=False)

@@ -1,4 +1,4 @@
-"""The commit's append after a crash: writers that were killed before the commit leave no trace."""
+"""Staged appends after a crash: the log is that of the committed appends, without a trace of killed writers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def directory(tmp_path: Path) -> Path:
     return make_directory(tmp_path)
 
 
-def test_what_a_crashed_writer_left_is_cut_off(directory: Path) -> None:
+def test_uncommitted_data_of_crashed_writer_is_truncated(directory: Path) -> None:
     state = committed(directory, LogState(), staged(directory, 6), config())
     before = files_of(directory)
     with resumed(directory, state, config()) as log:
@@ -39,7 +39,7 @@ def test_what_a_crashed_writer_left_is_cut_off(directory: Path) -> None:
     assert state.log_end_offset == 45
 
 
-def test_a_crash_after_adopting_into_the_empty_segment_is_cut_off(directory: Path) -> None:
+def test_uncommitted_file_adopted_into_empty_segment_is_removed(directory: Path) -> None:
     with resumed(directory, LogState(), config()) as log:
         log.append_staged(staged(directory, 20), leader_epoch=0)
     state = committed(directory, LogState(), staged(directory, 2, task=1), config())
@@ -49,7 +49,7 @@ def test_a_crash_after_adopting_into_the_empty_segment_is_cut_off(directory: Pat
 
 @pytest.mark.parametrize("keep", [0, 8, 10])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_an_index_lost_in_a_power_failure_is_rebuilt(directory: Path, suffix: str, keep: int) -> None:
+def test_index_lost_in_power_failure_is_rebuilt(directory: Path, suffix: str, keep: int) -> None:
     state = committed(directory, LogState(), staged(directory, 17), config())
     path = directory / f"00000000000000000000{suffix}"
     path.write_bytes(path.read_bytes()[:keep] + bytes(64))
@@ -60,7 +60,7 @@ def test_an_index_lost_in_a_power_failure_is_rebuilt(directory: Path, suffix: st
         assert log.read(42).batches["base_offset"][0] == 40
 
 
-def test_a_committed_segment_that_is_too_short_is_an_error(directory: Path) -> None:
+def test_committed_segment_that_is_too_short_is_reported(directory: Path) -> None:
     state = committed(directory, LogState(), staged(directory, 6), config())
     os.truncate(directory / "00000000000000000000.log", state.active_size_bytes - 1)
     with pytest.raises(CorruptRecordError, match="committed"):
@@ -68,7 +68,7 @@ def test_a_committed_segment_that_is_too_short_is_an_error(directory: Path) -> N
 
 
 @pytest.mark.parametrize("batches", [40, 20], ids=["copied", "adopted"])
-def test_a_kill_at_any_change_loses_and_doubles_nothing(directory: Path, batches: int, tmp_path: Path) -> None:
+def test_kill_at_any_change_keeps_each_committed_batch_once(directory: Path, batches: int, tmp_path: Path) -> None:
     committed_once = committed(directory, LogState(), staged(directory, 3), config())
     kept = tmp_path / "kept"
     shutil.copytree(directory, kept)
@@ -95,7 +95,7 @@ def test_a_kill_at_any_change_loses_and_doubles_nothing(directory: Path, batches
 @pytest.mark.parametrize("others", [0, 3], ids=["at the same offset", "at another offset"])
 @pytest.mark.parametrize("before", [0, 3], ids=["empty", "not empty"])
 @pytest.mark.parametrize("batches", [2, 20, 40], ids=["copied", "adopted", "rolled"])
-def test_a_staged_file_is_damaged_by_an_append_that_was_killed(
+def test_staged_file_of_killed_append_is_committed_whole_on_retry(
     directory: Path, batches: int, before: int, others: int, tmp_path: Path
 ) -> None:
     state = LogState()
@@ -123,7 +123,7 @@ def test_a_staged_file_is_damaged_by_an_append_that_was_killed(
             return
 
 
-def test_resuming_removes_the_staged_name_of_a_committed_segment_only(directory: Path) -> None:
+def test_resume_removes_staged_name_of_committed_segment_only(directory: Path) -> None:
     large = staged(directory, 20)
     with resumed(directory, LogState(), config()) as log:
         log.append_staged(large, leader_epoch=0)
@@ -141,7 +141,7 @@ def test_resuming_removes_the_staged_name_of_a_committed_segment_only(directory:
     assert check_whole(directory, config(), 200) == [0, 100]
 
 
-def test_what_a_killed_write_of_a_small_file_left_stays(directory: Path) -> None:
+def test_temporary_file_of_killed_checkpoint_write_is_deleted(directory: Path) -> None:
     state = committed(directory, LogState(), staged(directory, 6), config())
     (directory / "leader-epoch-checkpoint.tmp").write_bytes(b"0\n")
     fs = Syncs()
@@ -150,7 +150,7 @@ def test_what_a_killed_write_of_a_small_file_left_stays(directory: Path) -> None
     assert not list(directory.glob("*.tmp"))
 
 
-def test_a_damaged_log_leaves_its_files_open(directory: Path) -> None:
+def test_failed_resume_of_damaged_log_closes_its_files(directory: Path) -> None:
     state = committed(directory, LogState(), staged(directory, 6), config())
     os.truncate(directory / "00000000000000000000.log", 10)
     before = len(os.listdir("/proc/self/fd"))

@@ -1,4 +1,4 @@
-"""Errors of a full, read-only or failing disk name the file and say what to do, also where a call had no name."""
+"""Errors of a full, read-only or failing disk name the file and say what to do, also for calls by descriptor."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, name: str, code: int, *, names_files: 
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("name", BY_DESCRIPTOR)
-def test_error_of_a_call_by_descriptor_names_the_file_and_what_to_do(
+def test_error_of_call_by_descriptor_names_file_and_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
 ) -> None:
     path = tmp_path / "segment.log"
@@ -68,7 +68,7 @@ def test_error_of_a_call_by_descriptor_names_the_file_and_what_to_do(
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("name", BY_NAME)
-def test_error_of_a_call_by_name_says_what_to_do(
+def test_error_of_call_by_name_names_file_and_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
 ) -> None:
     path = tmp_path / "segment.log"
@@ -90,7 +90,7 @@ def check(error: OSError, path: Path, code: int) -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_errors_that_need_no_advice_stay_as_they_are(tmp_path: Path) -> None:
+def test_errors_without_remedy_stay_unchanged(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         LOCAL.unlink(tmp_path / "none")
     assert caught.value.filename == str(tmp_path / "none")
@@ -100,7 +100,7 @@ def test_errors_that_need_no_advice_stay_as_they_are(tmp_path: Path) -> None:
         LOCAL.link(tmp_path / "there", tmp_path / "there")
 
 
-def test_failing_read_of_a_small_file_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_read_and_close_of_small_file_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "small"
     path.write_bytes(b"small")
     with open_to_read(path) as file:
@@ -113,7 +113,9 @@ def test_failing_read_of_a_small_file_names_it(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("name", ["pwrite", "fdatasync", "copy_file_range"])
-def test_failed_commit_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_failed_commit_names_its_file_and_succeeds_on_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     log_dir = make_log_dir(tmp_path / "log")
     staged = [stage(log_dir.path, "w")]
     with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""Topic and broker-level configuration: names, defaults, limits, precedence."""
+"""Topic and broker configuration: Kafka's names, defaults, limits and precedence."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ unclean.leader.election.enable false unclean.leader.election.enable
 """
 
 
-def test_names_defaults_and_broker_names_are_kafkas() -> None:
+def test_topic_configs_have_kafkas_names_defaults_and_broker_names() -> None:
     ours = [
         (name, config.definition.default_text or "-", config.synonyms[0].definition.name if config.synonyms else "-")
         for name, config in sorted(TOPIC_CONFIGS.items())
@@ -70,7 +70,7 @@ def test_names_defaults_and_broker_names_are_kafkas() -> None:
     assert ours == [tuple(line.split(" ")) for line in _KAFKA_4_1.strip().splitlines()]
 
 
-def test_every_config_says_what_it_is_for_and_what_is_allowed() -> None:
+def test_every_config_has_documentation_and_allowed_values() -> None:
     for definition in [config.definition for config in TOPIC_CONFIGS.values()] + list(BROKER_CONFIGS.values()):
         assert definition.doc.endswith(".")
         assert definition.allowed_text
@@ -78,7 +78,7 @@ def test_every_config_says_what_it_is_for_and_what_is_allowed() -> None:
             assert definition.parse(definition.default_text) == definition.default
 
 
-def test_no_settings_give_the_defaults() -> None:
+def test_empty_properties_give_defaults() -> None:
     assert LogConfig.from_properties() == LogConfig.from_properties({}, {}) == LogConfig()
     assert pickle.loads(pickle.dumps(LogConfig())) == LogConfig()
 
@@ -109,7 +109,7 @@ def test_no_settings_give_the_defaults() -> None:
         ("flush.messages", "9223372036854775807", 2**63 - 1),
     ],
 )
-def test_values_that_are_allowed(name: str, value: str, parsed: object) -> None:
+def test_allowed_values_are_parsed(name: str, value: str, parsed: object) -> None:
     assert validate_topic_config(name, value) == parsed
     assert LogConfig.from_properties({name: value}) is not None
 
@@ -146,7 +146,7 @@ def test_values_that_are_allowed(name: str, value: str, parsed: object) -> None:
         ("local.retention.ms", "-3", "at least -2"),
     ],
 )
-def test_values_that_are_not_allowed_are_named_with_what_is(name: str, value: str, allowed: str) -> None:
+def test_values_not_allowed_are_refused_with_allowed_ones(name: str, value: str, allowed: str) -> None:
     message = re.escape(f"{name}={value} is not allowed: expected ") + ".*" + re.escape(allowed)
     with pytest.raises(InvalidConfigError, match=message):
         validate_topic_config(name, value)
@@ -155,7 +155,7 @@ def test_values_that_are_not_allowed_are_named_with_what_is(name: str, value: st
 
 
 @pytest.mark.parametrize("name", ["segment.byte", "log.segment.bytes", "message.format.version", ""])
-def test_unknown_topic_config_is_refused_with_those_that_are_known(name: str) -> None:
+def test_unknown_topic_config_is_refused_with_list_of_known_ones(name: str) -> None:
     for check in (lambda: validate_topic_config(name, "1"), lambda: LogConfig.from_properties({name: "1"})):
         with pytest.raises(
             InvalidConfigError, match=r"is no topic config; there are cleanup\.policy, .*segment\.bytes"
@@ -163,7 +163,7 @@ def test_unknown_topic_config_is_refused_with_those_that_are_known(name: str) ->
             check()
 
 
-def test_internal_segment_bytes_take_the_place_of_segment_bytes() -> None:
+def test_internal_segment_bytes_override_segment_bytes() -> None:
     assert LogConfig.from_properties({"segment.bytes": "2000000", "internal.segment.bytes": "100"}).segment_bytes == 100
 
 
@@ -180,12 +180,12 @@ def test_internal_segment_bytes_take_the_place_of_segment_bytes() -> None:
         ({"log.retention.hours": "2147483647"}, 2147483647 * _HOUR_MS),
     ],
 )
-def test_smaller_units_of_broker_names_come_first(broker: dict[str, str], retention_ms: int) -> None:
+def test_retention_in_smaller_unit_takes_precedence(broker: dict[str, str], retention_ms: int) -> None:
     assert LogConfig.from_properties({}, broker).retention_ms == retention_ms
     assert LogConfig.from_properties({"retention.ms": "99"}, broker).retention_ms == 99
 
 
-def test_roll_time_and_jitter_in_hours() -> None:
+def test_roll_time_and_jitter_in_hours_yield_to_milliseconds() -> None:
     config = LogConfig.from_properties({}, {"log.roll.hours": "3", "log.roll.jitter.hours": "1"})
     assert (config.segment_ms, config.segment_jitter_ms) == (3 * _HOUR_MS, _HOUR_MS)
     both = {"log.roll.hours": "3", "log.roll.ms": "5", "log.roll.jitter.hours": "1", "log.roll.jitter.ms": "4"}
@@ -193,7 +193,7 @@ def test_roll_time_and_jitter_in_hours() -> None:
     assert (config.segment_ms, config.segment_jitter_ms) == (5, 4)
 
 
-def test_flush_interval_comes_before_the_schedulers() -> None:
+def test_flush_interval_takes_precedence_over_scheduler_interval() -> None:
     assert LogConfig.from_properties({}, {"log.flush.scheduler.interval.ms": "9"}).flush_ms == 9
     both = {"log.flush.scheduler.interval.ms": "9", "log.flush.interval.ms": "8"}
     assert LogConfig.from_properties({}, both).flush_ms == 8
@@ -214,12 +214,12 @@ def test_flush_interval_comes_before_the_schedulers() -> None:
         ({"log.cleaner.min.compaction.lag.ms": "6", "log.cleaner.max.compaction.lag.ms": "5"}, "at most .*lag.ms=5"),
     ],
 )
-def test_bad_broker_values_are_named(broker: dict[str, str], message: str) -> None:
+def test_bad_broker_values_are_refused_by_name(broker: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         BrokerConfig.from_properties(broker)
 
 
-def test_compaction_lags_must_not_cross() -> None:
+def test_min_compaction_lag_above_max_is_refused() -> None:
     LogConfig.from_properties({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"})
     with pytest.raises(
         InvalidConfigError, match=r"min\.compaction\.lag\.ms=6 is not allowed: .*max\.compaction\.lag\.ms=5"
@@ -246,18 +246,20 @@ _TIERED = {"remote.log.storage.system.enable": "true"}
         ),
     ],
 )
-def test_second_tier_has_its_conditions(overrides: dict[str, str], broker: dict[str, str], message: str) -> None:
+def test_tiered_storage_outside_its_conditions_is_refused(
+    overrides: dict[str, str], broker: dict[str, str], message: str
+) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         validate_topic_configs({"remote.storage.enable": "true", **overrides}, broker)
 
 
-def test_second_tier_within_its_conditions() -> None:
+def test_tiered_storage_within_its_conditions_is_accepted() -> None:
     overrides = {"remote.storage.enable": "true", "retention.ms": "10", "local.retention.ms": "10"}
     config = validate_topic_configs({**overrides, "remote.log.copy.disable": "true"}, _TIERED)
     assert (config.local_retention_ms, config.local_retention_bytes) == (10, -2)
 
 
-def test_second_tier_is_not_left_with_data_on_it() -> None:
+def test_disabling_tiered_storage_without_deletion_is_refused() -> None:
     before = {"remote.storage.enable": "true"}
     with pytest.raises(InvalidConfigError, match=r"remote\.log\.delete\.on\.disable=true"):
         validate_topic_configs({}, _TIERED, existing=before)
@@ -265,7 +267,7 @@ def test_second_tier_is_not_left_with_data_on_it() -> None:
     validate_topic_configs({}, _TIERED, existing={})
 
 
-def test_what_follows_from_values() -> None:
+def test_derived_values_follow_from_configs() -> None:
     config = LogConfig.from_properties(
         {"cleanup.policy": "compact", "max.compaction.lag.ms": "50", "message.timestamp.type": "LogAppendTime"}
     )
@@ -277,7 +279,7 @@ def test_what_follows_from_values() -> None:
     assert not LogConfig(compression_type="zstd").keeps_producer_compression
 
 
-def test_jitter_is_below_both_jitter_and_segment_time() -> None:
+def test_drawn_jitter_is_below_segment_jitter_ms_and_segment_ms() -> None:
     rng = Random(5)
     assert LogConfig().random_segment_jitter_ms(rng) == 0
     drawn = {LogConfig(segment_jitter_ms=10, segment_ms=4).random_segment_jitter_ms(rng) for _ in range(200)}
@@ -289,7 +291,7 @@ def _example_settings() -> dict[str, str]:
     return dict(lines)
 
 
-def test_example_file_shows_every_setting_with_its_default() -> None:
+def test_example_server_properties_list_every_setting_with_default() -> None:
     settings = _example_settings()
     assert set(settings) == set(BROKER_CONFIGS)
     config = BrokerConfig.from_properties(settings)
@@ -299,11 +301,11 @@ def test_example_file_shows_every_setting_with_its_default() -> None:
         assert BrokerConfig.from_properties({name: value}).log_config() == LogConfig(), name
 
 
-def test_example_file_is_read_and_changes_nothing() -> None:
+def test_example_server_properties_load_as_defaults() -> None:
     assert BrokerConfig.load(_SERVER_PROPERTIES) == BrokerConfig()
 
 
-def test_file_of_a_broker_is_read_with_names_that_mean_nothing_here(tmp_path: Path) -> None:
+def test_server_properties_of_broker_load_despite_unknown_names(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("listeners=PLAINTEXT://:9092\nnum.partitions = 3\nlog.retention.hours=1\nsegment.ms=x\n")
     config = BrokerConfig.load(path)
@@ -313,7 +315,7 @@ def test_file_of_a_broker_is_read_with_names_that_mean_nothing_here(tmp_path: Pa
     assert config.log_config().segment_ms == LogConfig().segment_ms
 
 
-def test_missing_or_huge_file_is_an_error(tmp_path: Path) -> None:
+def test_missing_or_huge_server_properties_are_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         BrokerConfig.load(tmp_path / "server.properties")
     (tmp_path / "server.properties").write_bytes(b"#" * (2 << 20))

@@ -1,4 +1,4 @@
-"""The identity of a log directory: its ids in meta.properties, and what is said when another one is at its path."""
+"""Identity of a log directory: its ids from meta.properties, and the error when another directory is at its path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(root: Path, *lines: str) -> None:
         (("version=0", "broker.id=1"), None),
     ],
 )
-def test_ids_are_those_of_meta_properties(
+def test_identity_is_read_from_meta_properties(
     tmp_path: Path, lines: tuple[str, ...], expected: RootIdentity | None
 ) -> None:
     write(tmp_path, *lines)
@@ -40,7 +40,7 @@ def test_directory_without_meta_properties_has_no_identity_and_is_not_checked(tm
     check_identity(tmp_path / "missing", None)
 
 
-def test_damaged_file_is_an_error_only_where_an_identity_is_expected(tmp_path: Path) -> None:
+def test_damaged_meta_properties_are_reported_only_where_identity_is_expected(tmp_path: Path) -> None:
     write(tmp_path, "version=1", "node.id=1", f"cluster.id={C}", "directory.id=!!")
     assert readable_identity(tmp_path) is None
     with pytest.raises(DiskFormatError, match=r"directory\.id"):
@@ -58,13 +58,13 @@ def test_damaged_file_is_an_error_only_where_an_identity_is_expected(tmp_path: P
         (RootIdentity(C, D), None, False),
     ],
 )
-def test_a_directory_may_get_an_id_and_no_other_one(
+def test_directory_fits_with_same_or_newly_assigned_directory_id_only(
     expected: RootIdentity, found: RootIdentity | None, fits: bool
 ) -> None:
     assert expected.fits(found) is fits
 
 
-def test_errors_say_what_was_expected_and_what_was_found(tmp_path: Path) -> None:
+def test_identity_error_has_expected_and_found_ids(tmp_path: Path) -> None:
     expected = RootIdentity(C, D)
     root = tmp_path / "log"
     with pytest.raises(LogDirError, match=f"log: expected .*cluster id {C}, directory id {D}, found no such directory"):
