@@ -31,7 +31,7 @@ def lively_page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_renders_without_errors(show: Show, lively_page: str, dark: bool, width: int) -> None:
+def test_page_renders_without_errors(show: Show, lively_page: str, dark: bool, width: int) -> None:
     page = show(lively_page)
     page.set_up(dark=dark, width=width)
     page.driver.refresh()
@@ -45,14 +45,14 @@ def test_renders_without_errors(show: Show, lively_page: str, dark: bool, width:
     assert page.console() == []
 
 
-def test_the_page_asks_for_nothing(show: Show, lively_page: str) -> None:
+def test_page_fetches_nothing(show: Show, lively_page: str) -> None:
     page = show(lively_page)
 
     assert [url for url in page.requests() if not url.startswith("file:")] == []
     assert page.js("return performance.getEntriesByType('resource').length") == 0
 
 
-def test_a_foreign_root_renders(show: Show, kafka_fixtures: Path) -> None:
+def test_broker_directory_renders(show: Show, kafka_fixtures: Path) -> None:
     for name in ("transactions", "consumer-offsets", "compacted-2-cleaned"):
         page = show(render(gather(LogDir.open(kafka_fixtures / name), GatherOptions())))
 
@@ -61,7 +61,7 @@ def test_a_foreign_root_renders(show: Show, kafka_fixtures: Path) -> None:
         assert page.console() == []
 
 
-def test_the_theme_can_be_chosen(show: Show, lively_page: str) -> None:
+def test_theme_can_be_chosen(show: Show, lively_page: str) -> None:
     page = show(lively_page)
     background = "return getComputedStyle(document.body).backgroundColor"
     light = page.js(background)
@@ -74,7 +74,7 @@ def test_the_theme_can_be_chosen(show: Show, lively_page: str) -> None:
     page.driver.find_element(By.CSS_SELECTOR, "[data-theme-choice=auto]").click()
 
 
-def test_paper_is_white_in_the_dark_too(show: Show, lively_page: str) -> None:
+def test_print_is_white_in_dark_theme(show: Show, lively_page: str) -> None:
     page = show(lively_page)
     page.driver.find_element(By.CSS_SELECTOR, "[data-theme-choice=dark]").click()
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
@@ -86,7 +86,7 @@ def test_paper_is_white_in_the_dark_too(show: Show, lively_page: str) -> None:
         page.js("document.querySelector('[data-theme-choice=auto]').click()")
 
 
-def test_tables_filter_sort_and_turn_pages(show: Show, lively_page: str) -> None:
+def test_tables_filter_sort_and_page(show: Show, lively_page: str) -> None:
     page = show(lively_page)
     driver = page.driver
     column = "#partitions tbody td:nth-child({})"
@@ -110,7 +110,7 @@ def test_tables_filter_sort_and_turn_pages(show: Show, lively_page: str) -> None
     assert page.text("#partitions tbody") == "Nothing matches the filter."
 
 
-def test_a_chosen_topic_shows_its_segments(show: Show, lively_page: str) -> None:
+def test_chosen_topic_shows_its_segments(show: Show, lively_page: str) -> None:
     page = show(lively_page)
     page.js("[...document.querySelectorAll('#topics .link')].find((each) => each.textContent === 'orders').click()")
 
@@ -145,7 +145,7 @@ def test_segments_are_drawn_to_scale(show: Show, lively_page: str) -> None:
         assert width == pytest.approx(scale * (end - start), abs=1.5)
 
 
-def test_the_keyboard_reaches_segments_and_tooltips(show: Show, lively_page: str) -> None:
+def test_keyboard_reaches_segments_and_tooltips(show: Show, lively_page: str) -> None:
     page = show(lively_page)
     page.js("[...document.querySelectorAll('#topics .link')].find((each) => each.textContent === 'orders').click()")
     first = page.driver.find_element(By.CSS_SELECTOR, "#timeline rect.segment[tabindex='0']")
@@ -161,7 +161,7 @@ def test_the_keyboard_reaches_segments_and_tooltips(show: Show, lively_page: str
     assert page.js("return document.getElementById('tooltip').hidden")
 
 
-def test_10000_partitions_load_soon(show: Show) -> None:
+def test_10000_partitions_load_within_limit(show: Show) -> None:
     html = render(many_partitions(200, 50))
     assert len(html.encode()) < PAGE_BYTES_MAX
 
@@ -177,7 +177,7 @@ def test_10000_partitions_load_soon(show: Show) -> None:
     assert page.console() == []
 
 
-def test_hostile_names_are_shown_and_do_not_run(show: Show) -> None:
+def test_hostile_names_are_shown_and_not_run(show: Show) -> None:
     page = show(render(hostile_facts()))
     page.js("document.querySelector('#topics .link').click()")
 
@@ -188,7 +188,7 @@ def test_hostile_names_are_shown_and_do_not_run(show: Show) -> None:
     assert page.console() == []
 
 
-def test_no_other_script_is_allowed(show: Show, lively_page: str) -> None:
+def test_added_scripts_and_images_are_refused(show: Show, lively_page: str) -> None:
     page = show(lively_page)
     page.js(
         "const script = document.createElement('script'); script.textContent = 'window.pwned = 1';"

@@ -1,4 +1,4 @@
-"""Aborting a transaction fails at any call, or the power does: it is left neither open nor aborted, or writes stop."""
+"""Aborting a transaction fails or loses power at any call: the transaction is then either open or aborted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check(root: Path, end: int) -> bool:
     return is_aborted
 
 
-def test_an_error_leaves_half_an_abort(root: Path, tmp_path: Path) -> None:
+def test_error_at_any_call_leaves_transaction_open_or_aborted(root: Path, tmp_path: Path) -> None:
     end = LogDir.open(root).partition(TOPIC, 0).high_watermark
     whole = tmp_path / "whole"
     shutil.copytree(root, whole)
@@ -76,7 +76,7 @@ def test_an_error_leaves_half_an_abort(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_power_failure_leaves_half_an_abort(root: Path, tmp_path: Path, loss: Loss) -> None:
+def test_power_cut_at_any_call_leaves_transaction_open_or_aborted(root: Path, tmp_path: Path, loss: Loss) -> None:
     end = LogDir.open(root).partition(TOPIC, 0).high_watermark
     came_through = [check(left, end) for left in power_cuts(root, tmp_path, abort, loss, _POINTS)]
     assert came_through == sorted(came_through)

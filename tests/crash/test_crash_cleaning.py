@@ -1,4 +1,4 @@
-"""The power fails while a partition is cleaned: what is found afterwards lacks a record, or cannot be cleaned."""
+"""The power fails while a partition is cleaned: no record is lost, and a later run cleans the partition."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def clean(root: Path, fs: PowerFileSystem | None = None) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_power_failure_in_a_cleaning_loses_a_record(root: Path, tmp_path: Path, loss: Loss) -> None:
+def test_power_cut_during_cleaning_keeps_records_and_next_run_cleans(root: Path, tmp_path: Path, loss: Loss) -> None:
     before = read(root)
     undisturbed = tmp_path / "undisturbed"
     shutil.copytree(root, undisturbed)

@@ -1,4 +1,4 @@
-"""A process that frees a full disk is killed at any call: the next one frees it, and no commit is written over."""
+"""A process that frees a full disk is killed at any call: the next one frees it, and no commit is overwritten."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def by_deletion_of_the_topic(root: Path, fs: FileSystem) -> None:
 
 @pytest.mark.parametrize("lacks", ["blocks", "inodes"])
 @pytest.mark.parametrize("free", [by_retention, by_delete_records, by_deletion_of_the_topic])
-def test_full_disk_is_freed_after_a_kill_at_any_call(
+def test_full_disk_is_freed_after_kill_at_any_call(
     tmp_path: Path, free: Callable[[Path, FileSystem], None], lacks: str, report: dict[str, str]
 ) -> None:
     template = tmp_path / "template"

@@ -1,11 +1,11 @@
-"""A writer stopped at every call that changes the file system: nothing committed is lost, doubled or half there.
+"""A writer stopped at every call that changes the file system: nothing committed is lost, doubled or half written.
 
 Each scenario is run once to count its calls. Then, for every one of them (below the full tier: for a sample by the
-run's seed, see tiers.py), a writer is killed (SIGKILL) in front of it or half way through its bytes, and another is
-told ENOSPC, EIO or is given a few bytes at a time; and the power is cut. What a kill after a call leaves is what a
-kill in front of the next one does. Whatever happened, a reader that takes no lock sees
-a commit whole or not at all, the same writer or a new one goes on, and in the end a reader sees what it would have seen
-with no crash, in files that Kafka's own tool finds nothing wrong with.
+run's seed, see tiers.py), a writer is killed (SIGKILL) in front of it or half way through its bytes, and another gets
+ENOSPC, EIO or writes only a few bytes at a time; and the power is cut. A kill after a call leaves the same as a kill in
+front of the next one. In every case a reader that takes no lock sees a commit whole or not at all, the same writer or a
+new one continues, and in the end a reader sees what it would have seen with no crash, in files that Kafka's own tool
+finds valid.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _check(runs: Runs, points: Points) -> None:
     assert calls >= calls_min, f"only {calls} calls: are there changes made past the seam?"
 
 
-def test_a_writer_stopped_at_any_call_loses_or_doubles_records(runs: Runs, report: dict[str, str]) -> None:
+def test_writer_stopped_at_any_call_keeps_each_record_once(runs: Runs, report: dict[str, str]) -> None:
     chosen = Sample.of_tier().calls(runs.scenario.name, len(runs.call_names))
     points = try_calls(runs, chosen)
     calls = len(runs.call_names)
@@ -57,7 +57,7 @@ def test_a_writer_stopped_at_any_call_loses_or_doubles_records(runs: Runs, repor
     assert points.errors >= len(chosen) * 1.8
 
 
-def test_a_power_cut_at_any_call_loses_what_was_committed(runs: Runs, report: dict[str, str]) -> None:
+def test_power_cut_at_any_call_keeps_committed_records(runs: Runs, report: dict[str, str]) -> None:
     if not runs.scenario.is_durable:
         return
     chosen = Sample.of_tier().calls(f"{runs.scenario.name}, power", len(runs.call_names) + 1)
@@ -67,8 +67,8 @@ def test_a_power_cut_at_any_call_loses_what_was_committed(runs: Runs, report: di
     assert points.power >= len(chosen) * 0.5
 
 
-def test_a_change_is_made_past_the_seam(runs: Runs) -> None:
-    """What Python tells its auditors; the bytes written to a file that the seam has opened are not among it."""
+def test_every_change_goes_through_file_system_seam(runs: Runs) -> None:
+    """By Python's audit events, which leave out the bytes written to a file that the seam has opened."""
     home = runs.copy()
     past: Path = home.parent / "past"
 
@@ -100,8 +100,8 @@ _CHANGES = {
 
 
 @pytest.mark.interop
-def test_kafka_finds_a_bad_batch_or_index(files: FileChecks, report: dict[str, str]) -> None:
-    """Kafka's dump tool over all that the tests above have left, one of each."""
+def test_kafka_finds_batches_and_indexes_valid(files: FileChecks, report: dict[str, str]) -> None:
+    """Kafka's dump tool over all files that the tests above have left, one of each."""
     kafka_lib()
     logs = sorted(log for directory in files.directories for log in directory.glob("*.log"))
     assert logs, "run it with the tests that leave files"

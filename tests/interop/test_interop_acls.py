@@ -1,4 +1,4 @@
-"""Access control entries that Kafka's own tool made, read from the broker's directory and taken over with it."""
+"""Access control entries that Kafka's own tool created, read from the broker's directory and kept by an adoption."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def blocks(printed: str) -> dict[str, set[str]]:
     return found
 
 
-def test_kafkas_entries_are_lost_or_others(
+def test_acls_output_and_entries_equal_kafkas_before_and_after_adoption(
     start_broker: Callable[..., Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker = start_broker(SETTINGS)

@@ -1,4 +1,4 @@
-"""A killed broker's directory, adopted: the same records, sound files, and the broker can have it back."""
+"""A killed broker's directory, adopted: the same records, valid files, and the broker can take it back."""
 
 from __future__ import annotations
 
@@ -115,13 +115,15 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("topic", ["orders", "transactions"])
-def test_adopted_topics_lost_or_gained_records(killed: Killed, adopted: LogDir, topic: str, isolation: Any) -> None:
+def test_adopted_topics_hold_records_that_broker_served(
+    killed: Killed, adopted: LogDir, topic: str, isolation: Any
+) -> None:
     expected = rows(killed.served[topic, isolation])
     assert len(expected) >= 10
     assert rows_of(adopted.read(topic, isolation=isolation)) == expected
 
 
-def test_topics_and_their_configuration_were_not_taken_over(
+def test_adopted_topics_keep_their_configuration(
     killed: Killed, adopted: LogDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert set(adopted.topics()) >= {"orders", "transactions", "__transaction_state"}
@@ -133,7 +135,7 @@ def test_topics_and_their_configuration_were_not_taken_over(
     assert "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=1000000000" in killed.described
 
 
-def test_broker_does_not_find_what_was_written_after_adoption(killed: Killed, adopted: LogDir) -> None:
+def test_broker_serves_records_appended_after_adoption(killed: Killed, adopted: LogDir) -> None:
     directories = [adopted.path / f"orders-{partition}" for partition in range(PARTITIONS)]
     assert_dumps_clean(directories, batches_min=10)
     added = sample_records(100, seed=9)

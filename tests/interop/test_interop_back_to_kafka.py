@@ -1,4 +1,4 @@
-"""An adopted directory that changed goes back to its broker: docs/MIGRATING.md, "Back to Kafka", word for word."""
+"""A changed adopted directory goes back to its broker by the steps of docs/MIGRATING.md, "Back to Kafka"."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_broker_serves_every_record_at_its_offset(returned: Returned) -> None:
         assert _served(consume(returned.broker.bootstrap, topic, isolation=isolation)) == expected, topic
 
 
-def test_broker_has_topics_and_configurations_as_they_were_here(returned: Returned) -> None:
+def test_broker_has_topics_and_configurations_of_exported_directory(returned: Returned) -> None:
     listed = kafkas(returned, "org.apache.kafka.tools.TopicCommand", "--describe", "--exclude-internal")
     partitions = dict(re.findall(r"Topic: (\S+)\s+TopicId: \S+\s+PartitionCount: (\d+)", listed))
     assert partitions == {
@@ -242,7 +242,7 @@ def test_broker_has_topics_and_configurations_as_they_were_here(returned: Return
     assert "# in the broker's server.properties, before it is started: num.partitions=3\n" in returned.script
 
 
-def test_broker_has_the_access_control_entries(returned: Returned) -> None:
+def test_broker_has_exported_access_control_entries(returned: Returned) -> None:
     listed = kafkas(returned, "org.apache.kafka.tools.AclCommand", "--list")
     entries = re.findall(r"\(principal=(\S+), host=(\S+), operation=(\S+), permissionType=(\S+)\)", listed)
     assert sorted(entries) == [
@@ -253,7 +253,7 @@ def test_broker_has_the_access_control_entries(returned: Returned) -> None:
     ]
 
 
-def test_broker_has_the_groups(returned: Returned) -> None:
+def test_broker_has_exported_groups(returned: Returned) -> None:
     described = kafkas(
         returned,
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
@@ -265,7 +265,7 @@ def test_broker_has_the_groups(returned: Returned) -> None:
     assert sorted(found) == [("created here", "again", "1", "7"), ("readers", "orders", "0", "33")]
 
 
-def test_broker_ends_the_transaction_that_was_left_open(returned: Returned) -> None:
+def test_broker_ends_transaction_that_was_left_open(returned: Returned) -> None:
     from confluent_kafka import Producer
 
     holder = Producer({"bootstrap.servers": returned.broker.bootstrap, "transactional.id": "left-open"})
@@ -274,7 +274,7 @@ def test_broker_ends_the_transaction_that_was_left_open(returned: Returned) -> N
     assert _served(committed) == returned.ours["payments", "read_committed"]
 
 
-def test_idempotent_producers_write_on(returned: Returned) -> None:
+def test_idempotent_producers_continue_to_write(returned: Returned) -> None:
     partitions = (("orders", 0), ("orders", 3), ("again", 0))
     with producing(returned.broker.bootstrap, **{"enable.idempotence": True}) as producer:
         for topic, partition in partitions:

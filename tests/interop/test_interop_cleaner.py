@@ -1,4 +1,4 @@
-"""What the cleaner leaves is a log that Kafka's tools and a broker take, record for record."""
+"""The cleaner's output is a log that Kafka's tools and a broker accept, record for record."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def broker(cleaned: LogDir, start_broker: Callable[..., Broker]) -> Broker:
     return broker
 
 
-def test_kafka_finds_what_is_left_unsound(cleaned: LogDir) -> None:
+def test_kafka_finds_cleaned_segments_valid(cleaned: LogDir) -> None:
     assert_dumps_clean([cleaned.partition(codec, 0).directory for codec in CODECS], batches_min=20, has_gaps=True)
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_broker_serves_other_records(cleaned: LogDir, broker: Broker, codec: str) -> None:
+def test_broker_serves_cleaned_records(cleaned: LogDir, broker: Broker, codec: str) -> None:
     rows = cleaned.read(codec, columns=["offset", "key", "value"]).to_pylist()
     served = [(each.offset, each.key, each.value) for each in consume(broker.bootstrap, codec)]
     assert served == [(row["offset"], row["key"], row["value"]) for row in rows]

@@ -1,4 +1,4 @@
-"""A broker's own cleaner goes on where ours stopped, and ours where a broker's did: no key's latest value is lost."""
+"""A broker's cleaner continues where ours stopped, and ours where a broker's did: no key's latest value is lost."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory, start_broker: Callable[...
 
 
 @pytest.mark.parametrize("topic", [*OURS, THEIRS])
-def test_kafkas_cleaner_loses_a_value_of_what_ours_left(cleaned: Cleaned, topic: str) -> None:
+def test_kafkas_cleaner_keeps_latest_values_after_ours(cleaned: Cleaned, topic: str) -> None:
     records = cleaned.served[topic]
     assert latest_of(records) == cleaned.models.values(topic)
     below = [each.key for each in records if each.offset < cleaned.kafka_until[topic]]
@@ -153,7 +153,7 @@ def test_kafkas_cleaner_loses_a_value_of_what_ours_left(cleaned: Cleaned, topic:
         assert f"cleaned log {topic}-0 (dirty section = [{cleaned.ours_until[topic]}, " in log
 
 
-def test_javas_consumer_reads_other_records_than_librdkafka(cleaned: Cleaned) -> None:
+def test_java_consumer_reads_same_records_as_librdkafka(cleaned: Cleaned) -> None:
     topic = OURS[1]
     served = cleaned.served[topic]
     options = ("--from-beginning", "--max-messages", str(len(served)), "--timeout-ms", "20000")
@@ -169,7 +169,7 @@ def _text(data: bytes | None) -> str:
     return "N" if data is None else data.decode()
 
 
-def test_our_cleaner_loses_a_value_of_what_kafkas_left(cleaned: Cleaned) -> None:
+def test_our_cleaner_keeps_latest_values_after_kafkas(cleaned: Cleaned) -> None:
     broker, models = cleaned.broker, cleaned.models
     broker.stop()
     topics = (*OURS, THEIRS)

@@ -73,7 +73,7 @@ def assert_same_dump(files: Sequence[Path], *options: str) -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("topic", ["dump-none", "dump-zstd", "dump-txn"])
-def test_dump_of_fresh_files_is_kafkas_line_for_line(stopped: Path, topic: str, name: str) -> None:
+def test_dump_of_fresh_files_equals_kafkas_line_for_line(stopped: Path, topic: str, name: str) -> None:
     options, patterns = OPTIONS[name]
     files = sorted(file for pattern in patterns for file in (stopped / f"{topic}-0").glob(pattern))
     assert files

@@ -1,4 +1,4 @@
-"""Consumer groups beside real Kafka: it reads ours, ours reads its; both tools say the same of one directory."""
+"""Consumer groups beside real Kafka: each reads the other's groups, and both tools print the same of one directory."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def wait_for(check: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_kafkas_dump_decodes_other_records(written: Path) -> None:
+def test_kafkas_dump_decodes_our_group_records(written: Path) -> None:
     logs = sorted(written.glob(f"{OFFSETS_TOPIC}-*/*.log"))
     done = dump_log(logs, "--offsets-decoder", "--value-decoder-class", "none")
     assert "Error at offset" not in done.stdout
@@ -121,14 +121,14 @@ def test_kafkas_dump_decodes_other_records(written: Path) -> None:
     assert sum(value["data"]["metadata"] == "gesagt: ü" for value in values) == 2 * len(NAMES)
 
 
-def test_a_broker_does_not_know_our_groups(broker: Broker, written: Path) -> None:
+def test_broker_serves_offsets_of_our_groups(broker: Broker, written: Path) -> None:
     log_dir = LogDir.open(written)
     for name in (*NAMES, "epochs", "partly"):
         assert served_offsets(broker, name) == offsets_of(log_dir, name)
     assert set(kafkas(broker, "--list").splitlines()) >= {*NAMES, "epochs", "partly"}
 
 
-def test_both_tools_differ_on_our_groups(broker: Broker, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_tools_print_same_of_our_groups(broker: Broker, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = Command("consumer-groups", written, capsys)
     names = [argument for name in ("ключ", "epochs", "partly") for argument in ("--group", name)]
     for arguments in (("--describe", *names, "--verbose"), ("--describe", *names, "--members")):
@@ -145,10 +145,10 @@ def test_both_tools_differ_on_our_groups(broker: Broker, written: Path, capsys: 
         assert cells(out) == cells(kafkas(broker, *arguments))
 
 
-def test_both_tools_change_groups_otherwise(
+def test_both_tools_change_groups_alike(
     broker: Broker, written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same commands to a copy of our root and to the broker that has mounted it."""
+    """The same commands for a copy of our root and for the broker that mounts it."""
     root = tmp_path / "copy"
     shutil.copytree(written, root)
     command = Command("consumer-groups", root, capsys)
@@ -162,8 +162,10 @@ def test_both_tools_change_groups_otherwise(
         assert out == kafkas(broker, *arguments)
 
 
-def test_a_live_brokers_groups_are_not_seen(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
-    """Real clients commit; a member stays while both tools look."""
+def test_groups_of_running_broker_are_read_and_printed_as_by_kafka(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Real clients commit; a member stays while both tools run."""
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as KafkaPartition
 
@@ -199,8 +201,8 @@ def test_a_live_brokers_groups_are_not_seen(broker: Broker, capsys: pytest.Captu
         member.close()
 
 
-def test_ours_goes_on_from_a_stopped_brokers_groups(broker: Broker) -> None:
-    """After a clean stop: what was committed in a transaction, and by ours once the directory is adopted."""
+def test_adopted_groups_of_stopped_broker_can_be_continued(broker: Broker) -> None:
+    """After a clean stop: an offset committed in a transaction, then commits of ours to the adopted directory."""
     from confluent_kafka import Consumer, Producer
     from confluent_kafka import TopicPartition as KafkaPartition
 

@@ -1,6 +1,6 @@
-"""A real broker killed right after its last writes: what its checkpoint does not cover is told of, and read when asked.
+"""A real broker killed right after its last writes: offsets above its checkpoint are reported, and read when asked for.
 
-The broker's own recovery is the judge: what it serves when it starts again is what was read to the log end.
+The broker's own recovery is the reference: it serves after its restart what was read to the log end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def served(broker: Broker, isolation: str) -> Found:
     ]
 
 
-def test_read_to_log_end_gives_what_the_broker_serves_after_its_recovery(start_broker: Callable[..., Broker]) -> None:
+def test_read_to_log_end_equals_what_broker_serves_after_recovery(start_broker: Callable[..., Broker]) -> None:
     # High watermarks are then checkpointed by the clean stop only, whatever time the rest takes.
     broker = start_broker(settings={"replica.high.watermark.checkpoint.interval.ms": "3600000"})
     broker.create_topic("orders", 3)

@@ -1,4 +1,4 @@
-"""What real clients put into a real broker comes out of its directory, while it runs, after it stops, after it dies."""
+"""Records that real clients produce are read from the broker's directory while it runs, is stopped, and is killed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ def served(broker: Broker) -> dict[tuple[str, str], list[ConsumedRecord]]:
     return answers
 
 
-def test_reads_a_running_brokers_directory(broker: Broker, served: dict[tuple[str, str], list[ConsumedRecord]]) -> None:
+def test_directory_of_running_broker_is_read_as_served(
+    broker: Broker, served: dict[tuple[str, str], list[ConsumedRecord]]
+) -> None:
     assert broker.is_running
     time.sleep(1)  # ten times the checkpoint's interval
     for (topic, isolation), expected in served.items():
@@ -107,7 +109,7 @@ def test_reads_a_running_brokers_directory(broker: Broker, served: dict[tuple[st
     assert broker.is_running
 
 
-def test_reads_a_dead_and_a_stopped_brokers_directory(
+def test_directory_of_killed_and_of_stopped_broker_is_read_as_served(
     broker: Broker, served: dict[tuple[str, str], list[ConsumedRecord]]
 ) -> None:
     assert len(served["live-none", "read_uncommitted"]) == PARTITIONS * RECORDS

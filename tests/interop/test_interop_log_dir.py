@@ -1,4 +1,4 @@
-"""What `LogDir` writes is Kafka's: its tools find nothing wrong in it, and a broker serves it record for record."""
+"""Logs that `LogDir` writes are Kafka's: its tools find them valid, and a broker serves them record for record."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def broker(written: Path, start_broker: Callable[..., Broker]) -> Broker:
     return broker
 
 
-def test_kafka_finds_written_segments_and_indexes_sound(written: Path) -> None:
+def test_kafka_finds_written_segments_and_indexes_valid(written: Path) -> None:
     directories = [written / f"logdir-{codec}-{partition}" for codec in CODECS for partition in range(PARTITIONS)]
     assert len(list(directories[0].glob("*.log"))) > 1, "the segments were meant to roll"
     assert any(index.stat().st_size for index in directories[0].glob("*.index"))
     assert_dumps_clean(directories, batches_min=APPENDS * len(directories))
 
 
-def test_kafka_rebuilds_the_same_indexes(
+def test_kafka_rebuilds_same_indexes(
     written: Path, start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     logs_alone = tmp_path_factory.mktemp("logs-alone")
@@ -84,7 +84,7 @@ def test_kafka_rebuilds_the_same_indexes(
     assert compared > PARTITIONS
 
 
-def test_kafka_knows_the_time_of_an_append(start_broker: Callable[..., Broker], tmp_path: Path) -> None:
+def test_kafka_serves_log_append_time(start_broker: Callable[..., Broker], tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     log_dir.create_topic("stamped", partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
     log_dir.append("stamped", to_table(sample_records(50, seed=3)), compression_type="lz4")
@@ -103,14 +103,14 @@ def test_kafka_serves_written_topics_record_for_record(broker: Broker, codec: st
     assert consume(broker.bootstrap, f"logdir-{codec}", isolation="read_committed") == expected_records(codec)
 
 
-def test_kafka_goes_on_where_a_written_log_ends(broker: Broker) -> None:
+def test_kafka_appends_at_end_of_written_log(broker: Broker) -> None:
     with producing(broker.bootstrap) as producer:
         producer.produce("logdir-zstd", value=b"after", partition=0)
     last = [record for record in consume(broker.bootstrap, "logdir-zstd") if record.partition == 0][-1]
     assert (last.offset, last.value) == (APPENDS * RECORDS_PER_APPEND, b"after")
 
 
-def test_keys_go_where_kafkas_partitioner_puts_them(broker: Broker, tmp_path: Path) -> None:
+def test_keys_go_to_partitions_of_kafkas_partitioner(broker: Broker, tmp_path: Path) -> None:
     keys = [b"", b"a", b"ab", b"abc", b"abcd", bytes(range(256)), *(b"key-%d" % i for i in range(500))]
     partitions = 7
     broker.create_topic("placed", partitions)
@@ -125,7 +125,7 @@ def test_keys_go_where_kafkas_partitioner_puts_them(broker: Broker, tmp_path: Pa
     assert {row["key"]: row["partition"] for row in rows} == theirs
 
 
-def test_kafka_decodes_the_commit_log(written: Path) -> None:
+def test_kafka_decodes_metadata_log_of_written_root(written: Path) -> None:
     files = sorted((written / "__cluster_metadata-0").glob("*.log"))
     assert files
     decoded = dump_log(files, "--cluster-metadata-decoder")

@@ -123,7 +123,7 @@ def test_kafka_prints_every_coordinator_record_as_we_do(tmp_path: Path, schema_f
     assert dumped(file, option, "key: (.*) payload: (.*)") == expected
 
 
-def test_kafka_reads_our_metadata_log(tmp_path: Path) -> None:
+def test_kafka_decodes_our_metadata_log(tmp_path: Path) -> None:
     store = MetadataStore.create(tmp_path / "root")
     store.commit(
         lambda image: create_topic(image, "orders", partitions=3, configs={"retention.ms": "7"}), operation="create"

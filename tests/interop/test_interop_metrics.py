@@ -1,4 +1,4 @@
-"""Metrics of a running broker's directory that differ from what the broker itself tells by JMX under the same names."""
+"""Metrics of a running broker's directory equal those that the broker itself reports by JMX under the same names."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def wait_for_checkpoint(broker: Broker) -> None:
         log_dir.refresh()
 
 
-def test_a_running_brokers_logs_are_told_as_by_its_own_beans(start_broker: Callable[..., Broker]) -> None:
+def test_metrics_of_running_broker_equal_its_jmx_beans(start_broker: Callable[..., Broker]) -> None:
     broker = start_broker()
     broker.stop()
     port = free_port()

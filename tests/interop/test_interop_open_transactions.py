@@ -1,4 +1,4 @@
-"""Transactions that a killed broker left open: ended here as the broker ends them, and left alone when it is back."""
+"""Transactions that a killed broker left open: ended here as the broker ends them, and unchanged after its return."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def killed(start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempPat
     return Killed(broker, copy, rows)
 
 
-def test_transactions_of_a_killed_broker_are_named_ended_and_stay_ended(
+def test_open_transactions_of_killed_broker_are_named_ended_and_stay_ended(
     killed: Killed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert any(value == b"pay-prepared 2" for _, _, value in killed.rows["pay"])

@@ -1,4 +1,4 @@
-"""Batches of the plain codec, in a `.log` file and nothing else, are read by Kafka as they were meant."""
+"""Batches of the plain codec, alone in a `.log` file, are valid for Kafka and served record for record."""
 
 from __future__ import annotations
 

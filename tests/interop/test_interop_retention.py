@@ -1,4 +1,4 @@
-"""What retention, delete-records and merge leave is a log that Kafka's tools and a broker take, record for record."""
+"""Retention, delete-records and merge leave a log that Kafka's tools and a broker accept, record for record."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def broker(maintained: LogDir, start_broker: Callable[..., Broker]) -> Broker:
     return broker
 
 
-def test_kafka_finds_what_is_left_unsound(maintained: LogDir) -> None:
+def test_kafka_finds_segments_valid_after_maintenance(maintained: LogDir) -> None:
     starts = {topic: maintained.partition(topic, 0).log_start_offset for topic in TOPICS}
     assert (starts["cut"], starts["emptied"], starts["merged"]) == (333, 600, 0)
     assert 0 < starts["retained"] < 600
@@ -64,14 +64,14 @@ def test_kafka_finds_what_is_left_unsound(maintained: LogDir) -> None:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_a_broker_serves_other_records(maintained: LogDir, broker: Broker, topic: str) -> None:
+def test_broker_serves_records_left_by_maintenance(maintained: LogDir, broker: Broker, topic: str) -> None:
     rows = maintained.read(topic, columns=["offset", "value"]).to_pylist()
     served = [(each.offset, each.value) for each in consume(broker.bootstrap, topic)]
     assert served == [(row["offset"], row["value"]) for row in rows]
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_a_broker_goes_on_at_another_offset(maintained: LogDir, broker: Broker, topic: str) -> None:
+def test_broker_appends_at_next_offset_after_maintenance(maintained: LogDir, broker: Broker, topic: str) -> None:
     with producing(broker.bootstrap) as producer:
         producer.produce(topic, value=b"after", partition=0)
     last = consume(broker.bootstrap, topic)[-1]

@@ -15,7 +15,7 @@ from pyspark_kafkalog.metadata.snapshot_file import read_snapshot
 from pyspark_kafkalog.metadata.store import MetadataStore
 
 
-def test_kafka_reads_our_snapshots(tmp_path: Path) -> None:
+def test_kafka_decodes_our_snapshots(tmp_path: Path) -> None:
     store = MetadataStore.create(tmp_path / "root", clock=Clock(1_700_000_000_000))
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1", "num.partitions": "3"})
     topic_id = add_topic(store, "orders", 3, {"retention.ms": "7"})

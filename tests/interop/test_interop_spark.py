@@ -1,4 +1,4 @@
-"""What Spark writes through `format("kafkalog")`, a real broker serves record for record, in all codecs."""
+"""Records that Spark writes through `format("kafkalog")`, a real broker serves record for record, in all codecs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def broker(written: Path, start_broker: Callable[..., Broker]) -> Broker:
     return broker
 
 
-def test_kafka_finds_what_spark_wrote_sound(written: Path) -> None:
+def test_kafka_finds_segments_written_by_spark_valid(written: Path) -> None:
     directories = [written / f"spark-{codec}-{partition}" for codec in CODECS for partition in range(PARTITIONS)]
     assert len(list(directories[0].glob("*.log"))) > 1, "the segments were meant to roll"
     assert any(index.stat().st_size for index in directories[0].glob("*.index"))
@@ -74,5 +74,5 @@ def test_kafka_finds_what_spark_wrote_sound(written: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_kafka_serves_what_spark_wrote_record_for_record(broker: Broker, codec: str) -> None:
+def test_kafka_serves_records_written_by_spark(broker: Broker, codec: str) -> None:
     assert consume(broker.bootstrap, f"spark-{codec}") == expected_records()

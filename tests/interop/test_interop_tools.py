@@ -1,6 +1,6 @@
 """The examples of Kafka's documentation, and some more, through our tools and Kafka's own: the same answer.
 
-One broker serves Kafka's tools; ours look at its directory while it runs. What is written goes through both.
+One broker serves Kafka's tools; ours read its directory while it runs. Each write goes through both.
 """
 
 from __future__ import annotations
@@ -266,14 +266,14 @@ def live(start_broker: Callable[..., Broker]) -> Live:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_answer_is_another_than_kafkas(live: Live, name: str) -> None:
+def test_answer_equals_kafkas(live: Live, name: str) -> None:
     example = EXAMPLES[name]
     theirs = example.normalize(live.answers[name])
     assert example.normalize(ours(example.command, live.broker.data, *example.arguments)) == theirs
     assert theirs or name in ("offsets 4",)
 
 
-def test_quorum_is_described_in_another_form(live: Live, tmp_path: Path) -> None:
+def test_quorum_of_own_root_is_described_in_kafkas_form(live: Live, tmp_path: Path) -> None:
     LogDir.create(tmp_path / "root")
     theirs, own = (
         [re.sub(r"[0-9A-Za-z_-]{22}|\d+", "X", line) for line in text.splitlines()]
@@ -294,8 +294,8 @@ def test_quorum_is_described_in_another_form(live: Live, tmp_path: Path) -> None
     assert [cell.strip() for cell in own_rows[0].split("\t")] == [cell.strip() for cell in theirs_rows[0].split("\t")]
 
 
-def test_brokers_quorum_is_told_otherwise_than_by_kafka(live: Live) -> None:
-    """No-op records keep coming, so ours lies between two statements of Kafka's tool."""
+def test_quorum_of_broker_is_described_as_by_kafka(live: Live) -> None:
+    """No-op records keep coming, so ours lies between two answers of Kafka's tool."""
     own = ours("metadata-quorum", live.broker.data, "describe", "--status")
     (row,) = sorted_json(ours("metadata-quorum", live.broker.data, "describe", "--replication", "--output", "json"))
     server = ("--bootstrap-server", live.broker.bootstrap)
@@ -315,7 +315,7 @@ def test_brokers_quorum_is_told_otherwise_than_by_kafka(live: Live) -> None:
     assert int(cells[2]) <= row["LogEndOffset"]
 
 
-def test_lines_become_other_records_than_kafkas(live: Live, tmp_path: Path) -> None:
+def test_console_producer_makes_same_records_as_kafkas(live: Live, tmp_path: Path) -> None:
     server = ("--bootstrap-server", live.broker.bootstrap)
     given = ("--topic", "lines", *properties(LINE_PROPERTIES))
     done = run_tool(TOOLS + "ConsoleProducer", *server, *given, stdin=LINES)
@@ -330,7 +330,7 @@ def test_lines_become_other_records_than_kafkas(live: Live, tmp_path: Path) -> N
     assert len(theirs) == 5
 
 
-def test_perf_lines_are_not_kafkas(live: Live, tmp_path: Path) -> None:
+def test_perf_test_prints_lines_in_kafkas_form(live: Live, tmp_path: Path) -> None:
     live.broker.create_topic("perf", 1)
     shape = ("--topic", "perf", "--num-records", "1200", "--record-size", "1024", "--throughput", "-1")
     server = ("--producer-props", f"bootstrap.servers={live.broker.bootstrap}")
@@ -344,7 +344,7 @@ def test_perf_lines_are_not_kafkas(live: Live, tmp_path: Path) -> None:
     ]
 
 
-def test_abort_writes_another_marker_or_is_not_served(live: Live, tmp_path: Path) -> None:
+def test_abort_writes_same_marker_as_kafka_and_broker_serves_export(live: Live, tmp_path: Path) -> None:
     """Last, as it stops the broker: the same transaction is aborted in a copy by us, then by Kafka's own tool."""
     abort = ("abort", "--topic", "payments", "--partition", "0", "--start-offset", str(live.open_since))
     live.holder.purge()

@@ -1,4 +1,4 @@
-"""Verification finds fault with what a real broker is just writing, has closed, or has left after it was killed."""
+"""Verification reports no error in logs that a real broker is writing, has closed, or has left when it was killed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write(broker: Broker, topic: str, stop: threading.Event) -> None:
         number += 1
 
 
-def test_what_a_broker_writes_is_called_damage(start_broker: Callable[..., Broker]) -> None:
+def test_verify_reports_no_error_in_logs_of_real_broker(start_broker: Callable[..., Broker]) -> None:
     broker = start_broker({"log.cleaner.backoff.ms": "200"}).start()
     broker.create_topic("written", 2, CONFIGS)
     broker.create_topic(

@@ -1,4 +1,4 @@
-"""Each notebook runs from top to bottom in a fresh kernel, and prints what is committed with it."""
+"""Each notebook runs from top to bottom in a fresh kernel, and prints its committed output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _printed(notebook: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", _cases())
-def test_notebook_fails_or_prints_something_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_runs_and_prints_committed_output(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     committed = _printed(notebook)
@@ -44,7 +44,7 @@ def test_notebook_fails_or_prints_something_else(name: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_notebook_shows_where_it_was_run(path: Path) -> None:
+def test_notebook_outputs_contain_no_local_paths_or_errors(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     text = json.dumps([cell.get("outputs", []) for cell in notebook.cells])

@@ -109,17 +109,17 @@ def test_wheel_holds_types_schemas_jobs_and_conf(distributions: Distributions) -
         assert {f"{data}/{name}" for name in kept} <= names
 
 
-def test_wheel_holds_nothing_but_the_package_and_its_data(distributions: Distributions) -> None:
+def test_wheel_holds_only_package_and_its_data(distributions: Distributions) -> None:
     with zipfile.ZipFile(distributions.wheel) as archive:
         tops = {name.split("/")[0].split("-")[0] for name in archive.namelist()}
     assert tops == {"pyspark_kafkalog"}
 
 
-def test_wheel_is_found_by_spark_in_a_fresh_environment(with_wheel: Environment, tmp_path: Path) -> None:
+def test_wheel_is_found_by_spark_in_fresh_environment(with_wheel: Environment, tmp_path: Path) -> None:
     assert "rows 3" in with_wheel.python(COUNT_BY_SPARK.format(root=tmp_path / "log"))
 
 
-def test_installed_package_comes_from_the_wheel_and_is_typed(with_wheel: Environment) -> None:
+def test_installed_package_comes_from_wheel_and_is_typed(with_wheel: Environment) -> None:
     (site_packages,) = with_wheel.path.glob("lib/*/site-packages")
     found = with_wheel.python("import pyspark_kafkalog; print(pyspark_kafkalog.__file__)")
     assert Path(found.strip()) == site_packages / "pyspark_kafkalog" / "__init__.py"
@@ -131,7 +131,7 @@ def test_installed_command_prints_help_and_version(with_wheel: Environment) -> N
     assert with_wheel.run("kafkalog", "--version").strip() == f"kafkalog {pyspark_kafkalog.__version__}"
 
 
-def test_sdist_installs_the_same_package(distributions: Distributions, tmp_path: Path) -> None:
+def test_sdist_installs_same_package(distributions: Distributions, tmp_path: Path) -> None:
     run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(distributions.sdist)])
     (built,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(built) as from_sdist, zipfile.ZipFile(distributions.wheel) as wheel:

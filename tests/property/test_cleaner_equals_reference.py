@@ -1,4 +1,4 @@
-"""The compiled cleaner leaves of any log what Kafka's rules, written down plainly, leave of it, byte for byte."""
+"""The compiled cleaner leaves of any log what Kafka's rules, written in plain Python, leave of it, byte for byte."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class _Writer:
     forgets_producers=st.booleans(),
     by_tasks=st.booleans(),
 )
-def test_a_cleaned_log_is_what_the_rules_say(
+def test_cleaned_log_equals_reference_byte_for_byte(
     first: list[list[Batch]],
     second: list[list[Batch]],
     gap: int,

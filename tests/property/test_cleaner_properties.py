@@ -1,4 +1,4 @@
-"""Whatever is appended, cleaned and read in whatever order: the latest record of each key stays as it was."""
+"""In any order of appends, cleanings and reads, the latest record of each key stays unchanged."""
 
 from __future__ import annotations
 

@@ -59,7 +59,9 @@ def read_all(directory: Path, *, clean: bool, isolation: Isolation) -> list[tupl
     ),
     clean=st.booleans(),
 )
-def test_any_damage_is_named_or_recovered_from(name: str, place: float, damage: tuple[str, int], clean: bool) -> None:
+def test_any_damage_is_reported_with_file_or_recovered(
+    name: str, place: float, damage: tuple[str, int], clean: bool
+) -> None:
     with tempfile.TemporaryDirectory() as parent:
         directory = Path(parent) / PART.directory.name
         shutil.copytree(PART.directory, directory)

@@ -1,6 +1,6 @@
-"""Groups against dicts: whatever is committed, reset, deleted, expired and cleaned, each view has what it should.
+"""Groups against dicts: after any commit, reset, deletion, expiry and cleaning, every view equals the model.
 
-Two LogDirs of one root take turns to change; one that opens anew, and one that has been open all the time, must agree
+Two LogDirs of one root take turns to change; a newly opened one, and one that has been open all the time, must agree
 with the model.
 """
 

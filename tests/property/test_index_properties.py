@@ -1,4 +1,4 @@
-"""Whatever is done to an index, looking up gives what a plain list with bisect gives."""
+"""After any change of an index, a lookup gives what a plain list with bisect gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An expression of topic names matches other names than with the real java.util.regex."""
+"""Expressions for topic names match the same names as the real java.util.regex."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def outcome(pattern: TopicPattern, name: str) -> str:
     return {(True, True): "m", (True, False): "f", (False, False): "-"}.get((is_found, matches), "!")
 
 
-def test_random_expressions_match_what_java_matches_or_are_refused(tmp_path: Path) -> None:
+def test_random_expressions_match_names_that_java_matches_or_are_refused(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     source = random.Random(seed)

@@ -91,7 +91,7 @@ def numbered(records: list[plain.Record], base_offset: int) -> list[plain.Record
 
 @settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), records=RECORDS, codec=CODECS, batch_size_bytes=st.sampled_from([0, 100, 400, 16384]))
-def test_encoder_writes_other_bytes_than_the_plain_one(
+def test_compiled_encoder_writes_same_bytes_as_plain_one(
     data: st.DataObject, records: list[plain.Record], codec: CompressionType, batch_size_bytes: int
 ) -> None:
     skipped = data.draw(st.integers(0, len(records)))
@@ -153,7 +153,7 @@ def test_encoder_writes_other_bytes_than_the_plain_one(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), batches=st.lists(st.tuples(RECORDS.filter(bool), CODECS, st.booleans()), max_size=4))
-def test_decoder_reads_other_records_than_the_plain_one(
+def test_compiled_decoder_reads_same_records_as_plain_one(
     data: st.DataObject, batches: list[tuple[list[plain.Record], CompressionType, bool]]
 ) -> None:
     stored, offset = b"", data.draw(st.integers(0, 3))
@@ -224,10 +224,10 @@ def test_decoder_reads_other_records_than_the_plain_one(
 @given(
     data=st.data(), records=RECORDS.filter(bool), codec=st.sampled_from([CompressionType.NONE, CompressionType.SNAPPY])
 )
-def test_kernel_takes_bytes_that_the_plain_decoder_refuses(
+def test_compiled_decoder_refuses_bytes_that_plain_decoder_refuses(
     data: st.DataObject, records: list[plain.Record], codec: CompressionType
 ) -> None:
-    """Neither decoder looks at the CRC here, so every change reaches the checks behind it."""
+    """Neither decoder checks the CRC here, so every change reaches the checks behind it."""
     records = [
         replace(record, key=record.key and record.key[:40], value=record.value and record.value[:40])
         for record in records

@@ -1,4 +1,4 @@
-"""Merging breaks a limit of segments, reaches over a boundary, or goes on for ever."""
+"""A merge keeps the limits of segments and the boundaries, and repeated merging ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def joined(group: tuple[ClosedSegment, ...]) -> ClosedSegment:
 
 @settings(max_examples=examples(500), deadline=None)
 @given(segments=logs(), boundaries=st.lists(st.integers(0, 1000), max_size=2))
-def test_groups_break_a_limit(segments: list[ClosedSegment], boundaries: list[int]) -> None:
+def test_merge_groups_keep_limits_and_boundaries(segments: list[ClosedSegment], boundaries: list[int]) -> None:
     groups = plan_merge(segments, CONFIG, boundaries=boundaries)
     chosen = [each for group in groups for each in group]
     assert chosen == [each for each in segments if each in chosen]
@@ -58,7 +58,7 @@ def test_groups_break_a_limit(segments: list[ClosedSegment], boundaries: list[in
 
 @settings(max_examples=examples(300), deadline=None)
 @given(segments=logs())
-def test_merging_again_and_again_never_ends(segments: list[ClosedSegment]) -> None:
+def test_repeated_merging_ends_and_copies_bounded_bytes(segments: list[ClosedSegment]) -> None:
     total, copied = sum(each.size_bytes for each in segments), 0
     for _ in range(12):
         groups = plan_merge(segments, CONFIG)

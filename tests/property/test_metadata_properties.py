@@ -1,4 +1,4 @@
-"""Every message schema in every version: what is encoded decodes to itself, and hostile bytes raise errors only."""
+"""Every message schema in every version: encoded fields decode to themselves, and hostile bytes raise errors only."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def messages(draw: st.DrawFn, specs: list[MessageSpec]) -> tuple[MessageSpec, in
 
 @settings(RELAXED, max_examples=examples(600))
 @given(messages(SPECS))
-def test_message_decodes_to_what_was_encoded(message: tuple[MessageSpec, int, dict[str, Any]]) -> None:
+def test_encoded_message_decodes_to_same_fields(message: tuple[MessageSpec, int, dict[str, Any]]) -> None:
     spec, version, fields = message
     schema = MessageSchema.load(spec.name)
     data = schema.encode(version, fields)
@@ -116,7 +116,7 @@ def test_mutated_or_truncated_message_raises_errors_only(
 
 @settings(RELAXED, max_examples=examples(300))
 @given(messages(METADATA_SPECS))
-def test_metadata_record_survives_its_frame(message: tuple[MessageSpec, int, dict[str, Any]]) -> None:
+def test_framed_metadata_record_decodes_to_itself(message: tuple[MessageSpec, int, dict[str, Any]]) -> None:
     spec, version, fields = message
     framed = MetadataRecord(spec.name, version, fields)
     assert decode_record(encode_record(framed)) == framed
@@ -124,11 +124,11 @@ def test_metadata_record_survives_its_frame(message: tuple[MessageSpec, int, dic
 
 @settings(RELAXED, max_examples=examples(500))
 @given(st.binary(max_size=80))
-def test_any_bytes_are_a_record_or_an_error(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_raise_error(data: bytes) -> None:
     for value in (data, b"\x01" + data):
         with contextlib.suppress(DiskFormatError):
             decode_record(value)
 
 
-def test_every_metadata_record_type_has_a_rule_in_the_image() -> None:
+def test_every_metadata_record_type_has_rule_in_image() -> None:
     assert {spec.name for spec in METADATA_SPECS} == set(_HANDLERS)

@@ -1,4 +1,4 @@
-"""Whatever was committed: a snapshot taken anywhere, and the commits after it, make the image that all commits make."""
+"""After any commits, a snapshot taken anywhere and the commits after it give the image of all commits."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def run(store: MetadataStore, clock: Clock, history: list[Step], waits_ms: list[
     st.sampled_from([1, 500, 3000]),
     st.integers(0, 10**6),
 )
-def test_image_of_snapshot_and_rest_is_that_of_the_full_replay(
+def test_image_of_snapshot_and_later_commits_equals_full_replay(
     history: list[tuple[Step, int]], snapshot_bytes: int, pick: int
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -166,7 +166,7 @@ def test_image_of_snapshot_and_rest_is_that_of_the_full_replay(
     st.lists(st.tuples(steps, st.integers(0, 50_000)), min_size=1, max_size=25),
     st.lists(st.integers(0, 24), max_size=6),
 )
-def test_readers_left_behind_by_retention_end_at_the_same_image(
+def test_readers_overtaken_by_retention_reach_same_image(
     history: list[tuple[Step, int]], readers_at: list[int]
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -301,7 +301,7 @@ def structured_batch(rng: random.Random, codec: CompressionType) -> bytes:
 
 
 @pytest.mark.parametrize("codec", list(CompressionType))
-def test_mutated_batches_of_real_logs(kafka_fixtures: Path, codec: CompressionType) -> None:
+def test_mutated_batches_of_real_logs_are_read_alike_or_refused(kafka_fixtures: Path, codec: CompressionType) -> None:
     samples = fixture_samples(kafka_fixtures, codec)
     rng = random.Random(SEED + codec)
     outcomes: Counter[str] = Counter()
@@ -313,7 +313,7 @@ def test_mutated_batches_of_real_logs(kafka_fixtures: Path, codec: CompressionTy
 
 
 @pytest.mark.parametrize("codec", list(CompressionType))
-def test_batches_with_faults_deep_in_their_records(codec: CompressionType) -> None:
+def test_batches_with_faults_deep_in_records_are_read_alike_or_refused(codec: CompressionType) -> None:
     rng = random.Random(SEED - 1 - codec)
     outcomes: Counter[str] = Counter()
     print(f"seed {SEED}, {MUTATIONS_PER_CODEC} structured batches")

@@ -1,4 +1,4 @@
-"""Whatever is encoded is decoded again, over every attribute, codec and shape of record."""
+"""Encoded records are decoded to themselves, over every attribute, codec and shape of record."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ def expected_record(record: Record, header: BatchHeader) -> Record:
 
 @EXAMPLES
 @given(record_lists(), batch_options(), st.integers(0, 5), st.integers(0, 5))
-def test_what_is_encoded_is_decoded(records: list[Record], options: dict[str, object], before: int, after: int) -> None:
+def test_encoded_batch_decodes_to_same_records(
+    records: list[Record], options: dict[str, object], before: int, after: int
+) -> None:
     first, last = max(records[0].offset - before, 0), records[-1].offset + after
     data = encode_batch(records, base_offset=first, last_offset=last, **options)  # type: ignore[arg-type]
     batch = decode_batch(b"before" + data + b"after", 6, file=FILE, file_position=6)
@@ -102,7 +104,7 @@ def test_what_is_encoded_is_decoded(records: list[Record], options: dict[str, ob
 
 @EXAMPLES
 @given(record_lists(), batch_options())
-def test_stored_timestamps_encode_to_the_same_bytes(records: list[Record], options: dict[str, object]) -> None:
+def test_stored_timestamps_encode_to_same_bytes(records: list[Record], options: dict[str, object]) -> None:
     """Decoding for rewriting loses nothing, not even the record times under LogAppendTime."""
     options |= {"compression": CompressionType.NONE}
     data = encode_batch(records, **options)  # type: ignore[arg-type]
@@ -113,7 +115,7 @@ def test_stored_timestamps_encode_to_the_same_bytes(records: list[Record], optio
 
 @EXAMPLES
 @given(record_lists(), st.data())
-def test_cut_or_extended_records_are_never_read(records: list[Record], data: st.DataObject) -> None:
+def test_cut_or_extended_records_are_refused(records: list[Record], data: st.DataObject) -> None:
     body = encode_records(records, base_offset=records[0].offset, base_timestamp_ms=0)
     header = BatchHeader(
         base_offset=records[0].offset,
@@ -138,7 +140,7 @@ def test_cut_or_extended_records_are_never_read(records: list[Record], data: st.
         st.builds(lambda piece, times: piece * times, st.binary(min_size=1, max_size=300), st.integers(0, 3000)),
     ),
 )
-def test_compressed_bytes_come_back(codec: CompressionType, content: bytes) -> None:
+def test_compressed_bytes_decompress_to_same_bytes(codec: CompressionType, content: bytes) -> None:
     packed = compress(codec, content)
     assert decompress(codec, packed, file=FILE, file_position=0).tobytes() == content
 
@@ -146,7 +148,7 @@ def test_compressed_bytes_come_back(codec: CompressionType, content: bytes) -> N
 @EXAMPLES
 @given(st.sampled_from(CompressionType), st.binary(max_size=300), st.integers(0, 3))
 def test_arbitrary_bytes_are_decompressed_or_refused(codec: CompressionType, noise: bytes, kept_header: int) -> None:
-    """Also behind the first bytes of a sound stream, so that the codec's own parser is reached."""
+    """Also behind the first bytes of a valid stream, so that the codec's own parser is reached."""
     prefix = compress(codec, b"sound content " * 9)[: 8 * kept_header]
     try:
         content = decompress(codec, prefix + noise, file=FILE, file_position=0)

@@ -1,4 +1,4 @@
-"""Retention takes other segments than a broker that goes through them one by one, as Kafka's sources tell it."""
+"""Retention deletes the same segments as a broker that checks them one by one, as Kafka's sources do."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def logs(draw: st.DrawFn) -> tuple[list[Segment], int, int]:
     retention_ms=st.sampled_from([-1, 0, 499, 500, 999, 1000, 10_000_000]),
     retention_bytes=st.sampled_from([-1, 0, 1, 10, 11, 100, 150, 1000]),
 )
-def test_the_plan_is_not_what_a_broker_does(
+def test_retention_plan_equals_what_broker_deletes(
     log: tuple[list[Segment], int, int], policy: tuple[str, ...], retention_ms: int, retention_bytes: int
 ) -> None:
     segments, log_start, log_end = log

@@ -1,9 +1,9 @@
-"""LogDir against a model in memory: whatever is done to a root, and wherever a writer is killed, all is as it was told.
+"""LogDir against a model in memory: after any operation, and wherever a writer is killed, the root equals the model.
 
-Maintenance goes on in between: records are deleted, segments are merged and go, and the model does not notice.
+Maintenance runs in between: records are deleted, segments are merged and deleted, which the model does not see.
 
-Two LogDirs of one root take turns to write, a third looks only when it is told to. A writer may be stopped at any call
-that changes the file system, as by SIGKILL; then what it was at is there whole or not at all, and the model takes over
+Two LogDirs of one root take turns to write; a third refreshes only when it is asked to. A writer may be stopped at any
+call that changes the file system, as by SIGKILL; then its write is there whole or not at all, and the model takes over
 which of the two it was. KAFKALOG_STATE_MACHINE_EXAMPLES asks for more than a few runs.
 """
 

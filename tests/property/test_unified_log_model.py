@@ -1,4 +1,4 @@
-"""UnifiedLog against a list in memory: whatever is done to it, it holds the same records and says the same offsets."""
+"""UnifiedLog against a list in memory: after any operations it holds the same records and reports the same offsets."""
 
 from __future__ import annotations
 

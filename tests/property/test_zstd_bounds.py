@@ -1,4 +1,4 @@
-"""The compiled look at zstd frames takes for plain what is not, or bounds a content too low."""
+"""The compiled check of zstd frames recognizes plain frames only, and its bound of their content is never too low."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def assert_as_plain(data: bytes) -> None:
 
 @given(FRAMES)
 @settings(max_examples=examples(60), deadline=None)
-def test_plain_frame_is_left_to_others_or_cut(frame: bytes) -> None:
+def test_plain_frame_is_recognized_and_decompressed_whole(frame: bytes) -> None:
     assert_as_plain(frame)
     if len(frame) >= 14:
         assert bound_of(frame) >= 0
@@ -86,7 +86,9 @@ def test_plain_frame_is_left_to_others_or_cut(frame: bytes) -> None:
 
 @given(FRAMES, st.lists(st.tuples(st.integers(0, 40), st.integers(0, 255)), max_size=3), st.integers(-20, 20))
 @settings(max_examples=examples(150), deadline=None)
-def test_damaged_frame_is_read_otherwise(frame: bytes, changes: list[tuple[int, int]], growth: int) -> None:
+def test_damaged_frame_with_bound_is_read_as_by_plain_decoder(
+    frame: bytes, changes: list[tuple[int, int]], growth: int
+) -> None:
     data = bytearray(frame)
     for at, value in changes:
         data[at % len(data)] = value
@@ -95,5 +97,5 @@ def test_damaged_frame_is_read_otherwise(frame: bytes, changes: list[tuple[int, 
 
 @given(FRAMES, FRAMES)
 @settings(max_examples=examples(20), deadline=None)
-def test_two_frames_are_taken_for_one(one: bytes, other: bytes) -> None:
+def test_two_frames_have_no_bound(one: bytes, other: bytes) -> None:
     assert bound_of(one + other) < 0

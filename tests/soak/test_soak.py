@@ -1,10 +1,9 @@
-"""Writers and readers on shared topics, killed at random and started again: no record lost, none twice, none out of
-order.
+"""Writers and readers on shared topics, killed at random and restarted: no record lost, none twice, none out of order.
 
 2 batch writers commit numbered records by version, 2 streaming writers do it with Spark queries, 2 streaming readers
 follow with theirs; metadata snapshots are written and old commits removed all the while. A killer SIGKILLs one process
-after the other, each of which is started again at once. In the end each record's (writer, number) is checked, in the
-log and in what the readers took. KAFKALOG_SOAK_SECONDS says how long, 40 by default.
+after the other, each of which is restarted at once. In the end each record's (writer, number) is checked, in the log
+and in the readers' output. KAFKALOG_SOAK_SECONDS sets the duration, 40 by default.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def workers() -> Iterator[list[Worker]]:
         worker.kill()
 
 
-def test_records_are_lost_or_doubled_when_processes_are_killed(tmp_path: Path, workers: list[Worker]) -> None:
+def test_every_record_is_read_once_when_processes_are_killed(tmp_path: Path, workers: list[Worker]) -> None:
     root = tmp_path / "log"
     log_dir = LogDir.create(root)
     log_dir.alter_broker_configs(
