@@ -1,4 +1,4 @@
-"""What crashed writers leave: tails above the high watermark, commits that did not wait for the disk, staged files."""
+"""Leftovers of crashed writers: tails are recovered, unflushed commits are synced, abandoned files are removed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def leave_tail(log_dir: LogDir, batches: int) -> None:
 
 
 @pytest.mark.parametrize("batches", [COPIED, ADOPTED, 90])
-def test_recovery_goes_unnoticed_in_leader_epochs(log_dir: LogDir, batches: int) -> None:
+def test_recovery_starts_a_leader_epoch(log_dir: LogDir, batches: int) -> None:
     log_dir.commit_staged([stage(log_dir.path, "a")])
     for crash in range(1, 4):
         leave_tail(log_dir, batches)
@@ -73,7 +73,7 @@ def test_recovery_goes_unnoticed_in_leader_epochs(log_dir: LogDir, batches: int)
     assert log_dir.partition("orders", 1).leader_epoch == 0
 
 
-def test_an_epoch_of_a_writer_killed_in_recovery_stays(log_dir: LogDir) -> None:
+def test_epoch_of_writer_killed_in_recovery_is_dropped(log_dir: LogDir) -> None:
     log_dir.commit_staged([stage(log_dir.path, "a")])
     leave_tail(log_dir, 2)
     broken = failing_dir(
@@ -105,7 +105,7 @@ class CountingSyncs(FileSystem):
         super().fsync_dir(directory)
 
 
-def test_flush_os_waits_for_the_disk(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_os_commits_without_sync(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     fs = CountingSyncs()
     counted = LogDir.open(log_dir.path, fs=fs)
     syncs: list[int] = []
@@ -132,10 +132,10 @@ def test_flush_os_waits_for_the_disk(log_dir: LogDir, monkeypatch: pytest.Monkey
     ],
     ids=["write", "topic", "transaction", "configs"],
 )
-def test_a_durable_commit_follows_one_that_is_not(
+def test_durable_commit_first_syncs_unflushed_commits(
     log_dir: LogDir, monkeypatch: pytest.MonkeyPatch, change: Callable[[LogDir], object]
 ) -> None:
-    """A power failure would leave a hole in the commit log."""
+    """Otherwise a power failure could leave a hole in the commit log."""
     syncs: list[int] = []
     monkeypatch.setattr(os, "sync", lambda: syncs.append(1))
     log_dir.commit_staged([stage(log_dir.path, "a")], flush="os")
@@ -153,7 +153,7 @@ def age(path: Path, at_ms: int) -> None:
     os.utime(path, ns=(at_ms * 1_000_000, at_ms * 1_000_000))
 
 
-def test_abandoned_files_go_and_those_of_a_live_write_stay(tmp_path: Path) -> None:
+def test_abandoned_files_are_removed_and_those_of_live_write_stay(tmp_path: Path) -> None:
     fs = ClockedFileSystem(T0)
     log_dir = LogDir.create(tmp_path / "log", fs=fs)
     log_dir.create_topic("orders", partitions=2)
@@ -185,8 +185,8 @@ def test_abandoned_files_go_and_those_of_a_live_write_stay(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("ahead_days", [0, 10])
-def test_files_of_a_live_write_stay_when_the_clock_of_another_writer_is_ahead(tmp_path: Path, ahead_days: int) -> None:
-    """Also those of a task that has just begun: only the file system's clock tells how old they are."""
+def test_files_of_live_write_stay_when_clock_of_another_writer_is_ahead(tmp_path: Path, ahead_days: int) -> None:
+    """The file system's clock alone decides their age, also for a task that has just begun."""
     ahead_ms = ahead_days * 86_400_000
     log_dir = LogDir.create(tmp_path / "log", clock=lambda: time_ms() + ahead_ms)
     log_dir.create_topic("orders", partitions=1)
@@ -197,7 +197,7 @@ def test_files_of_a_live_write_stay_when_the_clock_of_another_writer_is_ahead(tm
     assert written_by(log_dir) == ["a", "live"]
 
 
-def test_clean_up_fails_the_commit(log_dir: LogDir) -> None:
+def test_commit_succeeds_when_cleanup_fails(log_dir: LogDir) -> None:
     log_dir.alter_broker_configs(add={"staging.retention.ms": "0"})
     stage(log_dir.path, "dead")
     stuck = failing_dir(log_dir, Failing(lambda call, path: call == "unlink" and path.endswith(".staged")))

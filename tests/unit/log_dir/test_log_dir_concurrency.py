@@ -1,4 +1,4 @@
-"""Several writers on one root, in processes and in threads: nothing lost, nothing twice, order kept, whoever dies."""
+"""Concurrent writers, in processes and threads, lose and repeat nothing and keep order, even when some are killed."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ def sequences(root: Path, *, commits: dict[str, int]) -> None:
         assert found == expected, place
 
 
-def test_writers_in_processes_lose_or_double_records(root: Path) -> None:
+def test_writers_in_processes_write_each_record_once_in_order(root: Path) -> None:
     writers = [f"writer-{number}" for number in range(WRITERS)]
     assert run_processes(write_all, [(root, writer) for writer in writers]) == [0] * WRITERS
     sequences(root, commits=dict.fromkeys(writers, COMMITS))
     assert not list(root.glob("*/*.staged"))
 
 
-def test_writers_in_threads_lose_or_double_records(root: Path) -> None:
+def test_writers_in_threads_write_each_record_once_in_order(root: Path) -> None:
     log_dir = LogDir.open(root)
     errors: list[BaseException] = []
 
@@ -138,7 +138,7 @@ def replay(root: Path, incarnation: str) -> None:
 
 
 @pytest.mark.parametrize("incarnations", [["run"] * 3, ["run-1", "run-2", "run-3"]], ids=["replays", "zombies"])
-def test_versions_committed_by_several_at_once_are_there_twice(root: Path, incarnations: list[str]) -> None:
+def test_versions_committed_concurrently_are_written_once(root: Path, incarnations: list[str]) -> None:
     assert run_processes(replay, [(root, each) for each in incarnations]) == [0] * len(incarnations)
     last = LogDir.open(root).last_version("query")
     assert last is not None
@@ -147,7 +147,7 @@ def test_versions_committed_by_several_at_once_are_there_twice(root: Path, incar
     sequences(root, commits={"query": last + 1})
 
 
-def test_killed_writers_take_records_of_others_along(root: Path) -> None:
+def test_killed_writers_leave_records_of_others_intact(root: Path) -> None:
     writers = [f"writer-{number}" for number in range(WRITERS)]
     survivors = writers[:2]
     processes = {
@@ -176,7 +176,7 @@ def test_killed_writers_take_records_of_others_along(root: Path) -> None:
     sequences(root, commits=commits)
 
 
-def test_a_forked_child_keeps_the_lock(root: Path) -> None:
+def test_forked_child_does_not_keep_lock(root: Path) -> None:
     with root_lock(root):
         child = FORK.Process(target=time.sleep, args=(JOIN_S,))
         child.start()
@@ -195,7 +195,7 @@ def hold_as_a_broker_does(path: Path, is_held: Any, is_done: Any) -> None:
         is_done.wait(JOIN_S)
 
 
-def test_a_root_that_a_broker_has_mounted_is_written_to(root: Path) -> None:
+def test_write_to_root_locked_by_broker_is_rejected(root: Path) -> None:
     is_held, is_done = FORK.Event(), FORK.Event()
     broker = FORK.Process(target=hold_as_a_broker_does, args=(root / LOCK_FILE, is_held, is_done))
     broker.start()
@@ -211,8 +211,8 @@ def test_a_root_that_a_broker_has_mounted_is_written_to(root: Path) -> None:
     sequences(root, commits={"writer": 1})
 
 
-def test_a_waiting_writer_never_gets_its_turn(root: Path) -> None:
-    """Others that commit one after the other leave it the lock in time."""
+def test_waiting_writer_gets_lock_beside_busy_writers(root: Path) -> None:
+    """Writers that commit one after the other release the lock in time."""
     busy = [FORK.Process(target=_exit_code, args=(write_all, (root, f"busy-{at}", 10_000))) for at in range(2)]
     for process in busy:
         process.start()

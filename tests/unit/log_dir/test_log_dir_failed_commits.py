@@ -1,4 +1,4 @@
-"""Commits of writes that fail: whole or not at all, and again with the same files."""
+"""Failed commits write nothing, or all, and the same staged files can be committed again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def log_dir(tmp_path: Path) -> LogDir:
 # Whole
 
 
-def test_a_topic_gone_leaves_the_others_written(log_dir: LogDir) -> None:
+def test_commit_with_deleted_topic_writes_nothing(log_dir: LogDir) -> None:
     log_dir.create_topic("other", partitions=1)
     staged = [stage(log_dir.path, "a"), stage(log_dir.path, "a", topic_partition=TopicPartition("other", 0))]
     log_dir.delete_topic("other")
@@ -57,7 +57,7 @@ def test_a_topic_gone_leaves_the_others_written(log_dir: LogDir) -> None:
     assert written_by(log_dir) == ["a"]
 
 
-def test_write_to_a_topic_recreated_with_fewer_partitions_fails_with_its_own_error_and_frees_its_room(
+def test_write_to_topic_recreated_with_fewer_partitions_fails_and_frees_space(
     log_dir: LogDir,
 ) -> None:
     log_dir.create_topic("gone", partitions=2)
@@ -77,7 +77,7 @@ def test_write_to_a_topic_recreated_with_fewer_partitions_fails_with_its_own_err
     assert [written_by(log_dir, topic) for topic in ("a-topic", "gone", "zebra")] == [["w"], [], ["w"]]
 
 
-def test_a_failed_append_keeps_the_room_it_took(log_dir: LogDir) -> None:
+def test_failed_append_frees_its_space(log_dir: LogDir) -> None:
     before = {path: path.stat().st_size for path in log_dir.path.glob("orders-*/*.log")}
     staged = [stage(log_dir.path, "a", 90, topic_partition=TopicPartition("orders", at)) for at in (0, 1)]
     broken = failing_dir(log_dir, Failing(lambda call, path: call == "copy" and "orders-1" in path))
@@ -89,7 +89,7 @@ def test_a_failed_append_keeps_the_room_it_took(log_dir: LogDir) -> None:
     assert (written_by(log_dir), written_by(log_dir, partition=1)) == (["a"], ["a"])
 
 
-def test_a_wide_write_opens_more_files_than_a_process_may(log_dir: LogDir) -> None:
+def test_wide_write_stays_within_limit_of_open_files(log_dir: LogDir) -> None:
     log_dir.create_topic("wide", partitions=150)
     places = [TopicPartition("wide", at) for at in range(150)]
     staged = [stage(log_dir.path, "a", topic_partition=place) for place in places]
@@ -99,7 +99,7 @@ def test_a_wide_write_opens_more_files_than_a_process_may(log_dir: LogDir) -> No
     check_files(log_dir)
 
 
-def test_the_directory_of_a_deleted_topic_takes_the_first_write(log_dir: LogDir) -> None:
+def test_restored_directory_of_deleted_topic_is_replaced_before_write(log_dir: LogDir) -> None:
     directory = log_dir.topic("orders").partitions[0].directory
     log_dir.commit_staged([stage(log_dir.path, "old")])
     shutil.copytree(directory, log_dir.path / "kept")
@@ -121,10 +121,10 @@ def test_the_directory_of_a_deleted_topic_takes_the_first_write(log_dir: LogDir)
 @pytest.mark.parametrize(
     ("before", "batches"), [(0, COPIED), (0, ADOPTED), (COPIED, ADOPTED), (ADOPTED, COPIED), (COPIED, ROLLED)]
 )
-def test_a_call_that_fails_loses_or_doubles_the_write(
+def test_commit_that_fails_at_any_call_is_written_once_on_retry(
     log_dir: LogDir, tmp_path: Path, before: int, batches: int
 ) -> None:
-    """Each call of a commit fails in turn, half done: the same files can be committed then, at another offset too."""
+    """Each call of a commit fails in turn, half done; the same files are then committed, also at another offset."""
     if before:
         log_dir.commit_staged([stage(log_dir.path, "before", before)])
     template = tmp_path / "template"
@@ -156,7 +156,7 @@ def test_a_call_that_fails_loses_or_doubles_the_write(
             return
 
 
-def test_a_committed_file_that_was_not_removed_is_patched_by_a_retry(log_dir: LogDir) -> None:
+def test_retry_of_committed_staged_file_leaves_segment_unchanged(log_dir: LogDir) -> None:
     staged = stage(log_dir.path, "a", ADOPTED)
     inode = staged.path(log_dir.path).stat().st_ino
     stuck = failing_dir(log_dir, Failing(lambda call, path: call == "unlink" and path.endswith(".staged")))
@@ -174,7 +174,7 @@ def test_a_committed_file_that_was_not_removed_is_patched_by_a_retry(log_dir: Lo
     check_files(log_dir)
 
 
-def test_a_file_linked_elsewhere_is_patched(log_dir: LogDir, tmp_path: Path) -> None:
+def test_staged_file_with_another_hard_link_is_not_changed(log_dir: LogDir, tmp_path: Path) -> None:
     staged = stage(log_dir.path, "a", ADOPTED)
     backup = tmp_path / "backup"
     os.link(staged.path(log_dir.path), backup)
@@ -185,7 +185,7 @@ def test_a_file_linked_elsewhere_is_patched(log_dir: LogDir, tmp_path: Path) -> 
     assert written_by(log_dir) == ["first", "a"]
 
 
-def test_a_commit_of_unknown_state_is_made_twice(log_dir: LogDir) -> None:
+def test_commit_of_unknown_state_is_duplicate_on_retry(log_dir: LogDir) -> None:
     is_broken = [True]
     fs = Failing(lambda call, path: is_broken[0] and call == "fsync_dir" and path.endswith(METADATA_DIR), errno.EIO)
     broken = failing_dir(log_dir, fs)
@@ -201,7 +201,7 @@ def test_a_commit_of_unknown_state_is_made_twice(log_dir: LogDir) -> None:
     check_files(log_dir)
 
 
-def test_a_link_that_fails_and_is_not_there_loses_the_write(log_dir: LogDir) -> None:
+def test_failed_link_of_commit_file_is_retried(log_dir: LogDir) -> None:
     left = [3]
 
     def fails(call: str, path: str) -> bool:

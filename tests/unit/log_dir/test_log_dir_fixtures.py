@@ -1,4 +1,4 @@
-"""Every directory that a real broker left reads as Kafka's own consumer read it."""
+"""Rows and offsets of every real broker's directory match the answers of Kafka's consumer and of the broker."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _found(root: Path, topic: str, isolation: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("root", "topic", "isolation", "file"), list(_cases()))
-def test_rows_differ_from_what_kafka_consumer_got(root: Path, topic: str, isolation: str, file: str) -> None:
+def test_rows_match_kafka_consumer(root: Path, topic: str, isolation: str, file: str) -> None:
     assert _found(root, topic, isolation) == _expected(root / file)
 
 
@@ -73,7 +73,7 @@ def _offset_cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("root", "topic", "partitions"), list(_offset_cases()))
-def test_offsets_differ_from_what_the_broker_answered(root: Path, topic: str, partitions: list[dict[str, Any]]) -> None:
+def test_offsets_match_broker(root: Path, topic: str, partitions: list[dict[str, Any]]) -> None:
     log_dir = LogDir.open(root)
     for expected in partitions:
         found = log_dir.partition(topic, expected["partition"])

@@ -1,4 +1,4 @@
-"""Roots that earlier versions of this package made: each is read whole, written to, and maintained."""
+"""Roots in every earlier format version can be read, written and maintained."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_kept_root_holds_every_kind_of_state(copied: tuple[Path, dict[str, Any]]
     assert [len(each["leaderEpochs"]) for each in contents(log_dir)["topics"]["orders"]["partitions"]] == [1, 2]
 
 
-def test_kept_root_is_read_whole(copied: tuple[Path, dict[str, Any]]) -> None:
+def test_kept_root_is_read_completely(copied: tuple[Path, dict[str, Any]]) -> None:
     root, expected = copied
     found = contents(opened(root))
     for part in expected:
@@ -119,7 +119,7 @@ def test_kept_root_is_sound_and_takes_writes_and_maintenance(
     assert copied_rows.num_rows == opened(root).read("orders").num_rows
 
 
-def test_kept_root_without_its_snapshot_is_read_from_its_commits(copied: tuple[Path, dict[str, Any]]) -> None:
+def test_kept_root_without_snapshot_is_read_from_commits(copied: tuple[Path, dict[str, Any]]) -> None:
     root, expected = copied
     for path in (root / METADATA_DIR).iterdir():
         if path.suffix == ".checkpoint":

@@ -1,4 +1,4 @@
-"""A killed broker's directory: what lies above the high watermark of its checkpoint is told of, and can be read."""
+"""In a killed broker's directory, reads warn of records above the high watermark and reach them on request."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def ends(root: Path, topic: str, partition: int = 0, *, read_to_log_end: bool) -
     return log_dir.partition(topic, partition).high_watermark, log_dir.last_stable_offset(topic, partition)
 
 
-def test_read_ends_at_high_watermark_and_says_how_many_offsets_lie_above(
-    killed: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_read_ends_at_high_watermark_and_warns_of_offsets_above(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert LogDir.open(killed).read("orders").num_rows == 50
     assert len(caplog.messages) == 1
     assert "40 offsets in 1 partition" in caplog.text
@@ -39,13 +37,13 @@ def test_read_ends_at_high_watermark_and_says_how_many_offsets_lie_above(
     assert "readToLogEnd" in caplog.text
 
 
-def test_read_below_high_watermark_says_nothing(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_read_below_high_watermark_logs_no_warning(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert LogDir.open(killed).read("orders", partition=0, end_offset=20).num_rows == 20
     assert LogDir.open(killed).read("orders", partition=1).num_rows == 30
     assert caplog.messages == []
 
 
-def test_read_to_log_end_gives_every_whole_batch(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_read_to_log_end_returns_every_whole_batch(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
     log_dir = LogDir.open(killed, read_to_log_end=True)
     table = log_dir.read("orders", partition=0)
     assert values(table) == [f"orders {number}" for number in range(60)]
@@ -53,7 +51,7 @@ def test_read_to_log_end_gives_every_whole_batch(killed: Path, caplog: pytest.Lo
     assert caplog.messages == []
 
 
-def test_read_committed_to_log_end_leaves_out_aborted_and_ends_at_open_transaction(killed: Path) -> None:
+def test_read_committed_to_log_end_omits_aborted_and_ends_at_open_transaction(killed: Path) -> None:
     log_dir = LogDir.open(killed, read_to_log_end=True)
     committed = values(log_dir.read("paid", isolation="read_committed"))
     assert committed[10:] == [f"committed {number}" for number in range(5)]
@@ -62,16 +60,16 @@ def test_read_committed_to_log_end_leaves_out_aborted_and_ends_at_open_transacti
     assert ends(killed, "paid", read_to_log_end=False) == (10, 10)
 
 
-def test_abort_marker_without_index_entry_ends_the_log(killed: Path) -> None:
-    """Else the aborted records would be read as committed ones."""
+def test_abort_marker_without_index_entry_ends_log(killed: Path) -> None:
+    """Otherwise the aborted records would be read as committed."""
     cut_transaction_index(killed)
     assert ends(killed, "paid", read_to_log_end=True) == (20, 16)
     table = LogDir.open(killed, read_to_log_end=True).read("paid", isolation="read_committed")
     assert values(table)[-1] == "committed 4"
 
 
-def test_aborted_records_above_a_snapshot_inside_of_the_segment_are_left_out(killed: Path) -> None:
-    """A broker that stops cleanly leaves a producer snapshot at its log end, and goes on in the same segment."""
+def test_aborted_records_above_snapshot_inside_segment_are_omitted(killed: Path) -> None:
+    """A broker that stops cleanly writes a producer snapshot at its log end and continues in the same segment."""
     (killed / "paid-0" / "00000000000000000010.snapshot").write_bytes(bytes.fromhex("0001 48674bc7 00000000"))
     log_dir = LogDir.open(killed, read_to_log_end=True)
     for start_offset in (10, 12, 16):
@@ -81,7 +79,7 @@ def test_aborted_records_above_a_snapshot_inside_of_the_segment_are_left_out(kil
 
 
 @pytest.mark.parametrize(("flipped_at", "end_offset"), [(-3, 50), (600, 20)])
-def test_log_end_lies_before_the_first_damaged_batch(killed: Path, flipped_at: int, end_offset: int) -> None:
+def test_log_end_is_before_first_damaged_batch(killed: Path, flipped_at: int, end_offset: int) -> None:
     path = killed / "orders-0" / LOG
     data = bytearray(path.read_bytes())
     data[flipped_at] ^= 0xFF
@@ -91,14 +89,14 @@ def test_log_end_lies_before_the_first_damaged_batch(killed: Path, flipped_at: i
     assert log_dir.read("orders", partition=0).num_rows == end_offset
 
 
-def test_torn_batch_is_not_part_of_the_log(killed: Path) -> None:
+def test_torn_batch_is_not_part_of_log(killed: Path) -> None:
     path = killed / "orders-0" / LOG
     path.write_bytes(path.read_bytes()[:-5])
     assert ends(killed, "orders", read_to_log_end=True) == (50, 50)
     assert LogDir.open(killed).partition("orders", 0).log_end_offset == 50
 
 
-def test_group_offsets_above_high_watermark_are_read_with_the_option(killed: Path) -> None:
+def test_group_offsets_above_high_watermark_are_read_with_read_to_log_end(killed: Path) -> None:
     committed = [
         {str(where): found.offset for where, found in log_dir.group("billing").fetch().items()}
         for log_dir in (LogDir.open(killed), LogDir.open(killed, read_to_log_end=True))
@@ -106,7 +104,7 @@ def test_group_offsets_above_high_watermark_are_read_with_the_option(killed: Pat
     assert committed == [{"orders-0": 10, "orders-1": 10}, {"orders-0": 42, "orders-1": 30}]
 
 
-def test_running_broker_is_told_from_a_killed_one(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_warning_distinguishes_running_broker_from_killed_one(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
     with broker_lock(killed):
         LogDir.open(killed).read("orders")
     assert "a broker is running there" in caplog.text
@@ -115,14 +113,14 @@ def test_running_broker_is_told_from_a_killed_one(killed: Path, caplog: pytest.L
     assert "not stopped cleanly" in caplog.text
 
 
-def test_clean_stop_is_told_from_a_kill(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A follower may stop before the other replicas have what it has."""
+def test_warning_distinguishes_clean_stop_from_kill(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A follower may stop before the other replicas have all of its records."""
     write_clean_shutdown(killed, 1)
     LogDir.open(killed).read("orders")
     assert "the broker was stopped cleanly before all in-sync replicas had them" in caplog.text
 
 
-def test_own_root_says_that_the_option_has_no_effect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_read_to_log_end_on_own_root_warns_of_no_effect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     LogDir.create(tmp_path / "log").append("t", pa.table({"value": ["a"]}))
     with caplog.at_level(logging.WARNING):
         log_dir = LogDir.open(tmp_path / "log", read_to_log_end=True)
@@ -131,7 +129,7 @@ def test_own_root_says_that_the_option_has_no_effect(tmp_path: Path, caplog: pyt
     assert log_dir.partition("t", 0).offsets_above_high_watermark == 0
 
 
-def test_start_beyond_last_stable_offset_names_the_open_transaction(killed: Path) -> None:
+def test_start_beyond_last_stable_offset_names_open_transaction(killed: Path) -> None:
     log_dir = LogDir.open(killed, read_to_log_end=True)
     with pytest.raises(
         OffsetOutOfRangeError, match=r"offset 22 of paid-0 .* producer 0 has a transaction open since .*21"
@@ -139,8 +137,8 @@ def test_start_beyond_last_stable_offset_names_the_open_transaction(killed: Path
         log_dir.read("paid", partition=0, start_offset=22, isolation="read_committed")
 
 
-def test_last_stable_offset_follows_a_growing_log(killed: Path) -> None:
-    """The producers' state is brought forward from refresh to refresh, and read again for a log that was cut."""
+def test_last_stable_offset_follows_growing_and_truncated_log(killed: Path) -> None:
+    """Each refresh updates the producers' state, and reads it again for a truncated log."""
     checkpoint = killed / "replication-offset-checkpoint"
     text = checkpoint.read_text()
     log_dir = LogDir.open(killed)

@@ -1,4 +1,4 @@
-"""Symbolic links and pipes in a log directory: nothing outside it is read or written, and nothing waits."""
+"""Symbolic links and pipes in a log directory are not followed or waited for, so nothing outside is read or written."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def refuses(action: Callable[[], object]) -> None:
         action()
 
 
-def test_a_partition_that_lies_elsewhere_is_read_or_written(root: Path, tmp_path: Path) -> None:
+def test_partition_that_is_symbolic_link_is_neither_read_nor_written(root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     target = move_away(root / "orders-0", outside)
@@ -84,7 +84,7 @@ def rows_of(made: KafkalogBatchReader) -> int:
     return sum(len(batch) for each in made.partitions() for batch in made.read(each))
 
 
-def test_partitions_beside_a_link_are_described_and_the_link_is_named(
+def test_partitions_beside_link_are_described_and_link_is_named(
     linked: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     described = LogDir.open(linked).topic("orders", without_links=True)
@@ -96,7 +96,7 @@ def test_partitions_beside_a_link_are_described_and_the_link_is_named(
         assert all(each in printed.out for each in (("orders:0:1", "orders:2:1") if name == "get-offsets" else ()))
 
 
-def test_partitions_beside_a_link_are_read_and_the_whole_topic_is_refused(linked: Path) -> None:
+def test_partitions_beside_link_are_read_and_whole_topic_is_rejected(linked: Path) -> None:
     def batch(**options: str) -> KafkalogBatchReader:
         return KafkalogBatchReader(parse_read_options({"path": str(linked), **options}), read_schema(False))
 
@@ -113,7 +113,7 @@ def test_partitions_beside_a_link_are_read_and_the_whole_topic_is_refused(linked
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
-def test_a_file_that_lies_elsewhere_is_written(root: Path, tmp_path: Path, suffix: str) -> None:
+def test_segment_file_that_is_symbolic_link_is_not_written(root: Path, tmp_path: Path, suffix: str) -> None:
     target = move_away(root / "orders-0" / f"{SEGMENT}{suffix}", tmp_path)
     before = target.read_bytes()
     refuses(lambda: LogDir.open(root).append("orders", TABLE))
@@ -121,13 +121,13 @@ def test_a_file_that_lies_elsewhere_is_written(root: Path, tmp_path: Path, suffi
     assert LogDir.open(root).topic("orders").partitions[0].high_watermark == 1
 
 
-def test_a_log_that_lies_elsewhere_is_read(root: Path, tmp_path: Path) -> None:
+def test_log_file_that_is_symbolic_link_is_not_read(root: Path, tmp_path: Path) -> None:
     move_away(root / "orders-0" / f"{SEGMENT}.log", tmp_path)
     refuses(lambda: LogDir.open(root).read("orders"))
 
 
 @pytest.mark.parametrize("name", ["replication-offset-checkpoint", "transactions-0/leader-epoch-checkpoint"])
-def test_an_error_shows_a_file_that_lies_elsewhere(kafka_fixtures: Path, tmp_path: Path, name: str) -> None:
+def test_error_does_not_show_content_of_linked_file(kafka_fixtures: Path, tmp_path: Path, name: str) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(kafka_fixtures / "transactions", copy, ignore=shutil.ignore_patterns("expected"))
     secret = tmp_path / "secret"
@@ -148,7 +148,7 @@ def test_an_error_shows_a_file_that_lies_elsewhere(kafka_fixtures: Path, tmp_pat
 @pytest.mark.parametrize(
     "name", [f"orders-0/{SEGMENT}.log", f"orders-0/{SEGMENT}.index", f"__cluster_metadata-0/{SEGMENT}.log"]
 )
-def test_a_pipe_in_a_files_place_is_waited_for(root: Path, name: str) -> None:
+def test_pipe_in_place_of_file_is_not_waited_for(root: Path, name: str) -> None:
     (root / name).unlink()
     os.mkfifo(root / name)
 

@@ -1,4 +1,4 @@
-"""A root of ours: topics, writes that commit whole, and what a crash or a careless user leaves."""
+"""A root of this package: topics, atomic writes, and recovery after crashes and user errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _values(log_dir: LogDir, topic: str = "orders") -> list[bytes]:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_rows_come_back_other_than_written(log_dir: LogDir, codec: str) -> None:
+def test_rows_are_read_back_as_written(log_dir: LogDir, codec: str) -> None:
     written = pa.table(
         {
             "key": pa.array([b"a", None, b"", b"\xff\x00"], pa.binary()),
@@ -83,7 +83,7 @@ def test_rows_come_back_other_than_written(log_dir: LogDir, codec: str) -> None:
     assert found["offset"].to_pylist() == [0, 1, 2, 3]
 
 
-def test_keys_go_to_another_partition_than_java_clients_choose(log_dir: LogDir) -> None:
+def test_keys_map_to_same_partition_as_in_java_client(log_dir: LogDir) -> None:
     """Expected: org.apache.kafka.clients.producer.internals.BuiltInPartitioner.partitionForKey with 4 partitions."""
     log_dir.create_topic("orders", partitions=4)
     keys = [b"21", b"foobar", b"a-little-bit-long-string", b"a-little-bit-longer-string"]
@@ -96,7 +96,7 @@ def test_keys_go_to_another_partition_than_java_clients_choose(log_dir: LogDir) 
     assert placed == {key: (value & 0x7FFFFFFF) % 4 for key, value in zip(keys, hashes, strict=True)}
 
 
-def test_small_segments_lose_or_repeat_records(log_dir: LogDir) -> None:
+def test_records_in_many_small_segments_are_read_once(log_dir: LogDir) -> None:
     log_dir.create_topic(
         "orders", partitions=2, configs={"internal.segment.bytes": "2000", "index.interval.bytes": "100"}
     )
@@ -111,7 +111,7 @@ def test_small_segments_lose_or_repeat_records(log_dir: LogDir) -> None:
         assert not list(partition.directory.glob("*.staged"))
 
 
-def test_reader_sees_a_write_before_its_commit(log_dir: LogDir) -> None:
+def test_reader_keeps_its_snapshot_until_refresh(log_dir: LogDir) -> None:
     log_dir.append("orders", _table(0, 10))
     reader = LogDir.open(log_dir.path)
     before = reader.read("orders")
@@ -120,7 +120,7 @@ def test_reader_sees_a_write_before_its_commit(log_dir: LogDir) -> None:
     assert len(_values(reader)) == 20
 
 
-def test_bytes_of_a_crashed_writer_are_read_or_kept(log_dir: LogDir) -> None:
+def test_bytes_of_crashed_writer_are_not_read_and_are_removed(log_dir: LogDir) -> None:
     log_dir.create_topic("orders", partitions=1, configs={"internal.segment.bytes": "3000"})
     log_dir.append("orders", _table(0, 50))
     directory = log_dir.topic("orders").partitions[0].directory
@@ -136,7 +136,7 @@ def test_bytes_of_a_crashed_writer_are_read_or_kept(log_dir: LogDir) -> None:
     assert not list(directory.glob(f"{99:020d}*"))
 
 
-def test_committed_bytes_that_are_gone_go_unnoticed(log_dir: LogDir) -> None:
+def test_missing_committed_bytes_are_reported(log_dir: LogDir) -> None:
     log_dir.create_topic("orders", partitions=1)
     log_dir.append("orders", _table(0, 50))
     active = max(log_dir.topic("orders").partitions[0].directory.glob(f"*{LOG_SUFFIX}"))
@@ -148,7 +148,7 @@ def test_committed_bytes_that_are_gone_go_unnoticed(log_dir: LogDir) -> None:
         log_dir.append("orders", _table(50, 1))
 
 
-def test_lost_indexes_stop_writer_or_reader(log_dir: LogDir) -> None:
+def test_lost_indexes_are_tolerated_and_active_one_is_rebuilt(log_dir: LogDir) -> None:
     log_dir.create_topic(
         "orders", partitions=1, configs={"index.interval.bytes": "50", "internal.segment.bytes": "1500"}
     )
@@ -165,7 +165,7 @@ def test_lost_indexes_stop_writer_or_reader(log_dir: LogDir) -> None:
     assert (directory / active).read_bytes().startswith(kept[active])
 
 
-def test_topic_made_anew_shows_old_records(log_dir: LogDir) -> None:
+def test_recreated_topic_has_no_old_records(log_dir: LogDir) -> None:
     log_dir.append("orders", _table(0, 10))
     log_dir.refresh()
     old_id = log_dir.topic("orders").topic_id
@@ -179,7 +179,7 @@ def test_topic_made_anew_shows_old_records(log_dir: LogDir) -> None:
     assert len(_values(log_dir)) == 3
 
 
-def test_a_topic_with_the_longest_name_cannot_be_deleted_and_made_anew(log_dir: LogDir) -> None:
+def test_topic_with_longest_name_can_be_deleted_and_recreated(log_dir: LogDir) -> None:
     name = "x" * 249
     log_dir.append(name, _table(0, 10))
     log_dir.delete_topic(name)
@@ -189,7 +189,7 @@ def test_a_topic_with_the_longest_name_cannot_be_deleted_and_made_anew(log_dir: 
     assert _values(log_dir, name) == [b"v10", b"v11"]
 
 
-def test_directory_left_of_a_deleted_topic_becomes_the_new_one(log_dir: LogDir) -> None:
+def test_directory_left_of_deleted_topic_is_not_reused(log_dir: LogDir) -> None:
     log_dir.append("orders", _table(0, 10))
     log_dir.refresh()
     directory = log_dir.topic("orders").partitions[0].directory
@@ -202,7 +202,7 @@ def test_directory_left_of_a_deleted_topic_becomes_the_new_one(log_dir: LogDir) 
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["lost", "empty"])
-def test_records_are_put_aside_for_an_id_that_cannot_be_read(log_dir: LogDir, damage: Callable[[Path], None]) -> None:
+def test_unreadable_topic_id_is_rewritten_and_records_stay(log_dir: LogDir, damage: Callable[[Path], None]) -> None:
     log_dir.append("orders", _table(0, 10))
     damage(log_dir.path / "orders-0" / "partition.metadata")
     log_dir.append("orders", _table(10, 2))
@@ -211,7 +211,7 @@ def test_records_are_put_aside_for_an_id_that_cannot_be_read(log_dir: LogDir, da
     assert read_topic_id(log_dir.path / "orders-0" / "partition.metadata") == log_dir.topic("orders").topic_id
 
 
-def test_checkpoints_tell_a_new_topic_where_the_log_before_it_began(log_dir: LogDir) -> None:
+def test_recreated_topic_has_no_checkpoint_lines_of_deleted_topic(log_dir: LogDir) -> None:
     lines = {TopicPartition("orders", 0): 500, TopicPartition("others", 0): 7}
     log_dir.append("orders", _table(0, 10))
     for name in CHECKPOINTS:
@@ -224,7 +224,7 @@ def test_checkpoints_tell_a_new_topic_where_the_log_before_it_began(log_dir: Log
         assert read_offset_checkpoint(log_dir.path / name) == {TopicPartition("others", 0): 7}
 
 
-def test_deleted_topics_files_stay_for_ever(tmp_path: Path) -> None:
+def test_files_of_deleted_topic_are_removed_after_delay(tmp_path: Path) -> None:
     now = [1_000_000]
     log_dir = LogDir.create(tmp_path / "log", clock=lambda: now[0])
     for name in ("a", "b"):
@@ -241,7 +241,7 @@ def test_deleted_topics_files_stay_for_ever(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "../up", "/etc", "a" * 250, "tab\t", "ключ", "__cluster_metadata"]
 )
-def test_topic_name_leaves_the_root(log_dir: LogDir, name: str) -> None:
+def test_invalid_topic_name_is_rejected_and_creates_no_file(log_dir: LogDir, name: str) -> None:
     before = sorted(log_dir.path.parent.rglob("*"))
     with pytest.raises(InvalidTopicError):
         log_dir.create_topic(name, partitions=1)
@@ -251,7 +251,7 @@ def test_topic_name_leaves_the_root(log_dir: LogDir, name: str) -> None:
     assert [path for path in before if path.name != ".lock"] == after
 
 
-def test_topic_is_created_twice_or_shrunk(log_dir: LogDir) -> None:
+def test_duplicate_topic_and_fewer_partitions_are_rejected(log_dir: LogDir) -> None:
     log_dir.create_topic("orders", partitions=3)
     with pytest.raises(TopicExistsError):
         log_dir.create_topic("orders")
@@ -266,7 +266,7 @@ def test_topic_is_created_twice_or_shrunk(log_dir: LogDir) -> None:
         log_dir.append("orders", _table(0, 1), partition=5)
 
 
-def test_broker_settings_are_forgotten_by_the_next_process(tmp_path: Path) -> None:
+def test_broker_configs_apply_after_reopening(tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text("num.partitions=3\nlog.segment.bytes=2097152\nauto.create.topics.enable=false\nlisteners=X\n")
     LogDir.create(tmp_path / "log", server_properties=properties).create_topic("orders")
@@ -283,7 +283,7 @@ def test_broker_settings_are_forgotten_by_the_next_process(tmp_path: Path) -> No
         log_dir.alter_topic("orders", add={"segment.bytes": "1"})
 
 
-def test_offsets_outside_the_log_give_rows(log_dir: LogDir) -> None:
+def test_offsets_outside_log_are_rejected(log_dir: LogDir) -> None:
     log_dir.create_topic("orders", partitions=1)
     log_dir.append("orders", _table(0, 10))
     log_dir.refresh()
@@ -298,7 +298,7 @@ def test_offsets_outside_the_log_give_rows(log_dir: LogDir) -> None:
         log_dir.read("order")
 
 
-def test_brokers_directory_is_written_to(tmp_path: Path) -> None:
+def test_broker_directory_is_read_only(tmp_path: Path) -> None:
     root = tmp_path / "cars"
     shutil.copytree(FIXTURES / "cars", root)
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*")}
@@ -319,7 +319,7 @@ def test_brokers_directory_is_written_to(tmp_path: Path) -> None:
     }
 
 
-def test_path_that_is_no_log_directory_is_opened(tmp_path: Path) -> None:
+def test_path_that_is_no_log_directory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(LogDirError):
         LogDir.open(tmp_path / "absent")
     (tmp_path / "empty").mkdir()
@@ -334,7 +334,7 @@ def test_path_that_is_no_log_directory_is_opened(tmp_path: Path) -> None:
         LogDir.open_or_create(tmp_path / "documents")
 
 
-def test_root_half_made_by_a_crash_cannot_be_opened(tmp_path: Path) -> None:
+def test_root_half_created_by_crash_can_be_opened(tmp_path: Path) -> None:
     root = tmp_path / "made" / "log"
     LogDir.open_or_create(root).append("orders", _table(0, 1))
     shutil.rmtree(root / "__cluster_metadata-0")
@@ -343,7 +343,7 @@ def test_root_half_made_by_a_crash_cannot_be_opened(tmp_path: Path) -> None:
     assert LogDir.open_or_create(root).topics() == ()
 
 
-def test_root_whose_making_was_killed_before_its_marker_is_taken_for_a_brokers(tmp_path: Path) -> None:
+def test_root_whose_creation_was_killed_before_its_marker_is_writable(tmp_path: Path) -> None:
     (tmp_path / "__cluster_metadata-0").mkdir()
     (tmp_path / ".lock").touch()
     log_dir = LogDir.open_or_create(tmp_path)
@@ -351,7 +351,7 @@ def test_root_whose_making_was_killed_before_its_marker_is_taken_for_a_brokers(t
     assert log_dir.read("orders").num_rows == 1
 
 
-def test_topic_whose_maker_was_killed_before_its_directories_cannot_be_read(tmp_path: Path) -> None:
+def test_topic_whose_creation_was_killed_before_its_directories_is_empty(tmp_path: Path) -> None:
     root = tmp_path / "log"
     LogDir.create(root).create_topic("orders", partitions=1)
     shutil.rmtree(root / "orders-0")
@@ -374,7 +374,7 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("closed", [".", "cars-0", "cars-0/00000000000000000106.log"])
-def test_directory_without_permission_gives_a_traceback_without_its_name(tmp_path: Path, closed: str) -> None:
+def test_path_without_permission_is_named_in_error(tmp_path: Path, closed: str) -> None:
     root = tmp_path / "cars"
     shutil.copytree(FIXTURES / "cars", root)
     for directory in (tmp_path, *tmp_path.parents):

@@ -1,4 +1,4 @@
-"""A LogDir whose path comes to name another log directory, or none: nothing is read of it, nothing is written to it."""
+"""A LogDir whose path names another log directory, or none, neither reads nor writes there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tree(root: Path) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("left", ["nothing", "an empty directory"])
-def test_nothing_is_created_where_the_log_directory_was(
+def test_write_to_removed_log_directory_fails_and_creates_nothing(
     log_dir: LogDir, write: Callable[[LogDir], object], left: str
 ) -> None:
     log_dir.path.rename(log_dir.path.with_name("away"))
@@ -63,7 +63,7 @@ def test_nothing_is_created_where_the_log_directory_was(
 
 @pytest.mark.parametrize("appends", [0, 3, 40], ids=["shorter log", "log of the same commits", "longer log"])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_no_write_goes_to_another_log_directory(
+def test_write_to_replaced_log_directory_fails_and_changes_nothing(
     log_dir: LogDir, write: Callable[[LogDir], object], appends: int
 ) -> None:
     log_dir.path.rename(log_dir.path.with_name("away"))
@@ -76,7 +76,7 @@ def test_no_write_goes_to_another_log_directory(
 
 
 @pytest.mark.parametrize("appends", [0, 3, 40], ids=["shorter log", "log of the same commits", "longer log"])
-def test_refresh_fails_where_another_log_directory_is(tmp_path: Path, appends: int) -> None:
+def test_refresh_of_replaced_log_directory_fails(tmp_path: Path, appends: int) -> None:
     log_dir = make(tmp_path / "log")
     log_dir.refresh()
     log_dir.path.rename(tmp_path / "away")
@@ -87,7 +87,7 @@ def test_refresh_fails_where_another_log_directory_is(tmp_path: Path, appends: i
     assert log_dir.partition("t", 0).high_watermark == 3
 
 
-def test_a_log_directory_that_comes_back_is_gone_on_with(log_dir: LogDir) -> None:
+def test_log_directory_moved_back_is_used_again(log_dir: LogDir) -> None:
     away = log_dir.path.with_name("away")
     log_dir.path.rename(away)
     with pytest.raises(LogDirError):
@@ -100,7 +100,7 @@ def test_a_log_directory_that_comes_back_is_gone_on_with(log_dir: LogDir) -> Non
     assert log_dir.read("t").num_rows == 5
 
 
-def test_a_copy_put_back_is_the_same_log_directory_unless_it_is_older(log_dir: LogDir) -> None:
+def test_restored_copy_is_same_log_directory_unless_it_is_older(log_dir: LogDir) -> None:
     away, older = log_dir.path.with_name("away"), log_dir.path.with_name("older")
     shutil.copytree(log_dir.path, older)
     log_dir.append("t", TABLE)
@@ -116,26 +116,26 @@ def test_a_copy_put_back_is_the_same_log_directory_unless_it_is_older(log_dir: L
     assert LogDir.open(log_dir.path).read("t").num_rows == 3
 
 
-def test_metadata_that_changes_on_the_marker_file_is_no_replacement(log_dir: LogDir) -> None:
+def test_changed_mode_of_marker_file_is_no_replacement(log_dir: LogDir) -> None:
     os.chmod(log_dir.path / "__cluster_metadata-0" / "kafkalog-format", 0o600)
     log_dir.append("t", TABLE)
     assert log_dir.read("t").num_rows == 4
 
 
-def test_opening_with_an_identity_takes_no_other_log_directory(log_dir: LogDir, tmp_path: Path) -> None:
+def test_open_with_identity_rejects_another_log_directory(log_dir: LogDir, tmp_path: Path) -> None:
     assert LogDir.open(log_dir.path, identity=log_dir.identity).topics() == log_dir.topics()
     other = make(tmp_path / "other")
     with pytest.raises(LogDirError, match=f"{log_dir.identity}, found the log directory with {other.identity}"):
         LogDir.open(other.path, identity=log_dir.identity)
 
 
-def test_a_lost_lock_file_is_created_again(log_dir: LogDir) -> None:
+def test_lost_lock_file_is_recreated(log_dir: LogDir) -> None:
     (log_dir.path / LOCK_FILE).unlink()
     log_dir.append("t", TABLE)
     assert (log_dir.path / LOCK_FILE).exists()
 
 
-def test_a_log_directory_without_readable_ids_is_used_until_it_is_replaced(log_dir: LogDir) -> None:
+def test_log_directory_without_readable_ids_is_used_until_replaced(log_dir: LogDir) -> None:
     (log_dir.path / META_PROPERTIES).write_text("version=1\ncluster.id=x\n")
     opened = LogDir.open(log_dir.path)
     assert opened.identity is None
@@ -146,7 +146,7 @@ def test_a_log_directory_without_readable_ids_is_used_until_it_is_replaced(log_d
         opened.append("t", TABLE)
 
 
-def test_a_brokers_directory_that_is_replaced_is_not_read_on(kafka_fixtures: Path, tmp_path: Path) -> None:
+def test_replaced_broker_directory_fails_to_refresh(kafka_fixtures: Path, tmp_path: Path) -> None:
     root = tmp_path / "log"
     shutil.copytree(kafka_fixtures / "cars", root)
     opened = LogDir.open(root)
@@ -162,7 +162,7 @@ def test_a_brokers_directory_that_is_replaced_is_not_read_on(kafka_fixtures: Pat
     opened.refresh()
 
 
-def test_adopting_keeps_the_identity(kafka_fixtures: Path, tmp_path: Path) -> None:
+def test_adopting_keeps_identity(kafka_fixtures: Path, tmp_path: Path) -> None:
     root = tmp_path / "log"
     shutil.copytree(kafka_fixtures / "cars", root)
     before = LogDir.open(root).identity

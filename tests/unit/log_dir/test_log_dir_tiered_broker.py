@@ -1,4 +1,4 @@
-"""A tiering broker's directory: earlier offsets are remote, and no read takes the local ones for all there are."""
+"""In a tiering broker's directory, earlier offsets are known as remote, and reads of them fail."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def starts(root: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_log_starts_are_those_of_the_broker(tiered: Path) -> None:
+def test_log_starts_match_broker(tiered: Path) -> None:
     assert starts(tiered) == TIERED_STARTS
 
 
-def test_without_metadata_log_checkpoint_and_epochs_tell_what_is_remote(tiered: Path) -> None:
+def test_remote_offsets_follow_from_checkpoint_and_epochs_without_metadata_log(tiered: Path) -> None:
     shutil.rmtree(tiered / "__cluster_metadata-0")
     assert starts(tiered) == TIERED_STARTS
 
 
-def test_stale_checkpoint_of_a_topic_without_tiering_makes_nothing_remote(tiered: Path) -> None:
-    """After delete-records into a segment, retention takes it, and the broker is killed before its next checkpoint."""
+def test_stale_checkpoint_of_topic_without_tiering_makes_nothing_remote(tiered: Path) -> None:
+    """After delete-records, retention deletes a segment, and the broker is killed before its next checkpoint."""
     (tiered / ".kafka_cleanshutdown").unlink()
     checkpoint = tiered / "log-start-offset-checkpoint"
     lines = checkpoint.read_text().splitlines()
@@ -46,8 +46,8 @@ def test_stale_checkpoint_of_a_topic_without_tiering_makes_nothing_remote(tiered
     assert starts(tiered) == {**TIERED_STARTS, "local-only-0": (first, first)}
 
 
-def test_log_start_without_a_line_in_the_checkpoint_is_where_the_epochs_begin(tiered: Path) -> None:
-    """A broker that was killed before its first checkpoint of log starts."""
+def test_log_start_missing_from_checkpoint_is_start_of_first_epoch(tiered: Path) -> None:
+    """The broker was killed before its first checkpoint of log starts."""
     (tiered / ".kafka_cleanshutdown").unlink()
     (tiered / "log-start-offset-checkpoint").write_text("0\n0\n")
     assert {name: start for name, start in starts(tiered).items() if start[1] < start[0]} == {
@@ -75,7 +75,7 @@ def test_read_from_local_log_start_or_above_works(tiered: Path) -> None:
     assert log_dir["tiered", 0][-3:].count() == 3
 
 
-def test_offset_below_the_log_start_is_not_called_remote(tiered: Path) -> None:
+def test_offset_below_log_start_is_not_called_remote(tiered: Path) -> None:
     with pytest.raises(OffsetOutOfRangeError, match=r"offset 318 of tiered-delete-records-0 is not in \[319, 690\]"):
         LogDir.open(tiered).read("tiered-delete-records", partition=0, start_offset=318)
 

@@ -1,4 +1,4 @@
-"""Versions of transactional ids: committed once, by the newest holder, also beside a twin."""
+"""Versions of transactional ids are committed once, by the newest incarnation, also beside a twin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def log_dir(tmp_path: Path) -> LogDir:
 # Once
 
 
-def test_a_replayed_version_is_committed_twice(log_dir: LogDir) -> None:
+def test_replayed_version_is_committed_once(log_dir: LogDir) -> None:
     transaction = WriteTransaction("query", 7, "run-1")
     first = log_dir.commit_staged([stage(log_dir.path, "a")], transaction=transaction)
     again = log_dir.commit_staged([stage(log_dir.path, "b")], transaction=transaction)
@@ -42,7 +42,7 @@ def test_a_replayed_version_is_committed_twice(log_dir: LogDir) -> None:
     assert staged_left(log_dir) == []
 
 
-def test_append_with_a_version_is_made_twice(log_dir: LogDir) -> None:
+def test_repeated_append_with_version_is_committed_once(log_dir: LogDir) -> None:
     table = pa.table({"value": ["x 0"]})
     results = [
         log_dir.append("orders", table, partition=0, transactional_id="app", transaction_version=version)
@@ -56,21 +56,21 @@ def test_append_with_a_version_is_made_twice(log_dir: LogDir) -> None:
         log_dir.append("orders", table, transactional_id="app")
 
 
-def test_records_of_a_version_that_is_there_are_staged_for_nothing(log_dir: LogDir) -> None:
+def test_records_of_committed_version_are_not_staged(log_dir: LogDir) -> None:
     log_dir.append("orders", pa.table({"value": ["x 0"]}), transactional_id="app", transaction_version=0)
     cannot_be_staged = pa.table({"no value": [1]})
     again = log_dir.append("orders", cannot_be_staged, transactional_id="app", transaction_version=0)
     assert again.is_duplicate
 
 
-def test_a_version_without_records_is_forgotten(log_dir: LogDir) -> None:
+def test_version_without_records_is_committed(log_dir: LogDir) -> None:
     transaction = WriteTransaction("query", 0, "run-1")
     assert log_dir.commit_staged([], transaction=transaction).commit_offset is not None
     assert log_dir.commit_staged([stage(log_dir.path, "a")], transaction=transaction).is_duplicate
     assert written_by(log_dir) == []
 
 
-def test_versions_of_one_id_hide_those_of_another(log_dir: LogDir) -> None:
+def test_versions_of_transactional_ids_are_independent(log_dir: LogDir) -> None:
     for name in ("one", "two"):
         assert not log_dir.commit_staged(
             [stage(log_dir.path, name)], transaction=WriteTransaction(name, 3, "run")
@@ -80,7 +80,7 @@ def test_versions_of_one_id_hide_those_of_another(log_dir: LogDir) -> None:
 
 
 @pytest.mark.parametrize(("name", "version"), [("", 0), ("app", -1), ("app", 1 << 63)])
-def test_a_version_that_cannot_be_kept_is_taken(log_dir: LogDir, name: str, version: int) -> None:
+def test_invalid_transactional_id_or_version_is_rejected(log_dir: LogDir, name: str, version: int) -> None:
     with pytest.raises(InvalidOptionError, match="version"):
         log_dir.append("orders", pa.table({"value": ["x"]}), transactional_id=name, transaction_version=version)
 
@@ -88,7 +88,7 @@ def test_a_version_that_cannot_be_kept_is_taken(log_dir: LogDir, name: str, vers
 # Zombies
 
 
-def test_a_zombie_writes_after_its_successor(log_dir: LogDir) -> None:
+def test_zombie_is_fenced_by_its_successor(log_dir: LogDir) -> None:
     log_dir.commit_staged([stage(log_dir.path, "a")], transaction=WriteTransaction("query", 0, "run-1"))
     log_dir.commit_staged([stage(log_dir.path, "b")], transaction=WriteTransaction("query", 1, "run-2"))
     zombie = stage(log_dir.path, "zombie")
@@ -101,7 +101,7 @@ def test_a_zombie_writes_after_its_successor(log_dir: LogDir) -> None:
     assert (found.producer_epoch, found.incarnation, found.fenced) == (1, "run-2", ("run-1",))
 
 
-def test_a_registered_writer_lets_an_earlier_one_commit(log_dir: LogDir) -> None:
+def test_init_transaction_fences_earlier_incarnation(log_dir: LogDir) -> None:
     log_dir.init_transaction("app", "job-1")
     log_dir.init_transaction("app", "job-2")
     log_dir.init_transaction("app", "job-2")
@@ -117,7 +117,7 @@ def test_a_registered_writer_lets_an_earlier_one_commit(log_dir: LogDir) -> None
     assert known(log_dir, "app").producer_epoch == 2
 
 
-def test_a_used_up_producer_epoch_goes_on_below_zero(log_dir: LogDir) -> None:
+def test_exhausted_producer_epoch_gets_new_producer_id(log_dir: LogDir) -> None:
     def last_epoch(_: object) -> list[object]:
         return [transactional_id_record("app", producer_id=0, producer_epoch=32766, incarnation="old")]
 
@@ -137,9 +137,7 @@ def no_lock(*_: object, **__: object) -> Iterator[None]:
     yield
 
 
-def test_without_the_lock_two_commits_of_one_state_are_both_there(
-    log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_lock_second_commit_on_same_state_conflicts(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_commit, "root_lock", no_lock)
     staged = stage(log_dir.path, "late", ADOPTED)
     other = LogDir.open(log_dir.path)
@@ -159,9 +157,7 @@ def test_without_the_lock_two_commits_of_one_state_are_both_there(
     check_files(log_dir)
 
 
-def test_without_the_lock_a_transaction_commits_beside_its_twin(
-    log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_lock_transaction_conflicts_with_its_twin(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_commit, "root_lock", no_lock)
     twin = LogDir.open(log_dir.path)
     publish = MetadataStore.commit

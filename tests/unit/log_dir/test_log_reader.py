@@ -1,4 +1,4 @@
-"""The reader gives the same rows whatever state the indexes are in, and says so when records are missing."""
+"""The reader returns the same rows for every state of the indexes, and reports missing records."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _point_past_the_end(path: Path) -> None:
     "damage", [_remove, _cut_in_an_entry, _keep_first_entry, _fill_with_noise, _preallocated, _point_past_the_end]
 )
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
-def test_damaged_index_changes_rows(cars: Path, damage: Callable[[Path], None], suffix: str) -> None:
+def test_damaged_index_does_not_change_rows(cars: Path, damage: Callable[[Path], None], suffix: str) -> None:
     whole = _read(cars, 0, CARS_END)
     timestamps = whole["timestamp"].cast("int64").to_pylist()
     for path in cars.glob(f"*.{suffix}"):
@@ -77,7 +77,7 @@ def test_damaged_index_changes_rows(cars: Path, damage: Callable[[Path], None], 
         assert _read(cars, 0, CARS_END, min_timestamp_ms=late_ms).equals(expected)
 
 
-def test_any_range_is_a_slice_of_the_whole(cars: Path) -> None:
+def test_any_range_is_slice_of_whole_log(cars: Path) -> None:
     whole = _read(cars, 0, CARS_END)
     rng = random.Random(3)
     for _ in range(60):
@@ -86,7 +86,7 @@ def test_any_range_is_a_slice_of_the_whole(cars: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["out-of-order", "time-rolled"])
-def test_time_range_misses_records_that_are_out_of_order(topic: str) -> None:
+def test_time_range_includes_out_of_order_records(topic: str) -> None:
     root = FIXTURES / "out-of-order-timestamps"
     for directory in sorted(root.glob(f"{topic}-[0-9]*")):
         end = SegmentReaderEnd.of(directory)
@@ -114,7 +114,7 @@ class SegmentReaderEnd:
 
 
 @pytest.mark.parametrize("target_bytes", [1, 500, 2000, 1 << 30])
-def test_splits_overlap_or_leave_gaps(cars: Path, target_bytes: int) -> None:
+def test_splits_cover_range_without_overlap(cars: Path, target_bytes: int) -> None:
     reader = LogReader(cars, CARS)
     for start, end in ((0, CARS_END), (10, 390), (107, 108), (333, CARS_END)):
         splits = reader.split(start, end, target_bytes)
@@ -128,7 +128,7 @@ def test_splits_overlap_or_leave_gaps(cars: Path, target_bytes: int) -> None:
     assert abs(sum(split.size_bytes for split in reader.split(0, CARS_END, 500)) - total) <= 4 * 400
 
 
-def test_splits_of_a_log_without_segments_hide_what_is_wrong(tmp_path: Path) -> None:
+def test_split_of_log_without_segments_fails_on_read(tmp_path: Path) -> None:
     (tmp_path / "cars-0").mkdir()
     reader = LogReader(tmp_path / "cars-0", CARS)
     (split,) = reader.split(0, 5, 1)
@@ -136,14 +136,14 @@ def test_splits_of_a_log_without_segments_hide_what_is_wrong(tmp_path: Path) -> 
         list(reader.read(split.start_offset, split.end_offset, schema=KAFKA_SCHEMA))
 
 
-def test_splits_are_uneven() -> None:
+def test_splits_are_of_even_size() -> None:
     directory = FIXTURES / "cars" / "cars-0"
     sizes = [split.size_bytes for split in LogReader(directory, CARS).split(0, CARS_END, 2000)]
     assert max(sizes) <= 2000 + 500
     assert min(sizes[:-1]) >= 2000
 
 
-def test_torn_tail_is_read_as_records(cars: Path) -> None:
+def test_torn_tail_is_not_read_as_records(cars: Path) -> None:
     last = max(cars.glob("*.log"))
     last.write_bytes(last.read_bytes() + last.read_bytes()[:100])
     assert _read(cars, 0, CARS_END).num_rows == CARS_END
@@ -152,7 +152,7 @@ def test_torn_tail_is_read_as_records(cars: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 12, b"\0" * 16, b"\xff" * 15, b"\0" * 17, b"\0" * 300])
-def test_noise_behind_the_last_batch_is_looked_at_for_ever(cars: Path, tail: bytes) -> None:
+def test_noise_after_last_batch_ends_read(cars: Path, tail: bytes) -> None:
     last = max(cars.glob("*.log"))
     last.write_bytes(last.read_bytes() + tail)
     assert _read(cars, 0, CARS_END).num_rows == CARS_END
@@ -161,7 +161,7 @@ def test_noise_behind_the_last_batch_is_looked_at_for_ever(cars: Path, tail: byt
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 1, 11, 16, 60, 61, 1000, 2509])
-def test_committed_records_cut_off_are_not_noticed(cars: Path, keep_bytes: int) -> None:
+def test_truncated_committed_records_are_reported(cars: Path, keep_bytes: int) -> None:
     last = max(cars.glob("*.log"))
     last.write_bytes(last.read_bytes()[:keep_bytes])
     with pytest.raises(CorruptRecordError) as caught:
@@ -170,7 +170,7 @@ def test_committed_records_cut_off_are_not_noticed(cars: Path, keep_bytes: int) 
 
 
 @pytest.mark.parametrize("segment", ["00000000000000000106.log", "00000000000000000333.log"])
-def test_flipped_byte_gives_a_wrong_row(tmp_path: Path, segment: str) -> None:
+def test_flipped_byte_is_reported_or_changes_no_row(tmp_path: Path, segment: str) -> None:
     """Base offset and leader epoch are outside the CRC; the epoch is no column."""
     root = tmp_path / "cars"
     shutil.copytree(FIXTURES / "cars", root, ignore=shutil.ignore_patterns("expected"))
@@ -192,14 +192,14 @@ def test_flipped_byte_gives_a_wrong_row(tmp_path: Path, segment: str) -> None:
     assert errors > 600
 
 
-def test_range_that_retention_took_is_passed_over_silently(cars: Path) -> None:
+def test_read_of_range_deleted_by_retention_is_rejected(cars: Path) -> None:
     (cars / "00000000000000000000.log").unlink()
     with pytest.raises(OffsetOutOfRangeError, match="106"):
         _read(cars, 50, CARS_END)
     assert _read(cars, 106, CARS_END).num_rows == CARS_END - 106
 
 
-def test_deleted_partition_directory_reads_as_empty(cars: Path) -> None:
+def test_read_of_deleted_partition_directory_fails(cars: Path) -> None:
     shutil.rmtree(cars)
     with pytest.raises(FileNotFoundError):
         _read(cars, 0, 1)
@@ -208,7 +208,7 @@ def test_deleted_partition_directory_reads_as_empty(cars: Path) -> None:
         _read(cars, 0, 1)
 
 
-def test_locate_finds_another_batch_than_a_scan(cars: Path) -> None:
+def test_locate_finds_same_batch_as_scan(cars: Path) -> None:
     base_offset = 106
     with SegmentReader(cars, base_offset) as segment:
         table = [
