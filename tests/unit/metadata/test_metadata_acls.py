@@ -1,4 +1,4 @@
-"""Access control entries: kept in commits and snapshots, and what they permit."""
+"""Access control entries: kept by commits and snapshots, matched as Kafka matches them, enforced for a principal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def allows(
 
 
 @pytest.mark.parametrize("given", [AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER])
-def test_what_implies_describe_does_not(given: AclOperation) -> None:
+def test_read_write_delete_and_alter_imply_describe_and_denials_imply_nothing(given: AclOperation) -> None:
     assert allows([acl(given)], AclOperation.DESCRIBE)
     assert not allows([acl(given)], AclOperation.CREATE)
     # A denial implies nothing.
@@ -69,7 +69,7 @@ def test_alter_configs_does_not_imply_describe_configs() -> None:
     assert not allows([acl(AclOperation.ALTER_CONFIGS)], AclOperation.DESCRIBE)
 
 
-def test_a_denial_counts_less_than_a_permission() -> None:
+def test_denial_overrides_permission() -> None:
     everything = acl(AclOperation.ALL, "*", principal="User:*")
     assert allows([everything], AclOperation.READ, principal=BOB)
     assert not allows([everything, acl(AclOperation.ALL, deny=True, principal=BOB)], AclOperation.READ, principal=BOB)
@@ -79,7 +79,7 @@ def test_a_denial_counts_less_than_a_permission() -> None:
     )
 
 
-def test_names_match_others_than_they_should() -> None:
+def test_acl_matches_its_resource_principal_and_host_only() -> None:
     prefixed = acl(AclOperation.READ, "ord", pattern=PatternType.PREFIXED)
     assert allows([prefixed], AclOperation.READ)
     assert allows([prefixed], AclOperation.READ, "ord")
@@ -90,7 +90,7 @@ def test_names_match_others_than_they_should() -> None:
     assert not allows([acl(AclOperation.READ, host="10.0.0.7")], AclOperation.READ)
 
 
-def test_settings_beside_the_entries_do_not_count() -> None:
+def test_super_users_and_allow_without_acl_apply_beside_entries() -> None:
     denial = acl(AclOperation.ALL, deny=True)
     assert allows([denial], AclOperation.READ, super_users=frozenset({ANN}))
     assert allows([], AclOperation.READ, allows_without_acl=True)
@@ -98,7 +98,7 @@ def test_settings_beside_the_entries_do_not_count() -> None:
     assert not allows([acl(AclOperation.READ, principal=BOB)], AclOperation.READ, allows_without_acl=True)
 
 
-def test_filters_find_others_than_kafkas() -> None:
+def test_filter_patterns_match_as_in_kafka() -> None:
     literal, prefixed = acl(AclOperation.READ), acl(AclOperation.READ, "ord", pattern=PatternType.PREFIXED)
     star = acl(AclOperation.READ, "*")
 
@@ -125,12 +125,12 @@ def test_filters_find_others_than_kafkas() -> None:
         acl(AclOperation.READ, pattern=PatternType.MATCH),
     ],
 )
-def test_an_entry_that_kafka_refuses_is_taken(bad: Acl) -> None:
+def test_acl_that_kafka_refuses_is_refused(bad: Acl) -> None:
     with pytest.raises(InvalidAclError):
         check_acl(bad)
 
 
-def test_a_record_of_a_later_kafka_is_misread() -> None:
+def test_acl_record_with_unknown_operation_is_refused() -> None:
     fields = dict(acl_record("AAAAAAAAAAAAAAAAAAAAAQ", acl(AclOperation.READ)).fields)
     assert parse_acl(fields) == acl(AclOperation.READ)
     with pytest.raises(InvalidRecordError, match="99"):
@@ -146,7 +146,7 @@ def root(tmp_path: Path) -> Path:
     return log_dir.path
 
 
-def test_entries_are_lost_or_doubled_by_commits_and_snapshots(root: Path) -> None:
+def test_acls_survive_commits_and_snapshots_once_each(root: Path) -> None:
     log_dir = LogDir.open(root)
     control = log_dir.access_control()
     read, write = acl(AclOperation.READ), acl(AclOperation.WRITE)
@@ -209,7 +209,7 @@ TRIED: dict[str, tuple[Callable[[LogDir], object], Acl]] = {
 
 
 @pytest.mark.parametrize("name", TRIED)
-def test_a_principal_does_what_no_entry_permits_or_not_what_one_does(root: Path, name: str) -> None:
+def test_operation_needs_its_permission_and_succeeds_with_it(root: Path, name: str) -> None:
     act, permission = TRIED[name]
     LogDir.open(root).group("there").commit({("orders", 0): 0})
     with pytest.raises(AuthorizationError, match="User:ann may not"):
@@ -220,7 +220,7 @@ def test_a_principal_does_what_no_entry_permits_or_not_what_one_does(root: Path,
     act(LogDir.open(root, principal=ANN))
 
 
-def test_groups_are_changed_without_a_permission_for_group_and_topic(root: Path) -> None:
+def test_group_commit_needs_permission_for_group_and_topic(root: Path) -> None:
     control = LogDir.open(root).access_control()
     group_read = acl(AclOperation.READ, "g", of=ResourceType.GROUP)
     control.add([group_read])
@@ -240,13 +240,13 @@ def test_groups_are_changed_without_a_permission_for_group_and_topic(root: Path)
     assert LogDir.open(root, principal=BOB).groups() == ()
 
 
-def test_a_group_leads_past_its_openers_principal(root: Path) -> None:
+def test_log_dir_of_group_is_restricted_to_same_principal(root: Path) -> None:
     LogDir.open(root).access_control().add([acl(AclOperation.READ, "g", of=ResourceType.GROUP)])
     with pytest.raises(AuthorizationError):
         LogDir.open(root, principal=ANN).group("g").log_dir.delete_topic("secret")
 
 
-def test_a_group_tells_of_topics_that_may_not_be_described(root: Path) -> None:
+def test_group_offsets_leave_out_topics_not_describable(root: Path) -> None:
     log_dir = LogDir.open(root)
     log_dir.group("g").commit({("orders", 0): 1, ("secret", 0): 1})
     log_dir.access_control().add([acl(AclOperation.DESCRIBE), acl(AclOperation.READ, "g", of=ResourceType.GROUP)])
@@ -257,7 +257,7 @@ def test_a_group_tells_of_topics_that_may_not_be_described(root: Path) -> None:
         group.fetch(["secret"])
 
 
-def test_topics_that_may_not_be_described_are_listed(root: Path) -> None:
+def test_topics_lists_only_describable_topics(root: Path) -> None:
     LogDir.open(root).access_control().add([acl(AclOperation.READ)])
     assert LogDir.open(root, principal=ANN).topics() == ("orders",)
     assert LogDir.open(root, principal=BOB).topics() == ()
@@ -269,7 +269,7 @@ def test_topics_that_may_not_be_described_are_listed(root: Path) -> None:
         bob.topic("none")
 
 
-def test_entries_that_come_while_it_is_open_never_count(root: Path) -> None:
+def test_acl_added_after_open_applies_after_refresh(root: Path) -> None:
     ann = LogDir.open(root, principal=ANN)
     with pytest.raises(AuthorizationError):
         ann.read("orders")
@@ -278,7 +278,7 @@ def test_entries_that_come_while_it_is_open_never_count(root: Path) -> None:
     assert ann.read("orders").num_rows == 1
 
 
-def test_a_brokers_directory_is_opened_for_anybody(kafka_fixtures: Path) -> None:
+def test_broker_directory_denies_principals_and_refuses_acls(kafka_fixtures: Path) -> None:
     path = kafka_fixtures / "transactions"
     assert LogDir.open(path).access_control().entries() == []
     with pytest.raises(AuthorizationError):

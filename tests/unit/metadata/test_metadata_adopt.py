@@ -1,4 +1,4 @@
-"""Adopting a broker's directory: what is taken over, and what a crash in the middle leaves."""
+"""Adoption of a broker's directory: contents and identity kept, and a crash at any call followed by a full adoption."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def identity(root: Path) -> dict[str, tuple[str | None, list[int]]]:
 
 
 @pytest.mark.parametrize("fixture", ROOTS)
-def test_adopted_root_reads_differently(fixture: str, tmp_path: Path) -> None:
+def test_adopted_root_reads_equal_without_copying_logs(fixture: str, tmp_path: Path) -> None:
     root = copy_of(fixture, tmp_path)
     before, before_identity = contents(root), identity(root)
     was_clean = (root / ".kafka_cleanshutdown").exists()
@@ -49,7 +49,7 @@ def test_adopted_root_reads_differently(fixture: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fixture", ROOTS)
-def test_adopted_partitions_do_not_take_records(fixture: str, tmp_path: Path) -> None:
+def test_adopted_partitions_accept_records_after_those_of_broker(fixture: str, tmp_path: Path) -> None:
     root = copy_of(fixture, tmp_path)
     before = contents(root)
     log_dir = LogDir.adopt(root, clock=clock)
@@ -82,7 +82,7 @@ def test_adopted_partitions_do_not_take_records(fixture: str, tmp_path: Path) ->
     assert snapshot.build(image.next_offset).topics == image.topics
 
 
-def test_recovery_ends_elsewhere_than_kafkas(tmp_path: Path) -> None:
+def test_recovery_during_adoption_ends_where_kafkas_ends(tmp_path: Path) -> None:
     root = tmp_path / "unclean"
     shutil.copytree(FIXTURES / "unclean", root)
     outcome = adopt(root, clock=clock)
@@ -91,7 +91,7 @@ def test_recovery_ends_elsewhere_than_kafkas(tmp_path: Path) -> None:
     assert cut.keys() == {"unclean-badcrc", "unclean-garbage", "unclean-torn"}
 
 
-def test_clean_shutdown_file_outlives_adoption(tmp_path: Path) -> None:
+def test_adoption_removes_clean_shutdown_file_and_keeps_checkpoints(tmp_path: Path) -> None:
     root = copy_of("cars", tmp_path)
     adopt(root, clock=clock)
     assert not (root / ".kafka_cleanshutdown").exists()
@@ -102,7 +102,7 @@ def test_clean_shutdown_file_outlives_adoption(tmp_path: Path) -> None:
     assert not (root / WORK_DIR).exists()
 
 
-def test_producer_ids_are_handed_out_twice(tmp_path: Path) -> None:
+def test_next_producer_id_is_above_those_in_adopted_logs(tmp_path: Path) -> None:
     root = copy_of("idempotent", tmp_path)
     outcome = adopt(root, clock=clock)
     seen = {
@@ -116,7 +116,7 @@ def test_producer_ids_are_handed_out_twice(tmp_path: Path) -> None:
     assert MetadataStore.open(root).image.next_producer_id == outcome.next_producer_id
 
 
-def test_second_adoption_changes_or_fails(tmp_path: Path) -> None:
+def test_second_adoption_changes_nothing(tmp_path: Path) -> None:
     root = copy_of("transactions", tmp_path)
     adopt(root, clock=clock)
     before = contents(root)
@@ -149,7 +149,9 @@ def crash_points(root: Path, tmp_path: Path, error: Callable[[], BaseException])
 
 
 @pytest.mark.parametrize(("fixture", "error"), [("transactions", Killed), ("unclean", broken_disk)])
-def test_crash_keeps_from_adopting(fixture: str, error: Callable[[], BaseException], tmp_path: Path) -> None:
+def test_crash_at_any_call_keeps_contents_and_next_adoption_succeeds(
+    fixture: str, error: Callable[[], BaseException], tmp_path: Path
+) -> None:
     root = copy_of(fixture, tmp_path)
     if fixture == "unclean":
         for name in ("garbage", "killed", "noindex"):

@@ -1,4 +1,4 @@
-"""What adopting takes from the broker's metadata log and settings."""
+"""Adoption with the broker's metadata log and settings: topics, configs and producer ids taken over, strays renamed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def topic_id_of(root: Path) -> str:
     return topic_id
 
 
-def test_metadata_log_is_not_asked_or_lost(broker_root: Path) -> None:
+def test_adoption_takes_configs_and_ids_from_metadata_log_and_keeps_it(broker_root: Path) -> None:
     topic_id = topic_id_of(broker_root)
     configs = {"retention_ms": "7", "internal_segment_bytes": "9000", "gone_in_4": "x", "segment_bytes": "1"}
     metadata = write_metadata_log(
@@ -58,7 +58,7 @@ def test_metadata_log_is_not_asked_or_lost(broker_root: Path) -> None:
     assert {path.name: path.read_bytes() for path in outcome.kept_metadata.iterdir()} == files
 
 
-def test_server_properties_are_overlooked_or_outdo_dynamic_ones(broker_root: Path, tmp_path: Path) -> None:
+def test_server_properties_are_adopted_and_yield_to_dynamic_configs(broker_root: Path, tmp_path: Path) -> None:
     write_metadata_log(
         broker_root,
         [
@@ -84,7 +84,7 @@ def test_server_properties_are_overlooked_or_outdo_dynamic_ones(broker_root: Pat
         ),
     ],
 )
-def test_strays_are_taken_over(broker_root: Path, records: Any) -> None:
+def test_stray_partitions_are_renamed_and_not_adopted(broker_root: Path, records: Any) -> None:
     write_metadata_log(
         broker_root, [*topic_records("other", ID_C, {}), *records(topic_id_of(broker_root)), record("NoOpRecord")]
     )
@@ -95,14 +95,14 @@ def test_strays_are_taken_over(broker_root: Path, records: Any) -> None:
     assert max((broker_root / strays[0]).glob("*.log")).stat().st_size > 0
 
 
-def test_partition_that_the_cluster_has_elsewhere_is_not_named(broker_root: Path) -> None:
+def test_partition_on_another_node_is_reported_as_missing(broker_root: Path) -> None:
     there = [{}, {}, {}, {"replicas": (2,)}]
     write_metadata_log(broker_root, topic_records("codecs-none", topic_id_of(broker_root), *there))
     with pytest.raises(LogDirError, match="missing are codecs-none: 3 of 4"):
         adopt(broker_root, clock=clock)
 
 
-def test_damaged_metadata_log_makes_strays(broker_root: Path) -> None:
+def test_damaged_metadata_log_is_reported(broker_root: Path) -> None:
     metadata = write_metadata_log(broker_root, [record("NoOpRecord")] * 50)
     log = metadata / "00000000000000000000.log"
     log.write_bytes(log.read_bytes()[:-1] + b"\xff")
@@ -110,7 +110,7 @@ def test_damaged_metadata_log_makes_strays(broker_root: Path) -> None:
         adopt(broker_root, clock=clock)
 
 
-def test_half_a_metadata_transaction_counts(broker_root: Path) -> None:
+def test_uncommitted_metadata_transactions_are_ignored(broker_root: Path) -> None:
     topic_id = topic_id_of(broker_root)
     begin, end = record("BeginTransactionRecord", name="migration"), record("EndTransactionRecord")
     write_metadata_log(
@@ -133,13 +133,13 @@ def test_half_a_metadata_transaction_counts(broker_root: Path) -> None:
     assert dict(log_dir.topic("codecs-none").configs) == {"segment.ms": "6"}
 
 
-def test_metadata_logs_of_two_times_are_mixed(broker_root: Path) -> None:
+def test_adoption_beside_kept_metadata_log_is_refused(broker_root: Path) -> None:
     write_metadata_log(broker_root, topic_records("codecs-none", topic_id_of(broker_root), {}, {}, {}))
     (broker_root / KEPT_METADATA_DIR).mkdir()
     with pytest.raises(LogDirError, match="holds both"):
         adopt(broker_root, clock=clock)
 
 
-def test_internal_topics_lose_compaction_without_a_metadata_log(tmp_path: Path) -> None:
+def test_consumer_offsets_topic_is_compacted_without_metadata_log(tmp_path: Path) -> None:
     log_dir = LogDir.adopt(copy_of("consumer-offsets", tmp_path), clock=clock)
     assert log_dir.log_config("__consumer_offsets").cleanup_policy == ("compact",)

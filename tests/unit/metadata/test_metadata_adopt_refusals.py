@@ -1,4 +1,4 @@
-"""What stands in the way of adopting: running brokers, other directories, missing and damaged files."""
+"""Adoption refused or continued: running brokers, other directories, missing and damaged files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ sys.stdin.read()
 """
 
 
-def test_running_brokers_directory_is_adopted(tmp_path: Path) -> None:
+def test_directory_of_running_broker_is_refused(tmp_path: Path) -> None:
     root = copy_of("cars", tmp_path)
     before = sorted(path.name for path in root.rglob("*"))
     holder = subprocess.Popen(
@@ -52,7 +52,7 @@ def test_running_brokers_directory_is_adopted(tmp_path: Path) -> None:
     adopt(root, clock=clock)
 
 
-def test_broker_can_start_while_its_directory_is_adopted(tmp_path: Path) -> None:
+def test_lock_is_held_during_adoption_and_free_afterwards(tmp_path: Path) -> None:
     try_lock = (
         "import fcntl, sys\n"
         "try: fcntl.lockf(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
@@ -75,7 +75,7 @@ def test_broker_can_start_while_its_directory_is_adopted(tmp_path: Path) -> None
     assert ask() == "free"
 
 
-def test_writer_of_a_checkpoint_without_locks_is_overlooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_written_without_lock_refuses_adoption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = copy_of("unclean", tmp_path)
     checkpoint = root / "replication-offset-checkpoint"
     os.utime(checkpoint)
@@ -89,21 +89,21 @@ def test_writer_of_a_checkpoint_without_locks_is_overlooked(tmp_path: Path, monk
     adopt(root, clock=clock)  # now the file is old
 
 
-def test_fresh_copy_that_nobody_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_copy_without_writer_is_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = copy_of("unclean", tmp_path)
     os.utime(root / "replication-offset-checkpoint")
     monkeypatch.setattr(adopt_lock, "WATCH_S", 0.1)
     assert not adopt(root, clock=clock).was_ours
 
 
-def test_directory_of_something_else_is_adopted(tmp_path: Path) -> None:
+def test_missing_or_other_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogDirError, match="is not a directory"):
         adopt(tmp_path / "nothing", clock=clock)
     with pytest.raises(LogDirError, match="is not a log directory"):
         adopt(tmp_path, clock=clock)
 
 
-def test_partition_between_others_is_missing_and_nobody_says_so(tmp_path: Path) -> None:
+def test_missing_partition_is_refused_and_created_on_request(tmp_path: Path) -> None:
     root = copy_of("codecs-none", tmp_path)
     shutil.rmtree(root / "codecs-none-1")
     with pytest.raises(LogDirError, match=r"missing are codecs-none: 1 of 3: .*--create-missing"):
@@ -118,7 +118,7 @@ def test_partition_between_others_is_missing_and_nobody_says_so(tmp_path: Path) 
     assert log_dir.read("codecs-none", partition=1)["value"].to_pylist() == [b"a"]
 
 
-def test_directory_that_only_looks_like_a_partition_fills_memory(tmp_path: Path) -> None:
+def test_directory_with_huge_partition_number_is_refused(tmp_path: Path) -> None:
     root = copy_of("cars", tmp_path)
     (root / "backup-2147483647").mkdir()
     for create_missing in (False, True):
@@ -126,14 +126,14 @@ def test_directory_that_only_looks_like_a_partition_fills_memory(tmp_path: Path)
             adopt(root, create_missing=create_missing, clock=clock)
 
 
-def test_topic_gets_partitions_of_another_with_its_name(tmp_path: Path) -> None:
+def test_partitions_with_different_topic_ids_are_refused(tmp_path: Path) -> None:
     root = copy_of("codecs-none", tmp_path)
     (root / "codecs-none-2" / "partition.metadata").write_text(f"version: 0\ntopic_id: {ID_A}")
     with pytest.raises(LogDirError, match="have different topic ids"):
         adopt(root, clock=clock)
 
 
-def test_lost_topic_ids_stay_lost(tmp_path: Path) -> None:
+def test_lost_topic_ids_are_restored_from_other_partitions(tmp_path: Path) -> None:
     root = copy_of("codecs-none", tmp_path)
     known = LogDir.open(root).topic("codecs-none").topic_id
     (root / "codecs-none-0" / "partition.metadata").unlink()
@@ -145,7 +145,7 @@ def test_lost_topic_ids_stay_lost(tmp_path: Path) -> None:
     assert contents(root)["codecs-none"][0] == before["codecs-none"][0]
 
 
-def test_damage_below_a_clean_end_is_cut_off(tmp_path: Path) -> None:
+def test_damage_after_clean_shutdown_is_reported_and_not_truncated(tmp_path: Path) -> None:
     root = copy_of("codecs-none", tmp_path)
     log = max((root / "codecs-none-0").glob("*.log"))
     log.write_bytes(log.read_bytes()[:-10])
@@ -154,7 +154,7 @@ def test_damage_below_a_clean_end_is_cut_off(tmp_path: Path) -> None:
     assert (root / ".kafka_cleanshutdown").exists(), "the next try would recover, and lose records"
 
 
-def test_damaged_checkpoints_keep_from_adopting(tmp_path: Path) -> None:
+def test_damaged_recovery_checkpoint_is_noted_and_adoption_succeeds(tmp_path: Path) -> None:
     root = copy_of("unclean", tmp_path)
     before = contents(root)
     (root / "recovery-point-offset-checkpoint").write_text("0\nx\n")
@@ -163,7 +163,7 @@ def test_damaged_checkpoints_keep_from_adopting(tmp_path: Path) -> None:
     assert contents(root) == before
 
 
-def test_directories_that_the_broker_put_aside_come_back(tmp_path: Path) -> None:
+def test_deleted_future_and_stray_directories_stay_unadopted(tmp_path: Path) -> None:
     root = copy_of("retention", tmp_path)
     (aside,) = [path.name for path in root.iterdir() if path.name.endswith("-delete")]
     for name in ("moved-0.0123456789abcdef0123456789abcdef-future", "odd-0.0123456789abcdef0123456789abcdef-stray"):
@@ -175,5 +175,5 @@ def test_directories_that_the_broker_put_aside_come_back(tmp_path: Path) -> None
     assert LogDir.open(root).topics() == ("delete-records", "retention-bytes")
 
 
-def test_lock_is_of_a_kind_that_brokers_do_not_see() -> None:
+def test_open_file_description_locks_exist_on_linux() -> None:
     assert hasattr(fcntl, "F_OFD_SETLK") or sys.platform != "linux"

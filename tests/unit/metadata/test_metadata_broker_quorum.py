@@ -1,4 +1,4 @@
-"""What a broker's disk says of its quorum is told, and nothing that it does not say."""
+"""The quorum described from a broker's disk: what its files say, and None where they do not say it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path / "node")
 
 
-def test_single_voter_is_told_otherwise_than_by_kafkas_tool() -> None:
+def test_single_voter_is_described_as_by_kafkas_tool() -> None:
     quorum = read_broker_quorum(BROKER)
     (voter,) = quorum.voters or ()
     assert (quorum.leader_id, quorum.leader_epoch, quorum.high_watermark) == (1, 3, LOG_END_OFFSET)
@@ -122,7 +122,7 @@ def test_single_voter_is_told_otherwise_than_by_kafkas_tool() -> None:
     assert voter == QuorumReplica(1, "_QARJNWmQP-0INo7jTDE6w", ("CONTROLLER://127.0.0.1:23063",), LOG_END_OFFSET)
 
 
-def test_high_watermark_of_several_voters_is_guessed(node: Node) -> None:
+def test_high_watermark_of_several_voters_is_none(node: Node) -> None:
     node.state(DYNAMIC)
     node.log(control(0, elected(1, 2, 3), voters(3, 1, 2)), noop(2))
     quorum = read_broker_quorum(node.path)
@@ -132,7 +132,7 @@ def test_high_watermark_of_several_voters_is_guessed(node: Node) -> None:
     assert [quorum.lag(each) for each in quorum.voters] == [None, 0, None]
 
 
-def test_voters_are_not_those_of_the_newest_record(node: Node) -> None:
+def test_voters_are_those_of_newest_record_or_snapshot(node: Node) -> None:
     node.state(DYNAMIC)
     node.snapshot(10, voters(1, 2))
     node.log(*map(noop, range(8, 10)), base_offset=8)
@@ -145,7 +145,7 @@ def test_voters_are_not_those_of_the_newest_record(node: Node) -> None:
     assert read_broker_quorum(node.path).voters == (replica(2, 14, host="[::1]"), replica(3, host="[::1]"))
 
 
-def test_configured_voters_are_not_told(node: Node) -> None:
+def test_static_voters_come_from_quorum_state_until_leader_change(node: Node) -> None:
     node.state(STATIC)
     node.log(noop(0))
     assert read_broker_quorum(node.path).voters == (QuorumReplica(2, log_end_offset=1), QuorumReplica(3))
@@ -155,13 +155,13 @@ def test_configured_voters_are_not_told(node: Node) -> None:
     assert quorum.high_watermark == 3
 
 
-def test_voters_that_nothing_tells_of_are_made_up(node: Node) -> None:
+def test_voters_without_any_record_are_none(node: Node) -> None:
     node.state(DYNAMIC)
     quorum = read_broker_quorum(node.path)
     assert (quorum.voters, quorum.observers, quorum.high_watermark, quorum.max_follower_lag()) == (None, (), None, None)
 
 
-def test_leader_of_an_earlier_epoch_is_told(node: Node) -> None:
+def test_leader_is_unknown_when_log_or_state_has_newer_epoch(node: Node) -> None:
     node.log(control(0, voters(2), epoch=1), noop(1, epoch=5))
     quorum = read_broker_quorum(node.path)
     assert (quorum.leader_id, quorum.leader_epoch) == (-1, 5), "without quorum-state"
@@ -173,7 +173,7 @@ def test_leader_of_an_earlier_epoch_is_told(node: Node) -> None:
     assert (quorum.leader_id, quorum.leader_epoch) == (-1, 6)
 
 
-def test_copy_of_another_node_passes_for_the_voters_log(node: Node) -> None:
+def test_log_of_node_that_is_no_voter_counts_as_observer(node: Node) -> None:
     node.state(DYNAMIC)
     node.log(control(0, voters(2)), noop(1))
     assert read_broker_quorum(node.path).high_watermark == 2
@@ -188,7 +188,7 @@ def test_copy_of_another_node_passes_for_the_voters_log(node: Node) -> None:
     assert (quorum.cluster_id, quorum.high_watermark, quorum.observers) == (None, None, ())
 
 
-def test_batch_without_its_end_counts(node: Node) -> None:
+def test_torn_batch_does_not_count_for_high_watermark(node: Node) -> None:
     node.state(DYNAMIC)
     whole = control(0, voters(2)) + noop(1)
     for torn in (b"", noop(2)[:-1], noop(2)[:30], b"\0"):
@@ -196,7 +196,7 @@ def test_batch_without_its_end_counts(node: Node) -> None:
         assert read_broker_quorum(node.path).high_watermark == 2
 
 
-def test_damaged_metadata_log_is_believed(node: Node) -> None:
+def test_damaged_metadata_log_is_reported(node: Node) -> None:
     node.state(DYNAMIC)
     damaged = bytearray(noop(1))
     damaged[-1] ^= 1
@@ -238,7 +238,7 @@ def test_damaged_metadata_log_is_believed(node: Node) -> None:
         ),
     ],
 )
-def test_damaged_quorum_state_is_believed(node: Node, text: str) -> None:
+def test_damaged_quorum_state_is_reported(node: Node, text: str) -> None:
     node.log(control(0, voters(2)))
     (node.directory / "quorum-state").write_text(text, encoding="latin-1")
     with pytest.raises(DiskFormatError, match="quorum-state") as raised:
@@ -246,7 +246,7 @@ def test_damaged_quorum_state_is_believed(node: Node, text: str) -> None:
     assert len(str(raised.value)) < 1000
 
 
-def test_directory_without_metadata_log_answers(tmp_path: Path) -> None:
+def test_directory_without_metadata_log_is_refused(tmp_path: Path) -> None:
     shutil.copytree(BROKER.with_name("cars"), tmp_path / "cars")
     with pytest.raises(LogDirError, match=r"holds no copy .*metadata\.log\.dir"):
         read_broker_quorum(tmp_path / "cars")

@@ -1,4 +1,4 @@
-"""The commit log: one file a commit, put if absent, hostile files named."""
+"""The commit log: one file per commit, created only if absent, damaged files reported by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def names(log: CommitLog) -> list[str]:
     return sorted(path.name for path in log.directory.iterdir() if path.name != HEAD_FILE)
 
 
-def test_commits_read_back_one_file_each(log: CommitLog) -> None:
+def test_commits_are_read_back_from_one_file_each(log: CommitLog) -> None:
     first = log.publish(0, [feature(1), feature(2)], timestamp_ms=10)
     second = log.publish(first.next_offset, [feature(3)], timestamp_ms=20)
     assert names(log) == ["00000000000000000000.log", "00000000000000000002.log"]
@@ -46,7 +46,7 @@ def test_commits_read_back_one_file_each(log: CommitLog) -> None:
     assert list(log.read_from(2)) == [second]
 
 
-def test_of_racing_writers_exactly_one_wins(log: CommitLog) -> None:
+def test_exactly_one_of_racing_writers_wins(log: CommitLog) -> None:
     writers = 8
     start = threading.Barrier(writers)
     won: list[int] = []
@@ -81,7 +81,7 @@ class RepeatedLinkFileSystem(FileSystem):
         super().link(source, target)
 
 
-def test_own_link_is_taken_for_another_writers(tmp_path: Path) -> None:
+def test_repeated_link_of_own_commit_counts_as_success(tmp_path: Path) -> None:
     log = CommitLog(tmp_path, fs=RepeatedLinkFileSystem())
     commit = log.publish(0, [feature(1)], timestamp_ms=1)
     assert list(log.replay()) == [commit]
@@ -124,7 +124,7 @@ class FailingCalls(FileSystem):
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync"])
-def test_failure_before_the_link_leaves_no_commit_and_no_litter(tmp_path: Path, call: str) -> None:
+def test_failure_before_link_leaves_no_commit_and_no_temporary_file(tmp_path: Path, call: str) -> None:
     log = CommitLog(tmp_path, fs=FailingCalls(call, after=False))
     with pytest.raises(OSError, match="injected"):
         log.publish(0, [feature(1)], timestamp_ms=1)
@@ -135,7 +135,9 @@ def test_failure_before_the_link_leaves_no_commit_and_no_litter(tmp_path: Path, 
     ("call", "after", "there"),
     [("link", False, False), ("link", True, True), ("unlink", False, True), ("fsync_dir", False, True)],
 )
-def test_failure_at_or_after_the_link_is_a_state_unknown(tmp_path: Path, call: str, after: bool, there: bool) -> None:
+def test_failure_at_or_after_link_raises_commit_state_unknown(
+    tmp_path: Path, call: str, after: bool, there: bool
+) -> None:
     log = CommitLog(tmp_path, fs=FailingCalls(call, after=after))
     with pytest.raises(CommitStateUnknownError, match=r"00000000000000000000\.log"):
         log.publish(0, [feature(1)], timestamp_ms=1)
@@ -149,7 +151,7 @@ def test_leftover_temporary_file_is_never_read(log: CommitLog) -> None:
     assert log.read(1) is None
 
 
-def test_flipped_byte_anywhere_is_found_and_the_file_named(log: CommitLog) -> None:
+def test_flipped_byte_anywhere_is_reported_with_file_name(log: CommitLog) -> None:
     log.publish(0, [feature(1), feature(2)], timestamp_ms=1)
     path = log.path(0)
     good = path.read_bytes()
@@ -163,7 +165,7 @@ def test_flipped_byte_anywhere_is_found_and_the_file_named(log: CommitLog) -> No
             log.read(0)
 
 
-def test_truncated_file_is_found_at_every_length(log: CommitLog) -> None:
+def test_truncated_file_is_reported_at_every_length(log: CommitLog) -> None:
     log.publish(0, [feature(1)], timestamp_ms=1)
     good = log.path(0).read_bytes()
     for length in range(len(good)):
@@ -172,7 +174,7 @@ def test_truncated_file_is_found_at_every_length(log: CommitLog) -> None:
             log.read(0)
 
 
-def test_file_under_another_commits_name_is_refused(log: CommitLog) -> None:
+def test_commit_file_under_name_of_another_is_refused(log: CommitLog) -> None:
     log.publish(0, [feature(1)], timestamp_ms=1)
     os.rename(log.path(0), log.path(7))
     with pytest.raises(CorruptRecordError, match="expected base offset 7"):
@@ -197,14 +199,14 @@ def test_null_value_and_control_batch_are_refused(log: CommitLog) -> None:
         log.read(0)
 
 
-def test_file_too_large_to_be_a_commit_is_not_read(log: CommitLog) -> None:
+def test_file_above_maximum_commit_size_is_refused(log: CommitLog) -> None:
     with log.path(0).open("wb") as file:
         file.truncate(MAX_COMMIT_BYTES + 1)
     with pytest.raises(CorruptRecordError, match="at most"):
         log.read(0)
 
 
-def test_missing_commit_in_the_middle_is_named(log: CommitLog) -> None:
+def test_missing_commit_in_the_middle_is_reported_by_name(log: CommitLog) -> None:
     for offset in range(3):
         log.publish(offset, [feature(1)], timestamp_ms=1)
     log.path(1).unlink()
@@ -217,7 +219,7 @@ def test_commit_without_records_is_refused(log: CommitLog) -> None:
         log.publish(0, [], timestamp_ms=1)
 
 
-def test_probe_for_news_opens_one_name_only(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_at_log_end_opens_one_file_only(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
     for offset in range(20):
         log.publish(offset, [feature(1)], timestamp_ms=1)
     opened = []

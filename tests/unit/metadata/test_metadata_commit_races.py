@@ -1,4 +1,4 @@
-"""The commit loop: killed commits, lost races, unknown ends, many processes, the root's lock."""
+"""Commit retries: killed commits, lost races, unknown results, many processes, and the lock of the root."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def store(root: Path) -> MetadataStore:
     return MetadataStore.create(root, clock=lambda: 1_000)
 
 
-def test_killed_commit_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_killed_commit_is_visible_whole_or_not_at_all(tmp_path: Path) -> None:
     for calls in range(50):
         root = tmp_path / f"root-{calls}"
         MetadataStore.create(root)
@@ -63,7 +63,7 @@ def test_killed_commit_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     raise AssertionError("the commit never came through")
 
 
-def test_lost_race_is_tried_again_from_the_newer_image(root: Path, store: MetadataStore) -> None:
+def test_lost_race_is_retried_from_newer_image(root: Path, store: MetadataStore) -> None:
     other = MetadataStore.open(root)
     offsets = []
 
@@ -80,7 +80,7 @@ def test_lost_race_is_tried_again_from_the_newer_image(root: Path, store: Metada
     assert other.refresh() == outcome.image
 
 
-def test_races_lost_for_ever_end_in_an_error(root: Path, store: MetadataStore) -> None:
+def test_races_lost_at_every_attempt_raise_conflict(root: Path, store: MetadataStore) -> None:
     other = MetadataStore.open(root)
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
@@ -118,7 +118,7 @@ class LinkReportsFailure(FileSystem):
 
 @pytest.mark.parametrize("other_thread_refreshes", [False, True])
 @pytest.mark.parametrize(("effect", "builds"), [("none", 2), ("at once", 1), ("late", 2)])
-def test_unknown_end_of_a_publish_is_resolved_by_looking_for_ones_own_commit(
+def test_unknown_publish_result_is_resolved_by_own_commit_id(
     root: Path, store: MetadataStore, effect: str, builds: int, other_thread_refreshes: bool
 ) -> None:
     built = []
@@ -140,7 +140,7 @@ def test_unknown_end_of_a_publish_is_resolved_by_looking_for_ones_own_commit(
     assert len(list(store.log.replay())) == 2
 
 
-def test_commit_that_comes_through_late_is_known_before_it_is_built_again(
+def test_commit_that_arrives_late_is_found_before_retry(
     root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = LinkReportsFailure("late")
@@ -157,7 +157,7 @@ def test_commit_that_comes_through_late_is_known_before_it_is_built_again(
     assert set(outcome.image.topics) == {"orders"}
 
 
-def test_disk_that_fails_after_an_unknown_end_leaves_it_unknown(
+def test_disk_failure_after_unknown_result_raises_commit_state_unknown(
     root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = LinkReportsFailure("none")
@@ -188,7 +188,7 @@ def _count_up(root: Path, times: int, lock: bool) -> None:
 
 
 @pytest.mark.parametrize("lock", [False, True])
-def test_processes_that_count_up_together_lose_no_step(root: Path, store: MetadataStore, lock: bool) -> None:
+def test_concurrent_increments_of_processes_are_all_committed(root: Path, store: MetadataStore, lock: bool) -> None:
     add_topic(store, "counter", 1)
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=_count_up, args=(root, 15, lock)) for _ in range(3)]
@@ -200,21 +200,21 @@ def test_processes_that_count_up_together_lose_no_step(root: Path, store: Metada
     assert store.refresh().partition("counter", 0).high_watermark == 45
 
 
-def test_lock_held_elsewhere_times_out_with_a_clear_error(root: Path, store: MetadataStore) -> None:
+def test_lock_held_by_another_writer_times_out_with_clear_error(root: Path, store: MetadataStore) -> None:
     with root_lock(root), pytest.raises(LogDirError, match="held by another writer"), root_lock(root, timeout_s=0.01):
         pass
     with root_lock(root, timeout_s=0):
         pass
 
 
-def test_lock_is_free_after_an_error_inside(root: Path, store: MetadataStore) -> None:
+def test_lock_is_released_after_error(root: Path, store: MetadataStore) -> None:
     with pytest.raises(KeyError), root_lock(root):
         raise KeyError("inside")
     with root_lock(root, timeout_s=0):
         pass
 
 
-def test_lock_orders_threads(root: Path, store: MetadataStore) -> None:
+def test_lock_excludes_other_threads(root: Path, store: MetadataStore) -> None:
     inside = []
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""The reserve that commits take from on a full disk: who takes what, and never from a commit that is there."""
+"""Reserve of commits on a full disk: used by commits that free space only, and never overwriting a commit."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def setting(store: MetadataStore) -> str | None:
 
 
 @pytest.mark.parametrize("lacks", ["blocks", "inodes"])
-def test_only_a_commit_that_frees_space_takes_from_the_reserve(
-    store: MetadataStore, disk: CountingDisk, lacks: str
-) -> None:
+def test_only_commit_that_frees_space_uses_reserve(store: MetadataStore, disk: CountingDisk, lacks: str) -> None:
     setattr(disk, lacks, 0)
     with pytest.raises(OSError, match="No space left"):
         commit(store, "1", frees_space=False)
@@ -69,9 +67,7 @@ def test_only_a_commit_that_frees_space_takes_from_the_reserve(
     assert lengths(store) != WHOLE
 
 
-def test_reserve_holds_several_commits_and_then_the_error_is_the_disks(
-    store: MetadataStore, disk: CountingDisk
-) -> None:
+def test_reserve_serves_several_commits_before_no_space_error(store: MetadataStore, disk: CountingDisk) -> None:
     for number in range(RESERVE_FILES):
         disk.inodes = 0
         commit(store, str(number))
@@ -86,7 +82,7 @@ def test_reserve_holds_several_commits_and_then_the_error_is_the_disks(
     assert lengths(store) == WHOLE
 
 
-def test_root_of_an_older_version_gets_its_reserve_with_the_next_commit(store: MetadataStore) -> None:
+def test_root_without_reserve_gets_one_at_next_commit(store: MetadataStore) -> None:
     for number in range(RESERVE_FILES):
         reserve_path(store, number).unlink()
     assert MetadataStore.open(store.root).image == store.image
@@ -95,7 +91,7 @@ def test_root_of_an_older_version_gets_its_reserve_with_the_next_commit(store: M
     assert lengths(store) == WHOLE
 
 
-def test_reserve_takes_what_room_there_is(store: MetadataStore, disk: CountingDisk) -> None:
+def test_reserve_is_restored_as_far_as_space_allows(store: MetadataStore, disk: CountingDisk) -> None:
     disk.blocks = 0
     commit(store, "1")  # takes one block of a file's eight
     assert lengths(store) == [*WHOLE[:-1], RESERVE_BYTES - 4096]
@@ -104,10 +100,8 @@ def test_reserve_takes_what_room_there_is(store: MetadataStore, disk: CountingDi
     assert lengths(store) == [*WHOLE[:-1], RESERVE_BYTES - 2 * 4096]
 
 
-def test_commit_that_still_has_the_name_of_the_reserve_is_not_written_over(
-    store: MetadataStore, disk: CountingDisk
-) -> None:
-    """As a kill between the link and the removal of the other name leaves it."""
+def test_commit_still_linked_as_reserve_is_not_overwritten(store: MetadataStore, disk: CountingDisk) -> None:
+    """The state after a kill between the link and the removal of the other name."""
     commit(store, "1")
     last = max(commit_files(store.root), key=lambda path: path.name)
     content = last.read_bytes()
@@ -125,7 +119,7 @@ def test_commit_that_still_has_the_name_of_the_reserve_is_not_written_over(
     assert last.stat().st_nlink == 1
 
 
-def test_reserve_file_that_another_process_uses_is_left_to_it(store: MetadataStore, disk: CountingDisk) -> None:
+def test_reserve_file_locked_by_another_process_is_not_used(store: MetadataStore, disk: CountingDisk) -> None:
     path = reserve_path(store, RESERVE_FILES - 1)
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -136,7 +130,7 @@ def test_reserve_file_that_another_process_uses_is_left_to_it(store: MetadataSto
     assert setting(store) == "1"
 
 
-def test_reserve_file_that_became_a_commit_while_its_lock_was_waited_for_is_not_used(tmp_path: Path) -> None:
+def test_reserve_file_linked_as_commit_is_not_used(tmp_path: Path) -> None:
     directory = tmp_path
     reserve = CommitReserve(directory, LOCAL)
     reserve.restore()
@@ -153,7 +147,7 @@ def test_reserve_file_that_became_a_commit_while_its_lock_was_waited_for_is_not_
     assert last.stat().st_size == RESERVE_BYTES
 
 
-def test_lost_race_on_a_full_disk_keeps_the_reserve(store: MetadataStore, disk: CountingDisk) -> None:
+def test_lost_race_on_full_disk_keeps_reserve(store: MetadataStore, disk: CountingDisk) -> None:
     there = max(int(path.stem) for path in commit_files(store.root))
     disk.inodes = 0
     with pytest.raises(CommitConflictError):
@@ -163,7 +157,9 @@ def test_lost_race_on_a_full_disk_keeps_the_reserve(store: MetadataStore, disk: 
     assert setting(store) == "1"
 
 
-def test_directory_without_room_for_the_name_is_a_definite_answer(store: MetadataStore, disk: CountingDisk) -> None:
+def test_link_without_space_raises_no_space_and_leaves_no_temporary_file(
+    store: MetadataStore, disk: CountingDisk
+) -> None:
     class NoName(CountingDisk):
         links = 0
 
@@ -181,8 +177,8 @@ def test_directory_without_room_for_the_name_is_a_definite_answer(store: Metadat
     assert setting(store) == "2"
 
 
-def test_name_that_takes_an_inode_gets_one_of_another_file_of_the_reserve(store: MetadataStore) -> None:
-    """As on tmpfs."""
+def test_link_that_takes_an_inode_frees_another_reserve_file(store: MetadataStore) -> None:
+    """A link takes an inode on tmpfs."""
 
     class InodeAName(CountingDisk):
         def link(self, source: Path, target: Path) -> None:
@@ -200,7 +196,7 @@ def test_name_that_takes_an_inode_gets_one_of_another_file_of_the_reserve(store:
     assert lengths(store) == [*WHOLE[:2], RESERVE_BYTES, -1]
 
 
-def test_old_commits_go_where_a_snapshot_finds_no_room(store: MetadataStore, disk: CountingDisk) -> None:
+def test_old_commits_are_deleted_without_space_for_snapshot(store: MetadataStore, disk: CountingDisk) -> None:
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1", "metadata.max.retention.ms": "60000"})
     clock_ms = [0]
     later = MetadataStore.open(store.root, fs=disk, clock=lambda: 2_000_000_000_000 + clock_ms[0])

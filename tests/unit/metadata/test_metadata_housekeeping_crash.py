@@ -1,4 +1,4 @@
-"""A committer that is killed, or meets a failing disk, at any call: the root opens, keeps its commits, and goes on."""
+"""A commit killed or failing at any call of its housekeeping: the root opens, keeps its commits and accepts more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_root(root: Path) -> tuple[Clock, str]:
 
 
 @pytest.mark.parametrize("kills", [True, False])
-def test_commit_with_its_housekeeping_stopped_at_any_call_leaves_a_sound_root(tmp_path: Path, kills: bool) -> None:
+def test_housekeeping_stopped_at_any_call_leaves_root_sound(tmp_path: Path, kills: bool) -> None:
     for calls in range(100):
         root = tmp_path / str(calls)
         clock, topic_id = make_root(root)

@@ -1,4 +1,4 @@
-"""The image built from a real broker's metadata log against what Kafka's tools said of that broker; topic builders."""
+"""The metadata image: equal to what Kafka's tools print of a broker's metadata log, and built by topic changes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def broker_image(kafka_fixtures: Path) -> MetadataImage:
     return image
 
 
-def test_topics_are_those_that_kafka_describes(kafka_fixtures: Path, broker_image: MetadataImage) -> None:
+def test_topics_equal_those_kafka_describes(kafka_fixtures: Path, broker_image: MetadataImage) -> None:
     text = (kafka_fixtures / "cluster-metadata/expected/tools/kafka-topics-describe.txt").read_text("utf-8")
     described = re.findall(r"^Topic: (\S+)\tTopicId: (\S+)\tPartitionCount: (\d+)\t.*?Configs: (.*)$", text, re.M)
     assert len(described) == len(broker_image.topics)
@@ -71,7 +71,7 @@ def test_topics_are_those_that_kafka_describes(kafka_fixtures: Path, broker_imag
         assert broker_image.topic_names[topic_id] == name
 
 
-def test_features_and_brokers_are_the_brokers_own(broker_image: MetadataImage) -> None:
+def test_features_and_brokers_equal_those_of_broker(broker_image: MetadataImage) -> None:
     assert broker_image.features == {
         "eligible.leader.replicas.version": 1,
         "group.version": 1,
@@ -82,7 +82,7 @@ def test_features_and_brokers_are_the_brokers_own(broker_image: MetadataImage) -
     assert broker_image.brokers[1].log_dirs == ("_QARJNWmQP-0INo7jTDE6w",)
 
 
-def test_snapshot_holds_the_topics_of_the_log_before_it(kafka_fixtures: Path) -> None:
+def test_snapshot_equals_image_of_log_before_it(kafka_fixtures: Path) -> None:
     directory = kafka_fixtures / "cluster-metadata" / "__cluster_metadata-0"
     end = 194
     image = MetadataImage()
@@ -98,7 +98,7 @@ def test_snapshot_holds_the_topics_of_the_log_before_it(kafka_fixtures: Path) ->
     assert snapshot.brokers.keys() == image.brokers.keys()
 
 
-def test_image_survives_pickling(broker_image: MetadataImage) -> None:
+def test_image_round_trips_through_pickle(broker_image: MetadataImage) -> None:
     assert pickle.loads(pickle.dumps(broker_image)) == broker_image
 
 
@@ -114,7 +114,7 @@ def image() -> MetadataImage:
     return apply(MetadataImage(), [broker])
 
 
-def test_topic_life(image: MetadataImage) -> None:
+def test_topic_is_created_grown_altered_deleted_and_re_created(image: MetadataImage) -> None:
     image = apply(image, create_topic(image, "orders", partitions=2, configs={"retention.ms": "5"}))
     first_id = image.topic("orders").topic_id
     image = apply(image, add_partitions(image, "orders", total=5))
@@ -134,7 +134,7 @@ def test_topic_life(image: MetadataImage) -> None:
     assert image.topic("orders").configs == {}
 
 
-def test_topic_made_anew_in_the_commit_that_deletes_it(image: MetadataImage) -> None:
+def test_topic_re_created_in_commit_that_deletes_it_has_no_old_configs(image: MetadataImage) -> None:
     image = apply(image, create_topic(image, "a", partitions=3, configs={"retention.ms": "5"}))
     renewed = apply(
         image,
@@ -155,7 +155,7 @@ def test_bad_topic_name_is_refused(image: MetadataImage, name: str) -> None:
         create_topic(image, name, partitions=1)
 
 
-def test_topic_that_is_there_or_collides_is_refused(image: MetadataImage) -> None:
+def test_existing_or_colliding_topic_is_refused(image: MetadataImage) -> None:
     image = apply(image, create_topic(image, "a.b", partitions=1))
     with pytest.raises(TopicExistsError, match=r"a\.b"):
         create_topic(image, "a.b", partitions=1)
@@ -164,12 +164,12 @@ def test_topic_that_is_there_or_collides_is_refused(image: MetadataImage) -> Non
 
 
 @pytest.mark.parametrize("partitions", [0, -1, MAX_PARTITIONS_PER_COMMIT + 1])
-def test_bad_number_of_partitions_is_refused(image: MetadataImage, partitions: int) -> None:
+def test_invalid_partition_count_is_refused(image: MetadataImage, partitions: int) -> None:
     with pytest.raises(InvalidTopicError, match=r"partition"):
         create_topic(image, "a", partitions=partitions)
 
 
-def test_partitions_only_grow(image: MetadataImage) -> None:
+def test_partition_count_not_above_current_is_refused(image: MetadataImage) -> None:
     image = apply(image, create_topic(image, "a", partitions=3))
     for total in (3, 2, 0):
         with pytest.raises(InvalidTopicError, match="has 3 partitions"):
@@ -186,7 +186,7 @@ def test_bad_configs_are_refused(image: MetadataImage) -> None:
         alter_configs(image, "a", add={"retention.ms": "1"}, delete=["retention.ms"])
 
 
-def test_unknown_topic_and_partition_are_named(image: MetadataImage) -> None:
+def test_unknown_topic_and_partition_are_reported_by_name(image: MetadataImage) -> None:
     image = apply(image, create_topic(image, "a", partitions=1))
     for refused in (delete_topic, lambda image, name: add_partitions(image, name, total=2), alter_configs):
         with pytest.raises(UnknownTopicError, match="no topic 'b'; topics there are: a"):
@@ -210,7 +210,7 @@ def test_records_that_contradict_the_image_are_refused(image: MetadataImage, bad
         apply(image, [bad])
 
 
-def test_partitions_come_in_order_and_topics_once(image: MetadataImage) -> None:
+def test_partitions_out_of_order_and_duplicate_topics_are_refused(image: MetadataImage) -> None:
     image = apply(image, create_topic(image, "a", partitions=1))
     topic_id = image.topic("a").topic_id
     for partition in (2, -1):
@@ -221,7 +221,7 @@ def test_partitions_come_in_order_and_topics_once(image: MetadataImage) -> None:
             apply(image, [record("TopicRecord", name=name, topicId=id_)])
 
 
-def test_new_leader_raises_the_epoch(image: MetadataImage) -> None:
+def test_change_of_leader_raises_leader_epoch(image: MetadataImage) -> None:
     image = apply(image, create_topic(image, "a", partitions=1))
     topic_id = image.topic("a").topic_id
     same = apply(image, [record("PartitionChangeRecord", topicId=topic_id, partitionId=0, isr=(1,))])
@@ -230,7 +230,7 @@ def test_new_leader_raises_the_epoch(image: MetadataImage) -> None:
     assert led.partition("a", 0).state.leader_epoch == 1
 
 
-def test_configs_of_deleted_topics_in_kafkas_snapshots_are_left_out(image: MetadataImage) -> None:
+def test_configs_of_deleted_topics_are_ignored(image: MetadataImage) -> None:
     left = record("ConfigRecord", resourceType=2, resourceName="gone", name="retention.ms", value="1")
     image = apply(image, [left])
     image = apply(image, create_topic(image, "gone", partitions=1))

@@ -1,4 +1,4 @@
-"""The message codec against what real brokers wrote and Kafka's dump tool printed."""
+"""Message codec: decodes the records of real brokers as Kafka's dump tool prints them, and encodes equal bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def printed(root: Path, name: str, pattern: str) -> dict[int, tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("name", METADATA_FILES)
-def test_metadata_records_decode_as_kafka_prints_and_encode_to_the_same_bytes(kafka_fixtures: Path, name: str) -> None:
+def test_metadata_records_decode_as_kafka_prints_and_encode_to_equal_bytes(kafka_fixtures: Path, name: str) -> None:
     root = kafka_fixtures / "cluster-metadata"
     expected = printed(root, name, r"payload: (.*)")
     seen = 0
@@ -66,7 +66,7 @@ def test_metadata_records_decode_as_kafka_prints_and_encode_to_the_same_bytes(ka
         ("transaction-state", "__transaction_state-0/00000000000000000000.log", "transaction_coordinator"),
     ],
 )
-def test_coordinator_records_decode_as_kafka_prints_and_encode_to_the_same_bytes(
+def test_coordinator_records_decode_as_kafka_prints_and_encode_to_equal_bytes(
     kafka_fixtures: Path, fixture: str, name: str, schema_file: str
 ) -> None:
     root = kafka_fixtures / fixture
@@ -110,7 +110,7 @@ def show_members(value: dict, node: dict) -> None:  # type: ignore[type-arg]
             member_node[field] = schema.to_json(version, schema.decode(version, member[field][2:]))
 
 
-def test_every_schema_file_loads_and_api_keys_are_unique_among_metadata_records() -> None:
+def test_schema_files_load_with_unique_names_and_api_keys() -> None:
     specs = [spec for file in SCHEMA_FILES for spec in load_schema_file(file).values()]
     assert len({spec.name for spec in specs}) == len(specs)
     metadata = [*load_schema_file("cluster_metadata").values(), *load_schema_file("kafkalog").values()]
@@ -127,7 +127,7 @@ def test_unknown_tagged_fields_are_kept_in_place() -> None:
     assert UNKNOWN_TAGS not in schema.to_json(0, decoded)
 
 
-def test_tag_of_a_later_version_is_kept_as_unknown() -> None:
+def test_tagged_field_of_later_version_is_kept_as_unknown() -> None:
     schema = MessageSchema.load("PartitionRecord")
     newer = schema.encode(2, {"topicId": TOPIC_ID, "eligibleLeaderReplicas": (1, 2)})
     older = schema.encode(1, {"topicId": TOPIC_ID})
@@ -137,13 +137,13 @@ def test_tag_of_a_later_version_is_kept_as_unknown() -> None:
     assert schema.encode(1, decoded) == newer
 
 
-def test_value_that_a_version_cannot_hold_is_refused_unless_ignorable() -> None:
+def test_value_absent_from_version_is_refused_unless_ignorable() -> None:
     with pytest.raises(InvalidRecordError, match="directories"):
         MessageSchema.load("PartitionRecord").encode(0, {"directories": (TOPIC_ID,)})
     assert MessageSchema.load("OffsetCommitValue").encode(0, {"leaderEpoch": 3})
 
 
-def test_nullable_struct_in_a_tagged_field_is_told_from_null() -> None:
+def test_nullable_struct_in_tagged_field_differs_from_null() -> None:
     schema = MessageSchema.load("ConsumerGroupMemberMetadataValue")
     for value in (None, {"sessionTimeoutMs": 0, "supportedProtocols": ()}, {"sessionTimeoutMs": 5}):
         decoded = schema.decode(0, schema.encode(0, {"classicMemberMetadata": value}))
@@ -162,17 +162,17 @@ def test_nullable_struct_in_a_tagged_field_is_told_from_null() -> None:
         ({"topicId": "short"}, "type uuid"),
     ],
 )
-def test_fields_that_a_schema_forbids_are_named(fields: dict[str, object], match: str) -> None:
+def test_fields_invalid_for_schema_are_refused_by_name(fields: dict[str, object], match: str) -> None:
     with pytest.raises(InvalidRecordError, match=match):
         MessageSchema.load("TopicRecord").encode(0, fields)
 
 
-def test_integer_out_of_range_is_named() -> None:
+def test_integer_out_of_range_is_refused_by_name() -> None:
     with pytest.raises(InvalidRecordError, match=r"FeatureLevelRecord\.featureLevel must be of type int16"):
         MessageSchema.load("FeatureLevelRecord").encode(0, {"featureLevel": 40_000})
 
 
-def test_array_count_beyond_the_bytes_left_allocates_nothing() -> None:
+def test_array_count_beyond_remaining_bytes_is_refused() -> None:
     data = MessageSchema.load("RegisterBrokerRecord").encode(0, {})
     lie = data[:28] + b"\xff\xff\xff\xff\x07" + data[29:]
     with pytest.raises(CorruptRecordError, match="endPoints of length 2147483646"):
@@ -191,7 +191,7 @@ def test_array_count_beyond_the_bytes_left_allocates_nothing() -> None:
         (encode_record(record("NoOpRecord")) + b"x", CorruptRecordError, "1 more bytes"),
     ],
 )
-def test_broken_frames_are_named(value: bytes, error: type[Exception], match: str) -> None:
+def test_damaged_frames_are_reported(value: bytes, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         decode_record(value, file="the-file")
 
@@ -226,11 +226,11 @@ def test_tagged_fields_out_of_order_or_of_wrong_size_are_refused(tags: bytes, ma
         (float("-inf"), '"-Infinity"'),
     ],
 )
-def test_doubles_print_as_java_does(value: float, text: str) -> None:
+def test_doubles_are_printed_as_java_prints_them(value: float, text: str) -> None:
     assert json_text(value) == text
 
 
-def test_json_text_escapes_what_jackson_escapes() -> None:
+def test_json_text_is_escaped_as_jackson_escapes_it() -> None:
     assert json_text({"a": 'q"\\\b\x01\x1f\x7fé\u2028', "b": [True, None, -1]}) == (
         '{"a":"q\\"\\\\\\b\\u0001\\u001F\x7fé\u2028","b":[true,null,-1]}'
     )

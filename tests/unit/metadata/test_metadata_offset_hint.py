@@ -1,4 +1,4 @@
-"""An offset hint is what was written last, or nothing: never another number."""
+"""An offset hint reads as the last offset written or as None, never as another number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def hint(tmp_path: Path) -> OffsetHint:
     return OffsetHint(tmp_path / "hint", LOCAL)
 
 
-def test_hint_is_what_was_written_last(hint: OffsetHint) -> None:
+def test_hint_reads_as_last_offset_written(hint: OffsetHint) -> None:
     assert hint.read() is None
     for offset in (0, 7, 2**63 - 1, 12):
         hint.write(offset)
@@ -23,7 +23,7 @@ def test_hint_is_what_was_written_last(hint: OffsetHint) -> None:
     assert hint.path.read_bytes() == b"00000000000000000012 be42e728\n"
 
 
-def test_damaged_hint_is_none(hint: OffsetHint) -> None:
+def test_damaged_hint_reads_as_none(hint: OffsetHint) -> None:
     hint.write(194)
     good = hint.path.read_bytes()
     cuts = [good[:length] for length in range(len(good))]
@@ -33,7 +33,7 @@ def test_damaged_hint_is_none(hint: OffsetHint) -> None:
         assert hint.read() is None
 
 
-def test_half_of_a_newer_hint_over_an_older_one_is_none(hint: OffsetHint) -> None:
+def test_torn_write_over_older_hint_reads_as_none(hint: OffsetHint) -> None:
     hint.write(199_999)
     old = hint.path.read_bytes()
     hint.write(200_000)

@@ -1,4 +1,4 @@
-"""Old commits and snapshots go, the oldest first; readers that are left behind go on from the newest snapshot."""
+"""Retention of metadata: old commits and snapshots are deleted oldest first; lagging readers resume from a snapshot."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def snapshot_every(store: MetadataStore, size_bytes: int, **more: str) -> None:
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": str(size_bytes), **more})
 
 
-def test_what_is_left_is_what_retention_leaves(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
+def test_commits_and_snapshots_older_than_retention_are_deleted(
+    store: MetadataStore, clock: Clock, ends: Iterator[int]
+) -> None:
     snapshot_every(store, 1)
     write(store, ends, 20)
     old = [int(path.stem) for path in commit_files(store.root)]
@@ -76,7 +78,7 @@ def test_what_is_left_is_what_retention_leaves(store: MetadataStore, clock: Cloc
     assert MetadataStore.open(store.root).image == image
 
 
-def test_newest_snapshot_and_the_last_commit_in_it_stay_whatever_their_age(
+def test_newest_snapshot_and_its_last_commit_stay_at_any_age(
     store: MetadataStore, clock: Clock, ends: Iterator[int]
 ) -> None:
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
@@ -92,7 +94,7 @@ def test_newest_snapshot_and_the_last_commit_in_it_stay_whatever_their_age(
     assert len(snapshot_files(store.root)) == 2
 
 
-def test_nothing_goes_that_no_snapshot_holds(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
+def test_commits_without_snapshot_are_kept(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
     snapshot_every(store, 10**9, **{"metadata.log.max.snapshot.interval.ms": "0", "metadata.max.retention.ms": "1"})
     for _ in range(10):
         clock.now_ms += DAY_MS
@@ -101,7 +103,7 @@ def test_nothing_goes_that_no_snapshot_holds(store: MetadataStore, clock: Clock,
     assert snapshot_files(store.root) == []
 
 
-def test_no_commit_goes_within_a_minute_of_its_making(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
+def test_commits_younger_than_a_minute_are_kept(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
     write(store, ends, 10)
     clock.now_ms += MINUTE_MS
@@ -112,7 +114,7 @@ def test_no_commit_goes_within_a_minute_of_its_making(store: MetadataStore, cloc
     assert len(list(store.log.replay())) == 10
 
 
-def test_retention_below_0_keeps_all(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
+def test_retention_below_0_keeps_all_commits(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "-1"})
     for _ in range(10):
         clock.now_ms += 1000 * DAY_MS
@@ -120,7 +122,7 @@ def test_retention_below_0_keeps_all(store: MetadataStore, clock: Clock, ends: I
     assert len(list(store.log.replay())) == 13
 
 
-def test_a_commit_removes_a_few_files_at_most(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
+def test_commit_deletes_few_files_at_most(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
     snapshot_every(store, 1)
     write(store, ends, 50)
     clock.now_ms += 8 * DAY_MS
@@ -133,7 +135,7 @@ def test_a_commit_removes_a_few_files_at_most(store: MetadataStore, clock: Clock
 
 
 @pytest.mark.parametrize("hint", [None, b"", b"00000000000000000004 00000000\n", "stale"])
-def test_oldest_commit_is_found_without_a_good_hint(
+def test_oldest_commit_is_found_with_missing_damaged_or_stale_hint(
     store: MetadataStore, clock: Clock, ends: Iterator[int], hint: bytes | str | None
 ) -> None:
     snapshot_every(store, 1)
@@ -154,7 +156,7 @@ def test_oldest_commit_is_found_without_a_good_hint(
     assert len(commit_files(store.root)) == before - 9
 
 
-def test_processes_that_remove_side_by_side_get_along(
+def test_concurrent_processes_delete_commits_without_listing(
     store: MetadataStore, clock: Clock, ends: Iterator[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot_every(store, 1)
@@ -173,9 +175,7 @@ def test_processes_that_remove_side_by_side_get_along(
     assert all(each.refresh() == store.image for each in stores)
 
 
-def test_reader_that_fell_behind_goes_on_from_the_newest_snapshot(
-    store: MetadataStore, clock: Clock, ends: Iterator[int]
-) -> None:
+def test_lagging_reader_resumes_from_newest_snapshot(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
     readers = []
     for steps in range(4):
         forget_images()
@@ -195,7 +195,7 @@ def test_reader_that_fell_behind_goes_on_from_the_newest_snapshot(
         write(reader, ends)
 
 
-def test_reader_of_a_snapshot_alone_notices_that_it_fell_behind(
+def test_reader_loaded_from_snapshot_alone_resumes_after_falling_behind(
     store: MetadataStore, clock: Clock, ends: Iterator[int]
 ) -> None:
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
@@ -209,7 +209,7 @@ def test_reader_of_a_snapshot_alone_notices_that_it_fell_behind(
     assert reader.refresh() == store.image
 
 
-def test_nothing_new_costs_one_open_and_one_stat(
+def test_refresh_without_new_commits_costs_one_open_and_one_stat(
     store: MetadataStore, ends: Iterator[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(store, ends, 5)
@@ -224,9 +224,7 @@ def test_nothing_new_costs_one_open_and_one_stat(
     assert calls == ["open", "stat"]
 
 
-def test_lost_newest_commit_is_noticed_by_who_opens_and_by_who_commits(
-    store: MetadataStore, ends: Iterator[int]
-) -> None:
+def test_lost_commit_is_reported_at_open_and_at_commit(store: MetadataStore, ends: Iterator[int]) -> None:
     write(store, ends, 5)
     forget_images()
     other = MetadataStore.open(store.root)
@@ -245,9 +243,7 @@ def test_lost_newest_commit_is_noticed_by_who_opens_and_by_who_commits(
         write(store, ends)
 
 
-def test_lost_commit_is_noticed_without_the_head_when_later_ones_are_there(
-    store: MetadataStore, ends: Iterator[int]
-) -> None:
+def test_lost_commit_before_others_is_reported_without_head_file(store: MetadataStore, ends: Iterator[int]) -> None:
     write(store, ends, 5)
     commit_files(store.root)[2].unlink()
     (metadata_dir(store.root) / "kafkalog-head").write_bytes(b"")
@@ -256,7 +252,7 @@ def test_lost_commit_is_noticed_without_the_head_when_later_ones_are_there(
         MetadataStore.open(store.root)
 
 
-def test_root_without_a_head_opens_and_gets_one_with_the_next_commit(store: MetadataStore, ends: Iterator[int]) -> None:
+def test_root_without_head_file_gets_one_at_next_commit(store: MetadataStore, ends: Iterator[int]) -> None:
     write(store, ends, 2)
     head = metadata_dir(store.root) / "kafkalog-head"
     head.unlink()
@@ -266,7 +262,7 @@ def test_root_without_a_head_opens_and_gets_one_with_the_next_commit(store: Meta
     assert int(head.read_text().split()[0]) == again.image.next_offset
 
 
-def test_lost_first_commit_of_a_root_without_snapshots_is_named(store: MetadataStore) -> None:
+def test_lost_first_commit_without_snapshots_is_reported_by_name(store: MetadataStore) -> None:
     first = commit_files(store.root)[0]
     first.unlink()
     forget_images()
@@ -274,7 +270,7 @@ def test_lost_first_commit_of_a_root_without_snapshots_is_named(store: MetadataS
         MetadataStore.open(store.root)
 
 
-def test_what_killed_committers_left_goes_after_an_hour(
+def test_temporary_files_of_killed_writers_are_deleted_after_an_hour(
     store: MetadataStore, clock: Clock, ends: Iterator[int]
 ) -> None:
     clock.now_ms = time.time_ns() // 1_000_000 + 86_400_000  # being ahead makes no file old
@@ -323,7 +319,7 @@ def watch(root: Path, until: int) -> None:
         time.sleep(0.02)
 
 
-def test_readers_and_writers_side_by_side_while_files_go(tmp_path: Path) -> None:
+def test_concurrent_readers_and_writers_stay_consistent_during_deletion(tmp_path: Path) -> None:
     store = MetadataStore.create(tmp_path / "root", clock=fast_clock)
     add_topic(store, "orders", 1)
     snapshot_every(store, 600, **{"metadata.max.retention.ms": "0"})

@@ -1,4 +1,4 @@
-"""The version of a root's format: which are opened, which are refused, and what notices an upgrade."""
+"""The format version of a root: supported versions open, others are refused, and an upgrade stops open processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def publish_upgrade(root: Path) -> None:
     CommitLog(metadata_dir(root)).publish(log_dir.version, [header, upgrade], timestamp_ms=1)
 
 
-def test_new_root_and_adopted_root_have_the_current_version(root: Path, tmp_path: Path) -> None:
+def test_new_and_adopted_roots_have_current_format_version(root: Path, tmp_path: Path) -> None:
     fixture = Path(__file__).parents[2] / "data" / "fixtures" / "cars"
     shutil.copytree(fixture, tmp_path / "adopted", ignore=shutil.ignore_patterns("expected"))
     adopt(tmp_path / "adopted")
@@ -58,7 +58,7 @@ def test_new_root_and_adopted_root_have_the_current_version(root: Path, tmp_path
         assert LogDir.open(each).own_root().store.image.format_version == FORMAT_VERSION
 
 
-def test_newer_marker_is_refused_by_every_opener(root: Path, tmp_path: Path) -> None:
+def test_newer_format_marker_is_refused_by_every_way_to_open(root: Path, tmp_path: Path) -> None:
     mark(root, f"version={FORMAT_VERSION + 1}\n")
     for opener in (LogDir.open, LogDir.open_or_create, LogDir.adopt, lambda path: adopt(path, dry_run=True)):
         with pytest.raises(UnsupportedFormatError, match=REFUSED):
@@ -95,7 +95,7 @@ def command_lines(root: Path, tmp_path: Path) -> list[list[str]]:
     ]
 
 
-def test_newer_marker_is_refused_by_every_command(
+def test_newer_format_marker_is_refused_by_every_command(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "offsets.json").write_text('{"partitions":[{"topic":"orders","partition":0,"offset":1}],"version":1}')
@@ -113,7 +113,7 @@ def test_newer_marker_is_refused_by_every_command(
 
 
 @pytest.mark.parametrize("text", ["", "version=\n", "version=1", "version=01\n", "version=-1\n", "\0" * 10, "v" * 200])
-def test_damaged_marker_is_refused_with_what_belongs_there(root: Path, text: str) -> None:
+def test_damaged_format_marker_is_refused_with_expected_content(root: Path, text: str) -> None:
     mark(root, text)
     with pytest.raises(DiskFormatError, match=r"kafkalog-format.*expected a line version=<number>") as caught:
         LogDir.open(root)
@@ -122,7 +122,7 @@ def test_damaged_marker_is_refused_with_what_belongs_there(root: Path, text: str
     assert LogDir.open(root).read("orders").num_rows == 2
 
 
-def test_root_that_lost_its_marker_is_not_read_as_a_brokers(root: Path) -> None:
+def test_root_without_format_marker_is_not_read_as_that_of_a_broker(root: Path) -> None:
     os.remove(metadata_dir(root) / FORMAT_MARKER)
     assert is_ours(root)
     with pytest.raises(DiskFormatError, match="no such file, beside the commits of this package"):
@@ -131,7 +131,7 @@ def test_root_that_lost_its_marker_is_not_read_as_a_brokers(root: Path) -> None:
     assert not is_ours(root)
 
 
-def test_process_that_has_the_root_open_notices_a_newer_marker_before_it_commits(root: Path) -> None:
+def test_newer_marker_stops_commits_of_open_process(root: Path) -> None:
     log_dir = LogDir.open(root)
     mark(root, f"version={FORMAT_VERSION + 1}\n")
     version = log_dir.version
@@ -146,7 +146,7 @@ def test_process_that_has_the_root_open_notices_a_newer_marker_before_it_commits
     assert log_dir.read("orders").num_rows == 4
 
 
-def test_process_that_has_the_root_open_notices_the_commit_of_an_upgrade(root: Path) -> None:
+def test_upgrade_commit_stops_reads_and_commits_of_open_process(root: Path) -> None:
     reader, writer = LogDir.open(root), LogDir.open(root)
     publish_upgrade(root)  # a crash before the marker: the commit alone decides
     with pytest.raises(UnsupportedFormatError, match=rf"\.log at byte 0: expected {REFUSED}"):
@@ -165,7 +165,7 @@ def test_process_that_has_the_root_open_notices_the_commit_of_an_upgrade(root: P
         (b"\x02\x02\x00\x00", "found frame version 2"),
     ],
 )
-def test_commit_with_an_unknown_record_is_refused_by_file_and_position(root: Path, value: bytes, expected: str) -> None:
+def test_commit_with_unknown_record_is_refused_by_file_and_position(root: Path, value: bytes, expected: str) -> None:
     log_dir = LogDir.open(root)
     offset = log_dir.version
     assert offset is not None
@@ -180,9 +180,7 @@ def test_commit_with_an_unknown_record_is_refused_by_file_and_position(root: Pat
         assert "upgrade pyspark_kafkalog" in str(caught.value)
 
 
-def test_snapshot_with_an_unknown_record_is_refused_though_the_commits_are_there(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshot_with_unknown_record_is_refused_despite_commits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def encode(each: MetadataRecord) -> bytes:
         return b"\x01\xa1\x9d\x01\x00\x00" if each.type == "TopicRecord" else encode_record(each)
 
@@ -195,7 +193,7 @@ def test_snapshot_with_an_unknown_record_is_refused_though_the_commits_are_there
         LogDir.open(root)
 
 
-def test_snapshot_after_an_upgrade_is_refused_by_its_version(root: Path) -> None:
+def test_snapshot_of_newer_format_is_refused_by_version(root: Path) -> None:
     image = replace(LogDir.open(root).own_root().store.image, format_version=FORMAT_VERSION + 1)
     Snapshots(metadata_dir(root), LOCAL).write(image)
     forget_images()
@@ -203,7 +201,7 @@ def test_snapshot_after_an_upgrade_is_refused_by_its_version(root: Path) -> None
         LogDir.open(root)
 
 
-def test_unknown_tagged_field_of_a_record_is_passed_over(root: Path) -> None:
+def test_unknown_tagged_field_of_record_is_ignored(root: Path) -> None:
     log_dir = LogDir.open(root)
     assert log_dir.version is not None
     tagged = record("CommitRecord", commitId=COMMIT_ID, operation="x")
@@ -215,9 +213,7 @@ def test_unknown_tagged_field_of_a_record_is_passed_over(root: Path) -> None:
     assert LogDir.open(root).read("orders").num_rows == 4
 
 
-def test_package_of_the_next_version_reads_and_writes_a_root_of_this_one(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_package_version_reads_and_writes_root_of_this_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(root_format, "FORMAT_VERSION", FORMAT_VERSION + 1)
         later = LogDir.open(root)
@@ -228,9 +224,7 @@ def test_package_of_the_next_version_reads_and_writes_a_root_of_this_one(
     assert log_dir.read("orders").num_rows == 6
 
 
-def test_root_older_than_what_is_supported_is_refused_with_the_way_to_upgrade_it(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_older_than_supported_is_refused_with_upgrade_advice(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root_format, "FORMAT_VERSION", FORMAT_VERSION + 2)
     monkeypatch.setattr(root_format, "OLDEST_FORMAT_VERSION", FORMAT_VERSION + 1)
     said = (
@@ -240,7 +234,7 @@ def test_root_older_than_what_is_supported_is_refused_with_the_way_to_upgrade_it
         LogDir.open(root)
 
 
-def test_root_is_not_created_over_one_whose_first_commit_was_retired(root: Path) -> None:
+def test_create_over_root_without_its_first_commit_is_refused(root: Path) -> None:
     os.remove(metadata_dir(root) / "00000000000000000000.log")
     with pytest.raises(LogDirError, match="is a log directory already"):
         LogDir.create(root)

@@ -1,4 +1,4 @@
-"""When snapshots are written: by bytes, by time, by one process for all."""
+"""Schedule of snapshots: due by bytes or by time, written by one process for all."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_first_commit_after_the_interval_is_followed_by_a_snapshot(tmp_path: Pat
     assert len(snapshot_files(store.root)) == 2
 
 
-def test_tail_of_an_opened_root_counts_from_its_snapshot(tmp_path: Path) -> None:
+def test_log_tail_of_opened_root_starts_at_its_snapshot(tmp_path: Path) -> None:
     store = MetadataStore.create(tmp_path / "root", clock=Clock())
     topic_id = add_topic(store, "orders", 1)
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1000"})
@@ -95,7 +95,7 @@ def test_one_snapshot_serves_all_processes(tmp_path: Path) -> None:
     assert sizes // 2000 - 2 <= len(snapshot_files(one.root)) <= sizes // 2000 + 1
 
 
-def test_snapshot_is_never_pointed_back_by_a_process_that_lags_behind(tmp_path: Path) -> None:
+def test_lagging_process_leaves_pointer_at_newer_snapshot(tmp_path: Path) -> None:
     store = MetadataStore.create(tmp_path / "root", clock=Clock())
     topic_id = add_topic(store, "orders", 1)
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1"})

@@ -1,4 +1,4 @@
-"""Snapshots: what is written reads back, damage is refused, a root opens from the newest that is whole."""
+"""Snapshots: read back as written, damage refused, and a root opened from the newest whole one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def applied(records: list[MetadataRecord]) -> MetadataImage:
 
 
 @pytest.mark.parametrize(("name", "records"), [("0" * 20 + "-" + "0" * 10, 0), ("194-2", 70), ("286-3", 100)])
-def test_kafkas_own_snapshots_are_read_to_the_last_record(name: str, records: int) -> None:
+def test_snapshots_of_kafka_are_read_to_last_record(name: str, records: int) -> None:
     end_offset, epoch = map(int, name.split("-"))
     snapshot = SnapshotId(end_offset, epoch)
     path = KAFKAS / "__cluster_metadata-0" / snapshot.file_name
@@ -68,7 +68,7 @@ def test_kafkas_own_snapshots_are_read_to_the_last_record(name: str, records: in
     assert SnapshotId.parse(path.name) == snapshot
 
 
-def test_image_comes_back_from_its_records(root: Path) -> None:
+def test_image_round_trips_through_its_records(root: Path) -> None:
     store = MetadataStore.create(root)
     topic_id = add_topic(store, "orders", 3)
     add_topic(store, "empty", 1, {"retention.ms": "5", "cleanup.policy": "compact"})
@@ -93,7 +93,7 @@ def test_image_comes_back_from_its_records(root: Path) -> None:
     assert again.format_version == 1
 
 
-def test_broker_config_taken_back_leaves_no_trace(root: Path) -> None:
+def test_broker_config_set_to_null_is_removed_from_image(root: Path) -> None:
     store = MetadataStore.create(root)
     before = store.image.broker_configs
     settings_of(store, {"num.partitions": "4"})
@@ -101,7 +101,7 @@ def test_broker_config_taken_back_leaves_no_trace(root: Path) -> None:
     assert store.image.broker_configs == before == {}
 
 
-def test_many_records_take_many_batches_and_one_may_be_as_large_as_it_likes(tmp_path: Path) -> None:
+def test_snapshot_of_many_and_large_records_round_trips(tmp_path: Path) -> None:
     path = tmp_path / SnapshotId(9, 0).file_name
     records = [record("FeatureLevelRecord", name=f"f{number}", featureLevel=1) for number in range(2500)]
     records.append(record("ConfigRecord", resourceType=2, resourceName="t", name="n", value="v" * 30_000))
@@ -119,7 +119,7 @@ def batch_starts(data: bytes) -> list[int]:
     return starts[:-1]
 
 
-def test_damaged_snapshot_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:
+def test_snapshot_damaged_at_any_position_is_refused(tmp_path: Path) -> None:
     path = tmp_path / SnapshotId(9, 0).file_name
     records = [record("FeatureLevelRecord", name=f"f{number}", featureLevel=1) for number in range(5)]
     write_snapshot(path, records, last_contained_timestamp_ms=5, epoch=0, fs=LOCAL)
@@ -146,7 +146,7 @@ def test_snapshot_without_header_or_footer_is_refused(tmp_path: Path) -> None:
         read_snapshot(path)
 
 
-def test_root_opens_from_the_snapshot_and_lists_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_opens_from_snapshot_without_listing_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = make_root(root).image
     forget_images()
     commits_there = len(commit_files(root))
@@ -163,7 +163,7 @@ def test_root_opens_from_the_snapshot_and_lists_nothing(root: Path, monkeypatch:
 @pytest.mark.parametrize(
     "pointer", [None, b"", b"\xff\xfe", b"snapshot\n", b"00000000000000000001-0000000000.checkpoint\n"]
 )
-def test_root_opens_without_a_good_pointer(root: Path, pointer: bytes | None) -> None:
+def test_root_opens_with_missing_or_damaged_snapshot_pointer(root: Path, pointer: bytes | None) -> None:
     image = make_root(root).image
     path = metadata_dir(root) / POINTER_FILE
     path.unlink() if pointer is None else path.write_bytes(pointer)
@@ -172,7 +172,7 @@ def test_root_opens_without_a_good_pointer(root: Path, pointer: bytes | None) ->
     assert MetadataStore.open(root).image == image
 
 
-def test_pointer_to_an_older_snapshot_only_means_reading_more(root: Path) -> None:
+def test_root_opens_from_older_snapshot_of_stale_pointer(root: Path) -> None:
     image = make_root(root).image
     oldest = snapshot_files(root)[0]
     (metadata_dir(root) / POINTER_FILE).write_text(f"{oldest.name}\n")
@@ -182,7 +182,7 @@ def test_pointer_to_an_older_snapshot_only_means_reading_more(root: Path) -> Non
     assert MetadataStore.open(root).image == image
 
 
-def test_damaged_snapshots_do_no_harm_while_the_commits_are_there(root: Path) -> None:
+def test_damaged_snapshots_are_skipped_while_commits_exist(root: Path) -> None:
     image = make_root(root).image
     for damaged in reversed(snapshot_files(root)):
         damaged.write_bytes(damaged.read_bytes()[:-1])
@@ -190,7 +190,7 @@ def test_damaged_snapshots_do_no_harm_while_the_commits_are_there(root: Path) ->
         assert MetadataStore.open(root).image == image
 
 
-def test_damaged_snapshot_is_named_when_nothing_else_leads_on(root: Path) -> None:
+def test_damaged_snapshot_without_commits_before_it_is_reported_by_name(root: Path) -> None:
     make_root(root)
     *_, newest = snapshot_files(root)
     newest.write_bytes(newest.read_bytes()[:-1])
@@ -201,7 +201,7 @@ def test_damaged_snapshot_is_named_when_nothing_else_leads_on(root: Path) -> Non
         MetadataStore.open(root)
 
 
-def test_snapshots_of_other_epochs_are_not_taken_for_ours(root: Path) -> None:
+def test_foreign_snapshots_are_ignored(root: Path) -> None:
     image = make_root(root, snapshots=1).image
     for snapshot in (SnapshotId(10**6, 2), SnapshotId(0, 0)):
         (metadata_dir(root) / snapshot.file_name).write_bytes(b"another's")
@@ -210,7 +210,7 @@ def test_snapshots_of_other_epochs_are_not_taken_for_ours(root: Path) -> None:
     assert MetadataStore.open(root).image == image
 
 
-def test_half_written_snapshot_is_never_read(root: Path) -> None:
+def test_partial_snapshot_file_is_ignored(root: Path) -> None:
     image = make_root(root, snapshots=1).image
     (metadata_dir(root) / "00000000000000009999-0000000000-0123456789abcdef.checkpoint.part").write_bytes(b"half")
     (metadata_dir(root) / POINTER_FILE).unlink()
@@ -225,7 +225,7 @@ class NoSpaceForSnapshots(FileSystem):
         return super().open(path, flags, mode)
 
 
-def test_commit_is_made_though_its_snapshot_fails(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_commit_succeeds_and_warns_when_its_snapshot_fails(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     MetadataStore.create(root, clock=Clock())
     store = MetadataStore.open(root, clock=Clock(), fs=NoSpaceForSnapshots())
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""The metadata store: creating and opening a root, the image of its commits, what may not be committed."""
+"""The metadata store: roots created and opened, the image of their commits, and refusal of commits that break it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def store(root: Path) -> MetadataStore:
     return MetadataStore.create(root, clock=lambda: 1_000)
 
 
-def test_created_root_is_ours_and_opens_to_the_same_image(root: Path) -> None:
+def test_created_root_is_ours_and_opens_with_equal_image(root: Path) -> None:
     created = MetadataStore.create(root, cluster_id="Kx2NlXCHQ3iVIJ6B9LYyWQ", rng=random.Random(1), clock=lambda: 5)
     assert is_ours(root)
     properties = read_meta_properties(root / "meta.properties")
@@ -55,12 +55,12 @@ def test_created_root_is_ours_and_opens_to_the_same_image(root: Path) -> None:
     assert MetadataStore.open(root).image == created.image
 
 
-def test_root_is_not_created_twice(store: MetadataStore, root: Path) -> None:
+def test_second_creation_of_root_is_refused(store: MetadataStore, root: Path) -> None:
     with pytest.raises(LogDirError, match="already"):
         MetadataStore.create(root)
 
 
-def test_root_of_a_broker_is_not_taken(root: Path) -> None:
+def test_creation_over_root_of_broker_is_refused(root: Path) -> None:
     root.mkdir()
     for name in ("orders-0", "__cluster_metadata-0"):
         (root / name).mkdir()
@@ -73,19 +73,19 @@ def test_root_of_a_broker_is_not_taken(root: Path) -> None:
         MetadataStore.create(root)
 
 
-def test_directories_above_the_root_are_made_and_a_file_in_its_place_is_named(tmp_path: Path) -> None:
+def test_parent_directories_are_created_and_file_as_root_is_refused(tmp_path: Path) -> None:
     MetadataStore.create(tmp_path / "a" / "b" / "root")
     (tmp_path / "file").touch()
     with pytest.raises(LogDirError, match="file is not a directory"):
         MetadataStore.create(tmp_path / "file")
 
 
-def test_foreign_root_does_not_open(tmp_path: Path) -> None:
+def test_directory_without_metadata_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogDirError, match="no metadata log"):
         MetadataStore.open(tmp_path)
 
 
-def test_creation_killed_at_any_call_is_finished_by_the_next(tmp_path: Path) -> None:
+def test_creation_killed_at_any_call_is_finished_by_next_one(tmp_path: Path) -> None:
     for calls in range(200):
         root = tmp_path / f"root-{calls}"
         fs = StoppingFileSystem(calls, error=broken_disk)
@@ -144,7 +144,7 @@ def test_build_without_records_publishes_nothing(store: MetadataStore) -> None:
     assert outcome.image is before
 
 
-def test_damaged_commit_is_named_on_refresh(root: Path, store: MetadataStore) -> None:
+def test_damaged_commit_is_reported_on_refresh_by_name(root: Path, store: MetadataStore) -> None:
     other = MetadataStore.open(root)
     add_topic(other)
     path = store.log.path(store.image.next_offset)
@@ -155,7 +155,7 @@ def test_damaged_commit_is_named_on_refresh(root: Path, store: MetadataStore) ->
         store.refresh()
 
 
-def test_commit_that_contradicts_the_image_is_named_on_refresh(root: Path, store: MetadataStore) -> None:
+def test_contradictory_commit_is_reported_on_refresh_by_name(root: Path, store: MetadataStore) -> None:
     offset = store.image.next_offset
     store.log.publish(offset, [record("RemoveTopicRecord", topicId="EGc7GxAfRGaDNJO-5OFO6A")], timestamp_ms=1)
     with pytest.raises(CorruptRecordError, match=rf"{offset:020d}\.log.*EGc7GxAfRGaDNJO-5OFO6A"):
@@ -189,7 +189,7 @@ def test_state_that_breaks_an_invariant_is_not_published(
     assert store.refresh() is image
 
 
-def test_topic_without_partitions_and_falling_producer_ids_are_not_published(store: MetadataStore) -> None:
+def test_empty_topic_and_falling_producer_id_are_not_published(store: MetadataStore) -> None:
     with pytest.raises(InvalidRecordError, match="topics_have_partitions"):
         store.commit(lambda image: [record("TopicRecord", name="a", topicId="EGc7GxAfRGaDNJO-5OFO6A")], operation="x")
     store.commit(lambda image: [record("ProducerIdsRecord", nextProducerId=10)], operation="x")
@@ -197,7 +197,7 @@ def test_topic_without_partitions_and_falling_producer_ids_are_not_published(sto
         store.commit(lambda image: [record("ProducerIdsRecord", nextProducerId=9)], operation="x")
 
 
-def test_transaction_version_is_committed_once_and_only_rises(store: MetadataStore) -> None:
+def test_transaction_version_that_does_not_rise_is_refused(store: MetadataStore) -> None:
     def write(version: int, epoch: int = 0) -> None:
         written = write_commit_record(
             write_id="w",
@@ -219,7 +219,7 @@ def test_transaction_version_is_committed_once_and_only_rises(store: MetadataSto
     assert store.image.transactional_ids["q"].version == 5
 
 
-def test_new_incarnation_takes_a_transactional_id_over_and_fences_the_one_before(store: MetadataStore) -> None:
+def test_new_incarnation_takes_over_transactional_id_and_fences_old_ones(store: MetadataStore) -> None:
     def write(version: int, incarnation: str) -> None:
         written = write_commit_record(
             write_id="w",
@@ -256,7 +256,7 @@ def test_new_incarnation_takes_a_transactional_id_over_and_fences_the_one_before
     assert after.fenced[-1] == "run-19"
 
 
-def test_image_is_cached_by_process_and_not_taken_for_another_root(root: Path, store: MetadataStore) -> None:
+def test_image_is_cached_per_root_in_a_process(root: Path, store: MetadataStore) -> None:
     add_topic(store)
     assert MetadataStore.open(root).image is store.image
     shutil.rmtree(root)
@@ -265,7 +265,7 @@ def test_image_is_cached_by_process_and_not_taken_for_another_root(root: Path, s
     assert MetadataStore.open(root).image == again.image
 
 
-def test_small_commit_shares_what_it_does_not_touch(store: MetadataStore) -> None:
+def test_image_after_small_commit_shares_unchanged_parts(store: MetadataStore) -> None:
     big = add_topic(store, "big", 500)
     add_topic(store, "other", 3)
     before = store.image
@@ -282,6 +282,6 @@ def test_small_commit_shares_what_it_does_not_touch(store: MetadataStore) -> Non
     assert before.partition("big", 7).high_watermark == 0
 
 
-def test_format_version_cannot_be_changed_by_a_commit(store: MetadataStore) -> None:
+def test_commit_that_changes_format_version_is_refused(store: MetadataStore) -> None:
     with pytest.raises(InvalidRecordError, match="format_version_stays"):
         store.commit(lambda image: [record("FormatRecord", formatVersion=2)], operation="x")
