@@ -1,4 +1,4 @@
-"""Arrow arrays made from record columns and the other way round."""
+"""Arrow arrays built from record columns, and record columns built from Arrow arrays."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def values_back(columns: RecordColumns) -> list[plain.Record]:
     return list(plain.decode_batch(encoded.data, 0, file="x", file_position=0).records)
 
 
-def test_schema_is_not_that_of_sparks_kafka_source() -> None:
+def test_schema_equals_that_of_sparks_kafka_source() -> None:
     pair = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
     spark_schema = StructType(
         [
@@ -61,7 +61,7 @@ def test_schema_is_not_that_of_sparks_kafka_source() -> None:
     assert to_arrow_schema(spark_schema, timezone="UTC").equals(KAFKA_SCHEMA, check_metadata=True)
 
 
-def test_columns_come_in_another_order_than_asked_for() -> None:
+def test_columns_are_in_order_of_requested_schema() -> None:
     columns = decoded(plain.Record(offset=4, timestamp_ms=1500, key=b"k", value=None))
     names = ["timestampType", "topic", "offset", "value", "partition", "timestamp", "key"]
     batch = to_record_batch(
@@ -82,7 +82,7 @@ def test_columns_come_in_another_order_than_asked_for() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 16383, 16384, 16385, 40000])
-def test_constant_columns_have_another_length(count: int) -> None:
+def test_constant_columns_have_one_value_per_record(count: int) -> None:
     schema = pa.schema([KAFKA_SCHEMA.field("topic"), KAFKA_SCHEMA.field("partition")])
     batch = to_record_batch(RecordColumns(count=count), schema, topic="t", partition=3)
     batch.validate(full=True)
@@ -91,13 +91,13 @@ def test_constant_columns_have_another_length(count: int) -> None:
     assert set(batch.column("partition").to_pylist()) <= {3}
 
 
-def test_batch_of_no_columns_loses_its_rows() -> None:
+def test_batch_without_columns_keeps_its_row_count() -> None:
     batch = to_record_batch(RecordColumns(count=5), pa.schema([]), topic="t", partition=0)
     assert batch.num_rows == 5
 
 
 @pytest.mark.parametrize("timestamp_ms", [2**63 - 1, (2**63 - 1) // 1000 + 1])
-def test_timestamp_beyond_microseconds_wraps(timestamp_ms: int) -> None:
+def test_timestamp_beyond_microseconds_is_refused(timestamp_ms: int) -> None:
     columns = decoded(plain.Record(offset=0, timestamp_ms=timestamp_ms, key=None, value=None))
     with pytest.raises(InvalidRecordError, match=f"t-0 has timestamp {timestamp_ms} ms"):
         to_record_batch(columns, KAFKA_SCHEMA, topic="t", partition=0)
@@ -105,13 +105,13 @@ def test_timestamp_beyond_microseconds_wraps(timestamp_ms: int) -> None:
     assert to_record_batch(columns, without, topic="t", partition=0).num_rows == 1
 
 
-def test_greatest_timestamp_of_microseconds_is_refused() -> None:
+def test_greatest_timestamp_in_microseconds_is_accepted() -> None:
     columns = decoded(plain.Record(offset=0, timestamp_ms=(2**63 - 1) // 1000, key=None, value=None))
     array = to_record_batch(columns, KAFKA_SCHEMA, topic="t", partition=0).column("timestamp")
     assert array.cast(pa.int64()).to_pylist() == [(2**63 - 1) // 1000 * 1000]
 
 
-def test_header_key_that_is_not_utf8_makes_an_invalid_string() -> None:
+def test_header_key_not_in_utf8_is_decoded_with_replacement_characters() -> None:
     headers = ((b"good", b"1"), (b"b\xffad", None), ("é".encode(), b""), (b"\xe2\x82", b"x"))
     columns = decoded(plain.Record(offset=0, timestamp_ms=0, key=None, value=None, headers=headers))
     batch = to_record_batch(columns, KAFKA_SCHEMA, topic="t", partition=0)
@@ -129,7 +129,7 @@ def test_header_key_that_is_not_utf8_makes_an_invalid_string() -> None:
     [pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view(), pa.binary(2)],
 )
 @pytest.mark.parametrize("skipped", [0, 3, 8, 11])
-def test_kind_of_string_or_slice_of_it_is_read_wrongly(arrow_type: pa.DataType, skipped: int) -> None:
+def test_every_string_type_and_slice_of_it_is_read_right(arrow_type: pa.DataType, skipped: int) -> None:
     texts = [None if i % 3 == 0 else f"{i:02}" for i in range(20)]
     if pa.types.is_fixed_size_binary(arrow_type):
         array = pa.array([text and text.encode() for text in texts], arrow_type)
@@ -143,14 +143,14 @@ def test_kind_of_string_or_slice_of_it_is_read_wrongly(arrow_type: pa.DataType, 
 
 
 @pytest.mark.parametrize("array", [None, pa.nulls(3), pa.nulls(3, pa.binary()), pa.nulls(3, pa.large_string())])
-def test_column_of_nulls_is_taken_for_empty_bytes(array: pa.Array | None) -> None:
+def test_column_of_nulls_is_read_as_nulls(array: pa.Array | None) -> None:
     records = values_back(from_arrow(array, array, None, np.zeros(3, np.int64)))
     assert [(record.key, record.value) for record in records] == [(None, None)] * 3
 
 
 @pytest.mark.parametrize("skipped", [0, 1, 3])
 @pytest.mark.parametrize("list_type", [pa.list_, pa.large_list])
-def test_headers_of_a_slice_belong_to_other_records(skipped: int, list_type: object) -> None:
+def test_headers_of_slice_stay_with_their_records(skipped: int, list_type: object) -> None:
     lists = [[("a", b"1"), ("b", None)], None, [], [("c", b"")], [("d" * 99, b"2" * 99)]]
     pairs = [each and [{"key": key, "value": value} for key, value in each] for each in lists]
     array = pa.array(pairs, list_type(KAFKA_SCHEMA.field("headers").type.value_type)).slice(skipped)
@@ -160,30 +160,30 @@ def test_headers_of_a_slice_belong_to_other_records(skipped: int, list_type: obj
 
 
 @pytest.mark.parametrize("list_type", [pa.list_, pa.list_view, lambda pair: pa.list_(pair, 1)])
-def test_header_key_and_value_are_told_apart_by_their_order(list_type: Callable[[pa.DataType], pa.DataType]) -> None:
+def test_header_key_and_value_are_matched_by_name(list_type: Callable[[pa.DataType], pa.DataType]) -> None:
     pair = pa.struct([("value", pa.binary()), ("key", pa.string())])
     array = pa.array([[{"key": "a", "value": b"1"}], [{"key": "b", "value": None}], None], list_type(pair))
     records = values_back(from_arrow(None, None, array, np.zeros(3, np.int64)))
     assert [record.headers for record in records] == [((b"a", b"1"),), ((b"b", None),), ()]
 
 
-def test_lists_that_are_all_empty_are_no_headers() -> None:
+def test_empty_and_null_lists_are_read_as_no_headers() -> None:
     records = values_back(from_arrow(None, None, pa.array([[], None]), np.zeros(2, np.int64)))
     assert [record.headers for record in records] == [(), ()]
 
 
 @pytest.mark.parametrize("headers", [["a"], [["a"]], [[{"k": "a", "v": b"1"}]], [[{"key": "a", "value": 1}]]])
-def test_headers_of_another_type_end_in_an_arrow_error(headers: list[object]) -> None:
+def test_headers_of_wrong_type_are_refused_as_invalid_record(headers: list[object]) -> None:
     with pytest.raises(InvalidRecordError, match=r"headers are lists|strings or binary"):
         from_arrow(None, None, pa.array(headers), np.zeros(1, np.int64))
 
 
-def test_value_of_another_type_ends_in_an_arrow_error() -> None:
+def test_value_of_wrong_type_is_refused_as_invalid_record() -> None:
     with pytest.raises(InvalidRecordError, match="of type int64"):
         from_arrow(None, pa.array([1]), None, np.zeros(1, np.int64))
 
 
-def test_empty_arrays_are_refused() -> None:
+def test_empty_arrays_are_accepted() -> None:
     """An empty Arrow array may come without an offsets buffer."""
     empty = pa.Array.from_buffers(pa.binary(), 0, [None, pa.py_buffer(b""), pa.py_buffer(b"")])
     lists = pa.array([], KAFKA_SCHEMA.field("headers").type)
@@ -197,14 +197,14 @@ def test_empty_arrays_are_refused() -> None:
         ({"key": None, "value": b"v"}, r"a header whose key is null.*\(row 3 of 4 .*header 1, .*h.key IS NOT NULL"),
     ],
 )
-def test_header_without_a_key_is_refused_with_its_place(null: object, message: str) -> None:
+def test_header_without_key_is_refused_with_row_and_header_number(null: object, message: str) -> None:
     header = {"key": "h", "value": None}
     array = pa.array([[header], [header], None, [header], [header, null]], KAFKA_SCHEMA.field("headers").type)
     with pytest.raises(InvalidRecordError, match=message):
         from_arrow(None, None, array.slice(1), np.zeros(4, np.int64))
 
 
-def test_arrow_arrays_copy_the_records() -> None:
+def test_arrow_arrays_share_memory_with_record_columns() -> None:
     columns = decoded(*(plain.Record(offset=i, timestamp_ms=i, key=b"k", value=b"v") for i in range(9)))
     batch = to_record_batch(columns, KAFKA_SCHEMA, topic="t", partition=0)
     assert columns.values is not None

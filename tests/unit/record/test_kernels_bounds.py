@@ -1,4 +1,4 @@
-"""Kernels kept from reading past their input: it ends where memory that cannot be read begins."""
+"""Kernels stay within their input, which ends where unreadable memory begins."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ print("faults", faults > 100)
 """
 
 
-def test_kernel_reads_past_the_end_of_its_input() -> None:
+def test_kernels_read_nothing_past_end_of_input() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "faults True", "")

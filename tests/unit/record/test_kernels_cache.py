@@ -1,4 +1,4 @@
-"""Where the machine code of the kernels is kept, and of which sources it is a product."""
+"""The cache of the kernels' machine code: its directory, and the digest of the sources that names it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def package_imports(path: Path) -> set[Path]:
     return found
 
 
-def test_every_module_a_kernel_module_imports_is_in_the_digest() -> None:
+def test_digest_covers_every_module_imported_by_kernel_modules() -> None:
     with_kernels = {path for path in PACKAGE.rglob("*.py") if "@kernel(" in path.read_text()}
     assert len(with_kernels) >= 7
     assert with_kernels <= set(kernel_sources())
@@ -52,7 +52,7 @@ def test_every_module_a_kernel_module_imports_is_in_the_digest() -> None:
 
 
 @pytest.mark.parametrize("edited", ["record/kernels_frame.py", "record/header.py", "maintenance/kernels_recopy.py"])
-def test_edit_of_an_inlined_source_changes_the_digest(tmp_path: Path, edited: str) -> None:
+def test_edit_of_inlined_source_changes_digest(tmp_path: Path, edited: str) -> None:
     for folder in ("record", "maintenance"):
         shutil.copytree(PACKAGE / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / edited).open("a") as source:
@@ -60,32 +60,32 @@ def test_edit_of_an_inlined_source_changes_the_digest(tmp_path: Path, edited: st
     assert sources_digest(tmp_path) != sources_digest(PACKAGE)
 
 
-def test_copied_sources_have_the_same_digest(tmp_path: Path) -> None:
+def test_copied_sources_have_equal_digest(tmp_path: Path) -> None:
     for folder in ("record", "maintenance"):
         shutil.copytree(PACKAGE / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     assert sources_digest(tmp_path) == sources_digest(PACKAGE)
 
 
-def test_kernels_are_kept_in_a_directory_named_by_the_digest() -> None:
+def test_kernels_are_cached_in_directory_named_after_digest() -> None:
     kept_in = Path(kernels_scan.scan_headers.stats.cache_path)
     assert kept_in in cache_directories()
     assert kept_in.name == f"kernels-{sources_digest()}"
     assert list(kept_in.glob("kernels_scan.scan_headers-*.nbc"))
 
 
-def test_kernel_is_kept_below_numba_cache_dir_when_it_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_is_cached_below_numba_cache_dir_when_it_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     assert compiled_double() == 42
     assert list(tmp_path.glob("kernels-*/*.nbi"))
 
 
-def test_setting_of_other_numba_users_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_locator_setting_of_numba_stays_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "InTreeCacheLocator")
     assert compiled_double() == 42
     assert numba.config.CACHE_LOCATOR_CLASSES == "InTreeCacheLocator"
 
 
-def test_kernel_is_compiled_without_a_cache_when_no_directory_can_be_created(
+def test_kernel_compiles_uncached_when_directory_cannot_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_the_way = tmp_path / "file"
@@ -94,9 +94,7 @@ def test_kernel_is_compiled_without_a_cache_when_no_directory_can_be_created(
     assert compiled_double() == 42
 
 
-def test_kernel_is_compiled_without_a_cache_when_its_directory_takes_no_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernel_compiles_uncached_when_directory_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_locator: object) -> None:
         raise OSError(30, "Read-only file system")
 
@@ -106,13 +104,13 @@ def test_kernel_is_compiled_without_a_cache_when_its_directory_takes_no_files(
     assert not list(tmp_path.glob("kernels-*/*.nbc"))
 
 
-def test_kernel_is_compiled_without_a_cache_when_the_sources_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_compiles_uncached_when_sources_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels_cache, "kernel_sources", lambda package=PACKAGE: ())
     assert cache_directories() == []
     assert compiled_double() == 42
 
 
-def test_read_only_directory_that_holds_the_kernels_is_used(tmp_path: Path) -> None:
+def test_kernels_are_loaded_from_read_only_cache_directory(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
 
     def run() -> list[str]:

@@ -1,4 +1,4 @@
-"""Scanning for batches: where it stops and what it says about damage."""
+"""The scan for batches: equal to the parsed headers, ended at incomplete or damaged batches, and CRCs checked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batch(base_offset: int, records: int = 2) -> bytes:
     )
 
 
-def test_table_row_differs_from_the_parsed_header(kafka_fixtures: Path) -> None:
+def test_table_rows_equal_parsed_headers(kafka_fixtures: Path) -> None:
     for path in sorted(kafka_fixtures.glob("*/*-*/*.log")):
         data = path.read_bytes()
         scan = scan_batches(data, file=str(path), file_position=7000)
@@ -46,7 +46,7 @@ def test_table_row_differs_from_the_parsed_header(kafka_fixtures: Path) -> None:
         assert scan.consumed_bytes == at
 
 
-def test_scan_stops_wrongly_at_an_incomplete_last_batch() -> None:
+def test_scan_stops_before_incomplete_last_batch_without_fault() -> None:
     whole, torn = batch(0) + batch(2), batch(4)
     for kept in range(len(torn)):
         scan = scan_batches(whole + torn[:kept], file="x")
@@ -55,7 +55,7 @@ def test_scan_stops_wrongly_at_an_incomplete_last_batch() -> None:
         assert scan.fault is None
 
 
-def test_scan_finds_more_or_fewer_batches_than_asked_for() -> None:
+def test_scan_returns_at_most_the_requested_batches() -> None:
     data = b"".join(batch(2 * i) for i in range(3000))
     assert len(scan_batches(data, file="x").batches) == 3000
     for most in (0, 1, 1024, 1025, 2999, 3000, 3001):
@@ -82,7 +82,7 @@ def test_scan_finds_more_or_fewer_batches_than_asked_for() -> None:
         pytest.param(RECORDS_COUNT_AT, struct.pack(">i", -1), id="count -1"),
     ],
 )
-def test_fault_differs_from_that_of_the_parsed_header(at: int, patch: bytes) -> None:
+def test_scan_fault_equals_error_of_parsed_header(at: int, patch: bytes) -> None:
     good, bad = batch(0), bytearray(batch(2))
     bad[at : at + len(patch)] = patch
     data = good + bytes(bad) + batch(4)
@@ -95,27 +95,27 @@ def test_fault_differs_from_that_of_the_parsed_header(at: int, patch: bytes) -> 
     assert str(scan.fault) == str(expected.value)
 
 
-def test_length_of_two_gigabytes_is_a_batch_not_all_there() -> None:
+def test_batch_length_of_two_gigabytes_counts_as_incomplete_batch() -> None:
     data = bytearray(batch(0))
     data[LENGTH_AT : LENGTH_AT + 4] = struct.pack(">i", 2**31 - 1)
     scan = scan_batches(bytes(data), file="x")
     assert (len(scan.batches), scan.consumed_bytes, scan.fault) == (0, 0, None)
 
 
-def test_offsets_that_do_not_rise_are_taken() -> None:
+def test_offsets_that_do_not_rise_are_reported() -> None:
     scan = scan_batches(batch(0) + batch(1), file="x")
     assert len(scan.batches) == 1
     assert isinstance(scan.fault, CorruptRecordError)
     assert "base offset above 1" in scan.fault.expected
 
 
-def test_zeros_after_the_last_batch_are_no_batch() -> None:
+def test_zeros_after_last_batch_are_reported() -> None:
     scan = scan_batches(batch(0) + bytes(100), file="x")
     assert len(scan.batches) == 1
     assert isinstance(scan.fault, UnsupportedFormatError | CorruptRecordError)
 
 
-def test_flipped_byte_is_not_noticed_by_the_crc() -> None:
+def test_flipped_byte_is_reported_by_crc_check() -> None:
     data = np.frombuffer(batch(0) + batch(2) + batch(4), np.uint8)
     table = scan_batches(data, file="x", file_position=50).batches
     assert first_bad_crc(data, table, 50) == -1

@@ -1,4 +1,4 @@
-"""Each codec: Kafka's framing, every way of being wrong, and bounded output."""
+"""Each codec: Kafka's framing, malformed input refused, and bounded output."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def snappy_framed(*blocks: bytes) -> bytes:
 
 @pytest.mark.parametrize("codec", list(CompressionType))
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS.keys())
-def test_round_trip(codec: CompressionType, content: bytes) -> None:
+def test_content_round_trips_through_codec(codec: CompressionType, content: bytes) -> None:
     packed = compress(codec, content)
     assert unpack(codec, packed) == content
     assert unpack(codec, compress(codec, np.frombuffer(content, dtype=np.uint8))) == content
@@ -74,19 +74,19 @@ def test_round_trip(codec: CompressionType, content: bytes) -> None:
         (CompressionType.ZSTD, -5, 19),
     ],
 )
-def test_level_has_an_effect(codec: CompressionType, low: int, high: int) -> None:
+def test_higher_level_compresses_smaller(codec: CompressionType, low: int, high: int) -> None:
     fast, small = compress(codec, TEXT, low), compress(codec, TEXT, high)
     assert len(small) < len(fast)
     assert unpack(codec, fast) == unpack(codec, small) == TEXT
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_noise_hardly_grows(codec: CompressionType) -> None:
+def test_noise_grows_by_less_than_one_percent(codec: CompressionType) -> None:
     assert len(compress(codec, CONTENTS["noise of many blocks"])) < 200_000 * 1.01
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_truncation_is_noticed(codec: CompressionType) -> None:
+def test_every_truncation_is_refused(codec: CompressionType) -> None:
     packed = compress(codec, TEXT[:300])
     for length in range(len(packed)):
         if codec is CompressionType.SNAPPY and length == snappy_framing.FRAME_HEADER_BYTES:
@@ -95,12 +95,12 @@ def test_every_truncation_is_noticed(codec: CompressionType) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_bytes_left_over_are_noticed(codec: CompressionType) -> None:
+def test_trailing_bytes_are_refused(codec: CompressionType) -> None:
     refuse(codec, compress(codec, TEXT[:300]) + b"\x01\x02\x03\x04\x05")
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_other_bytes_are_noticed(codec: CompressionType) -> None:
+def test_bytes_of_no_codec_are_refused(codec: CompressionType) -> None:
     refuse(codec, b"\xff" * 100)
 
 
@@ -120,7 +120,7 @@ def bomb(codec: CompressionType) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_block_that_expands_beyond_the_limit_is_refused_within_bounded_memory(codec: CompressionType) -> None:
+def test_block_that_expands_beyond_limit_is_refused_in_bounded_memory(codec: CompressionType) -> None:
     data = bomb(codec)
     limit_bytes = decompressed_limit_bytes(len(data))
     tracemalloc.start()
@@ -152,7 +152,7 @@ LYING = {
 
 
 @pytest.mark.parametrize(("codec", "data"), LYING.values(), ids=LYING.keys())
-def test_length_that_lies_allocates_nothing(codec: CompressionType, data: bytes) -> None:
+def test_wrong_length_is_refused_without_allocating_it(codec: CompressionType, data: bytes) -> None:
     tracemalloc.start()
     try:
         refuse(codec, data)
@@ -161,7 +161,7 @@ def test_length_that_lies_allocates_nothing(codec: CompressionType, data: bytes)
         tracemalloc.stop()
 
 
-def test_limit_grows_with_the_batch_between_its_bounds() -> None:
+def test_limit_grows_with_batch_between_its_bounds() -> None:
     assert decompressed_limit_bytes(10) == 32 * MIB
     assert decompressed_limit_bytes(100_000) == 100_000_000
     assert decompressed_limit_bytes(10**7) == 256 * MIB
@@ -170,13 +170,13 @@ def test_limit_grows_with_the_batch_between_its_bounds() -> None:
 # --- gzip -------------------------------------------------------------------------------------------------------------
 
 
-def test_gzip_members_one_after_another_are_one_content() -> None:
+def test_concatenated_gzip_members_are_one_content() -> None:
     assert unpack(CompressionType.GZIP, gzip.compress(TEXT) + gzip.compress(b"") + gzip.compress(b"more")) == (
         TEXT + b"more"
     )
 
 
-def test_gzip_checksum_is_checked() -> None:
+def test_gzip_data_with_wrong_checksum_is_refused() -> None:
     packed = bytearray(gzip.compress(TEXT))
     packed[-5] ^= 1
     refuse(CompressionType.GZIP, bytes(packed), "expected gzip data")
@@ -185,18 +185,18 @@ def test_gzip_checksum_is_checked() -> None:
 # --- snappy -----------------------------------------------------------------------------------------------------------
 
 
-def test_snappy_raw_block_of_librdkafka() -> None:
+def test_snappy_raw_block_of_librdkafka_is_read() -> None:
     assert unpack(CompressionType.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT))) == TEXT
 
 
-def test_snappy_framing_is_java_s() -> None:
+def test_snappy_framing_equals_that_of_java() -> None:
     packed = compress(CompressionType.SNAPPY, TEXT)
     assert packed[:16].hex() == "82534e41505059000000000100000001"
     size = int.from_bytes(packed[16:20], "big")
     assert bytes(cramjam.snappy.decompress_raw(packed[20 : 20 + size])) == TEXT[: 32 * 1024]
 
 
-def test_snappy_framed_streams_one_after_another() -> None:
+def test_concatenated_snappy_streams_are_one_content() -> None:
     assert unpack(CompressionType.SNAPPY, compress(CompressionType.SNAPPY, b"one ") * 2) == b"one one "
 
 
@@ -209,7 +209,7 @@ def test_snappy_framing_of_version_0_is_refused() -> None:
 # --- lz4 --------------------------------------------------------------------------------------------------------------
 
 
-def test_lz4_frame_is_java_s() -> None:
+def test_lz4_frame_equals_that_of_java() -> None:
     packed = compress(CompressionType.LZ4, TEXT)
     assert packed[:7].hex() == "04224d18604082"
     assert packed[-4:] == bytes(4)
@@ -218,13 +218,13 @@ def test_lz4_frame_is_java_s() -> None:
     assert bytes(cramjam.lz4.decompress(packed)) == TEXT
 
 
-def test_lz4_noise_is_stored_as_is() -> None:
+def test_lz4_noise_is_stored_uncompressed() -> None:
     noise = os.urandom(1000)
     assert compress(CompressionType.LZ4, noise)[7:11] == (1000 | 1 << 31).to_bytes(4, "little")
 
 
 @pytest.mark.parametrize("size", [0, 5, 2**40])
-def test_lz4_content_size_is_believed_only_when_true(size: int) -> None:
+def test_lz4_frame_with_wrong_content_size_is_refused(size: int) -> None:
     descriptor = b"\x68\x40" + size.to_bytes(8, "little")
     checksummed = descriptor + bytes([lz4_frame._descriptor_checksum(descriptor)])
     data = lz4_blocks(lz4_block(b"hello"), descriptor=checksummed)
@@ -235,7 +235,7 @@ def test_lz4_content_size_is_believed_only_when_true(size: int) -> None:
 
 
 @pytest.mark.parametrize("content_checksum", [True, False])
-def test_lz4_frame_with_checksums_is_read_and_checked(content_checksum: bool) -> None:
+def test_lz4_frame_with_checksums_is_read_and_refused_when_damaged(content_checksum: bool) -> None:
     compressor = cramjam.lz4.Compressor(level=1, content_checksum=content_checksum, block_linked=False)
     compressor.compress(TEXT)
     packed = bytearray(compressor.finish())
@@ -253,31 +253,31 @@ def test_lz4_linked_blocks_are_refused_as_by_kafka() -> None:
 @pytest.mark.parametrize(
     "descriptor", ["604083", "a04082", "614082", "600000", "603082", "60c082", "604182"], ids=lambda text: text
 )
-def test_lz4_bad_frame_header(descriptor: str) -> None:
+def test_lz4_bad_frame_header_is_refused(descriptor: str) -> None:
     refuse(CompressionType.LZ4, lz4_blocks(lz4_block(b"hello"), descriptor=bytes.fromhex(descriptor)))
 
 
-def test_lz4_block_beyond_the_frames_maximum() -> None:
+def test_lz4_block_beyond_maximum_of_frame_is_refused() -> None:
     refuse(CompressionType.LZ4, lz4_blocks(lz4_block(TEXT[: 64 * 1024 + 1])), "at most 65536 bytes")
 
 
 # --- zstd -------------------------------------------------------------------------------------------------------------
 
 
-def test_zstd_frame_without_content_size() -> None:
+def test_zstd_frame_without_content_size_is_read() -> None:
     for content in CONTENTS.values():
         packed = zstandard.ZstdCompressor(write_content_size=False).compress(content)
         assert unpack(CompressionType.ZSTD, packed) == content
 
 
-def test_zstd_checksum_is_checked() -> None:
+def test_zstd_data_with_wrong_checksum_is_refused() -> None:
     packed = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(TEXT))
     assert unpack(CompressionType.ZSTD, bytes(packed)) == TEXT
     packed[-1] ^= 1
     refuse(CompressionType.ZSTD, bytes(packed))
 
 
-def test_zstd_frames_one_after_another_with_a_skippable_one_between() -> None:
+def test_concatenated_zstd_frames_are_read_and_skippable_ones_skipped() -> None:
     skippable = bytes.fromhex("5e2a4d18") + (7).to_bytes(4, "little") + b"skipped"
     one = zstandard.ZstdCompressor().compress(b"one ")
     assert unpack(CompressionType.ZSTD, one + skippable + one) == b"one one "

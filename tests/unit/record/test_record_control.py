@@ -1,4 +1,4 @@
-"""Control records: Kafka's bytes both ways, and what is refused."""
+"""Control records: parsed and built as Kafka's bytes, invalid ones refused."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_every_control_record_of_kafka_is_rebuilt_byte_for_byte(kafka_fixtures: 
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
-def test_round_trip(sample: ControlRecord) -> None:
+def test_control_record_round_trips(sample: ControlRecord) -> None:
     assert parse(*build_control_record(sample)) == sample
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
-def test_every_truncation_and_every_extra_byte_is_noticed(sample: ControlRecord) -> None:
+def test_truncated_value_and_extra_byte_are_refused(sample: ControlRecord) -> None:
     key, value = build_control_record(sample)
     for length in range(len(value)):
         with pytest.raises(CorruptRecordError, match=r"x\.log at byte 77"):
@@ -85,7 +85,7 @@ def test_every_truncation_and_every_extra_byte_is_noticed(sample: ControlRecord)
         parse(key, value + b"\0")
 
 
-def test_marker_bytes() -> None:
+def test_commit_marker_has_kafkas_bytes() -> None:
     marker = EndTransactionMarker(control_type=ControlRecordType.COMMIT, coordinator_epoch=5)
     assert build_control_record(marker) == (b"\0\0\0\1", b"\0\0\0\0\0\5")
 
@@ -95,13 +95,13 @@ def test_unknown_tagged_fields_are_skipped() -> None:
     assert parse(key, value[:-1] + b"\x02\x00\x03abc\x07\x00") == KRaftVersion(kraft_version=1)
 
 
-def test_tagged_field_longer_than_the_value() -> None:
+def test_tagged_field_longer_than_value_is_refused() -> None:
     key, value = build_control_record(SnapshotFooter())
     with pytest.raises(CorruptRecordError):
         parse(key, value[:-1] + b"\x01\x00\xff\xff\xff\xff\x0f")
 
 
-def test_array_that_claims_more_than_there_is() -> None:
+def test_array_with_wrong_length_is_refused() -> None:
     key, value = build_control_record(KRaftVoters(voters=()))
     with pytest.raises(CorruptRecordError, match="a length of"):
         parse(key, value[:2] + b"\xff\xff\xff\xff\x0f\x00")
@@ -109,7 +109,7 @@ def test_array_that_claims_more_than_there_is() -> None:
         parse(key, value[:2] + b"\x00\x00")
 
 
-def test_type_of_a_later_kafka_is_unknown_and_passed_over() -> None:
+def test_control_type_of_later_kafka_is_parsed_as_unknown() -> None:
     assert parse(b"\0\0\0\7", b"whatever") is None
     assert parse(b"\0\0\xff\xff", None) is None
     assert parse_control_type(b"\0\0\0\7", file="x.log", file_position=0) is ControlRecordType.UNKNOWN
@@ -119,35 +119,35 @@ def test_later_key_version_is_read_as_the_first() -> None:
     assert parse_control_type(b"\0\1\0\1\0", file="x.log", file_position=0) is ControlRecordType.COMMIT
 
 
-def test_later_version_of_a_marker_is_read_as_the_first() -> None:
+def test_later_version_of_marker_is_read_as_the_first() -> None:
     marker = EndTransactionMarker(control_type=ControlRecordType.ABORT, coordinator_epoch=9)
     assert parse(b"\0\0\0\0", b"\0\1\0\0\0\x09more") == marker
 
 
 @pytest.mark.parametrize("version", [2, 2**15 - 1])
-def test_later_version_of_a_quorum_record_is_unsupported(version: int) -> None:
+def test_later_version_of_quorum_record_is_refused_as_unsupported(version: int) -> None:
     with pytest.raises(UnsupportedFormatError, match=f"found version {version}"):
         parse(b"\0\0\0\2", version.to_bytes(2, "big") + bytes(20))
 
 
 @pytest.mark.parametrize("type_id", range(7))
-def test_negative_version_is_corrupt(type_id: int) -> None:
+def test_negative_version_is_reported_as_corrupt(type_id: int) -> None:
     with pytest.raises(CorruptRecordError, match="version -1"):
         parse(bytes([0, 0, 0, type_id]), b"\xff\xff" + bytes(4))
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\xff\xff\0\0"])
-def test_bad_control_key(key: bytes | None) -> None:
+def test_bad_control_key_is_reported_as_corrupt(key: bytes | None) -> None:
     with pytest.raises(CorruptRecordError, match="control record key"):
         parse(key, b"\0\0\0\0\0\0")
 
 
-def test_null_value_is_corrupt() -> None:
+def test_null_value_is_reported_as_corrupt() -> None:
     with pytest.raises(CorruptRecordError, match="found null"):
         parse(b"\0\0\0\1", None)
 
 
-def test_string_that_is_not_utf8() -> None:
+def test_string_not_in_utf8_is_reported_as_corrupt() -> None:
     key, value = build_control_record(KRaftVoters(voters=(VOTER,)))
     with pytest.raises(CorruptRecordError, match="not UTF-8"):
         parse(key, value.replace(b"CONTROLLER", b"CONTROLL\xff\xfe"))

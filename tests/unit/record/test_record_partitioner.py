@@ -1,4 +1,4 @@
-"""Where records go: Java's murmur2, keys by hash, the rest in turns, and rows grouped without losing order."""
+"""The partitioner: Java's murmur2, partitions by key hash or round robin, and rows grouped in order."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def all_rows(source: RecordColumns) -> np.ndarray:
         (b"abc", 479470107),
     ],
 )
-def test_murmur2_is_javas(key: bytes, hashed: int) -> None:
+def test_murmur2_equals_that_of_java(key: bytes, hashed: int) -> None:
     data = np.frombuffer(key, np.uint8)
     assert murmur2(address_of(data), len(key)) == hashed & 0xFFFFFFFF
     assert plain_murmur2(key) == hashed & 0xFFFFFFFF
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=50), st.integers(1, 100))
-def test_keyed_records_go_where_the_plain_twin_says(keys: list[bytes | None], partitions_count: int) -> None:
+def test_keyed_records_go_to_partition_of_their_hash(keys: list[bytes | None], partitions_count: int) -> None:
     source = columns(keys)
     assigned = Partitioner(partitions_count, turn_bytes=1000, first_partition=7).assign(source, all_rows(source))
     for key, partition in zip(keys, assigned, strict=True):
@@ -70,38 +70,38 @@ def test_keyed_records_go_where_the_plain_twin_says(keys: list[bytes | None], pa
         assert 0 <= partition < partitions_count
 
 
-def test_an_empty_key_is_a_key_and_null_is_none() -> None:
+def test_empty_key_is_hashed_and_null_key_is_not() -> None:
     source = columns([b"", None, b""])
     assigned = Partitioner(50, turn_bytes=1000, first_partition=3).assign(source, all_rows(source))
     hashed = (plain_murmur2(b"") & 0x7FFFFFFF) % 50
     assert assigned.tolist() == [hashed, 3, hashed]
 
 
-def test_records_without_a_key_change_partition_only_when_a_batch_is_full() -> None:
+def test_records_without_key_change_partition_only_when_batch_is_full() -> None:
     source = columns([None] * 10, [b"x" * 88] * 10)
     partitioner = Partitioner(3, turn_bytes=250, first_partition=2)
     assert partitioner.assign(source, all_rows(source)).tolist() == [2, 2, 0, 0, 1, 1, 2, 2, 0, 0]
     assert partitioner.assign(source, all_rows(source))[:3].tolist() == [1, 1, 2]
 
 
-def test_a_record_larger_than_a_turn_still_goes_somewhere() -> None:
+def test_record_larger_than_turn_bytes_is_assigned() -> None:
     source = columns([None] * 3, [b"x" * 900] * 3)
     assert Partitioner(2, turn_bytes=10).assign(source, all_rows(source)).tolist() == [0, 1, 0]
 
 
-def test_headers_count_for_the_size_of_a_turn() -> None:
+def test_headers_count_towards_turn_bytes() -> None:
     headers = HeaderColumn(np.array([0, 1, 2], np.int32), binary([b"k", b"k"]), binary([b"v" * 500, None]))
     source = RecordColumns(count=2, values=binary([b"a", b"b"]), headers=headers)
     assert Partitioner(2, turn_bytes=400).assign(source, all_rows(source)).tolist() == [0, 1]
 
 
-def test_without_hashing_records_with_keys_are_spread_too() -> None:
+def test_keyed_records_without_hashing_are_spread_over_partitions() -> None:
     source = columns([b"same"] * 4, [b"x" * 100] * 4)
     spread = Partitioner(4, turn_bytes=1, hash_keys=False).assign(source, all_rows(source))
     assert spread.tolist() == [0, 1, 2, 3]
 
 
-def test_a_given_partition_stays_and_only_rows_asked_for_are_assigned() -> None:
+def test_given_partition_stays_and_only_requested_rows_are_assigned() -> None:
     source = columns([b"21", b"foobar", None, b"21"])
     given_partitions = np.array([4, NO_PARTITION], np.int32)
     assigned = Partitioner(5, turn_bytes=100).assign(source, np.array([1, 3], np.int64), given_partitions)
@@ -110,14 +110,14 @@ def test_a_given_partition_stays_and_only_rows_asked_for_are_assigned() -> None:
 
 
 @pytest.mark.parametrize("bad", [5, -2])
-def test_a_partition_that_the_topic_has_not_is_refused(bad: int) -> None:
+def test_partition_out_of_range_is_refused(bad: int) -> None:
     source = columns([b"a"])
     with pytest.raises(InvalidRecordError, match=f"partition {bad}, the topic has partitions 0 to 4"):
         Partitioner(5, turn_bytes=100).assign(source, all_rows(source), np.array([bad], np.int32))
 
 
 @given(st.lists(st.integers(0, 9), max_size=200))
-def test_grouping_keeps_each_groups_order(groups: list[int]) -> None:
+def test_grouping_keeps_order_within_each_group(groups: list[int]) -> None:
     order, bounds = group_rows(np.array(groups, np.int32), 10)
     assert bounds.tolist() == np.searchsorted(sorted(groups), np.arange(11)).tolist()
     for group in range(10):

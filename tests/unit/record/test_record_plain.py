@@ -1,4 +1,4 @@
-"""The plain codec against what real brokers and clients wrote, and against damage."""
+"""The plain codec: equal to what real brokers and clients wrote, and damage reported."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def record_bytes(
 # --- what Kafka wrote -------------------------------------------------------------------------------------------------
 
 
-def test_worked_example_of_cars_has_its_size_and_crc() -> None:
-    """The first batch of a topic `cars` as many texts on Kafka's log show it: size 173, crc 386807681."""
+def test_published_example_batch_is_encoded_with_its_size_and_crc() -> None:
+    """The first batch of a topic `cars`, shown in many texts on Kafka's log: size 173, crc 386807681."""
     times_ms = (133, 135, 135, 136, 136, 136, 137)
     keys = (2, 5, 6, 10, 11, 12, 15)
     cars = ("BMW", "Chevrolet", "Porsche", "Jaguar", "Volvo", "Land Rover", "Aston Martin")
@@ -95,11 +95,11 @@ def test_worked_example_of_cars_has_its_size_and_crc() -> None:
     assert batch.records == tuple(records)
 
 
-def test_every_uncompressed_batch_is_encoded_to_kafkas_very_bytes(kafka_fixtures: Path) -> None:
-    """And lz4 batches of Java, whose blocks come from the same library; the others round-trip by content.
+def test_uncompressed_batches_are_encoded_to_kafkas_bytes(kafka_fixtures: Path) -> None:
+    """So are lz4 batches of Java, whose blocks come from the same library; other batches round-trip by content.
 
-    Those are gzip (another operating system byte in its header), zstd (Java states no content size) and what librdkafka
-    and kafka-python frame in their own way.
+    Those are gzip (another operating system byte in its header), zstd (Java states no content size) and batches that
+    librdkafka and kafka-python frame in their own way.
     """
     outcomes: Counter[tuple[str, bool]] = Counter()
     for path in kafka_logs(kafka_fixtures):
@@ -116,7 +116,7 @@ def test_every_uncompressed_batch_is_encoded_to_kafkas_very_bytes(kafka_fixtures
     assert outcomes["LZ4", True] > 100
 
 
-def test_records_are_those_that_kafkas_consumer_read(kafka_fixtures: Path) -> None:
+def test_records_equal_those_read_by_kafkas_consumer(kafka_fixtures: Path) -> None:
     compared = 0
     for manifest_path in sorted(kafka_fixtures.glob("*/expected/manifest.json")):
         fixture = manifest_path.parent.parent
@@ -148,7 +148,7 @@ def _type_name(batch: RecordBatch) -> str:
 
 
 @pytest.mark.parametrize("tail", sorted(DAMAGED_TAILS))
-def test_damaged_tail_is_named_with_its_position(kafka_fixtures: Path, tail: str) -> None:
+def test_damaged_tail_is_reported_with_its_position(kafka_fixtures: Path, tail: str) -> None:
     path = kafka_fixtures / "unclean" / tail
     begins = DAMAGED_TAILS[tail]
     with pytest.raises(CorruptRecordError) as caught:
@@ -162,12 +162,12 @@ def test_sequences_wrap_after_the_greatest_int32() -> None:
     assert [found.sequence for found in decode(data).records] == [2**31 - 2, 2**31 - 1, 0]
 
 
-def test_log_append_time_is_every_records_time() -> None:
+def test_log_append_time_is_timestamp_of_every_record() -> None:
     data = batch_of(record(0), record(1), timestamp_type=TimestampType.LOG_APPEND_TIME, max_timestamp_ms=99)
     assert [found.timestamp_ms for found in decode(data).records] == [99, 99]
 
 
-def test_batch_that_the_cleaner_emptied_has_no_records() -> None:
+def test_batch_emptied_by_cleaner_has_no_records() -> None:
     data = encode_batch([], base_offset=5, last_offset=9, producer_id=1, producer_epoch=0, base_sequence=3)
     batch = decode(data)
     assert (len(data), batch.records, batch.header.last_offset) == (RECORDS_AT, (), 9)
@@ -183,7 +183,7 @@ def test_timestamp_delta_beyond_int64_wraps_as_in_java() -> None:
 
 
 @pytest.mark.parametrize("compression", list(CompressionType))
-def test_flipped_bit_anywhere_under_the_crc_is_noticed(compression: CompressionType) -> None:
+def test_flipped_bit_anywhere_under_crc_is_reported(compression: CompressionType) -> None:
     data = batch_of(record(0), record(1, None), record(2, b"value" * 20), compression=compression)
     for at in range(LENGTH_AT, len(data)):
         if LENGTH_AT + 4 <= at < MAGIC_AT:
@@ -198,7 +198,7 @@ def test_flipped_bit_anywhere_under_the_crc_is_noticed(compression: CompressionT
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 48, 2**31 - 1])
-def test_impossible_batch_length(size: int) -> None:
+def test_impossible_batch_length_is_reported(size: int) -> None:
     data = bytearray(batch_of(record(0)))
     struct.pack_into(">i", data, LENGTH_AT, size)
     with pytest.raises(CorruptRecordError) as caught:
@@ -207,7 +207,7 @@ def test_impossible_batch_length(size: int) -> None:
     assert str(size) in caught.value.found or str(size + 12) in caught.value.found
 
 
-def test_every_truncation_of_a_batch_is_noticed() -> None:
+def test_every_truncation_of_batch_is_reported() -> None:
     data = batch_of(record(0), record(1))
     for length in range(len(data)):
         with pytest.raises(CorruptRecordError):
@@ -215,7 +215,7 @@ def test_every_truncation_of_a_batch_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_message_format_is_unsupported_not_corrupt(magic: int) -> None:
+def test_old_message_format_is_refused_as_unsupported_not_corrupt(magic: int) -> None:
     data = bytearray(batch_of(record(0)))
     data[MAGIC_AT] = magic
     with pytest.raises(UnsupportedFormatError, match=r"00000000000000000000\.log at byte 1016: .* magic"):
@@ -223,7 +223,7 @@ def test_old_message_format_is_unsupported_not_corrupt(magic: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [3, 127, 255])
-def test_unknown_magic_is_corrupt(magic: int) -> None:
+def test_unknown_magic_is_reported_as_corrupt(magic: int) -> None:
     data = bytearray(batch_of(record(0)))
     data[MAGIC_AT] = magic
     with pytest.raises(CorruptRecordError, match="expected magic 2"):
@@ -231,7 +231,7 @@ def test_unknown_magic_is_corrupt(magic: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [5, 6, 7])
-def test_codec_bits_that_name_no_codec(bits: int) -> None:
+def test_unknown_codec_bits_are_refused_as_unsupported(bits: int) -> None:
     data = bytearray(batch_of(record(0)))
     data[ATTRIBUTES_AT + 1] = bits
     with pytest.raises(UnsupportedFormatError, match="codec bits"):
@@ -240,8 +240,8 @@ def test_codec_bits_that_name_no_codec(bits: int) -> None:
 
 @pytest.mark.parametrize("compression", list(CompressionType))
 @pytest.mark.parametrize("count", [-1, 0, 1, 2, 4, 2**31 - 1])
-def test_record_count_that_lies(compression: CompressionType, count: int) -> None:
-    """Three records: fewer leave bytes over, more run into the end, whatever the count says is not believed."""
+def test_wrong_record_count_is_reported(compression: CompressionType, count: int) -> None:
+    """The batch has three records: a lower count leaves bytes over, a higher count reaches the end of the batch."""
     data = bytearray(batch_of(record(0), record(1), record(2), compression=compression))
     struct.pack_into(">i", data, RECORDS_COUNT_AT, count)
     with pytest.raises(CorruptRecordError):
@@ -280,7 +280,7 @@ BAD_RECORDS = {
 
 @pytest.mark.parametrize("body", BAD_RECORDS.values(), ids=BAD_RECORDS.keys())
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZSTD])
-def test_malformed_record_with_a_right_crc(body: bytes, compression: CompressionType) -> None:
+def test_malformed_record_with_valid_crc_is_reported(body: bytes, compression: CompressionType) -> None:
     count = 2 if body == BAD_RECORDS["offset delta that does not rise"] else 1
     if compression is CompressionType.NONE:
         data = batch_with_body(body, count=count)
@@ -299,15 +299,15 @@ def test_malformed_record_with_a_right_crc(body: bytes, compression: Compression
     assert 1000 + RECORDS_AT <= caught.value.position <= 1000 + len(data)
 
 
-def test_varint_that_never_ends_is_said_to_be_one() -> None:
+def test_endless_varint_is_reported_as_varint() -> None:
     """25 bytes of record whose timestamp delta has ten bytes and no end."""
     body = encode_varint(24) + b"\x00" + b"\xff" * 23
     with pytest.raises(CorruptRecordError, match="a varint of at most 10 bytes"):
         decode(batch_with_body(body, count=1))
 
 
-def test_sound_hand_made_record_is_read() -> None:
-    """The builders of the tests above make good batches unless told otherwise."""
+def test_record_built_by_test_helpers_is_read() -> None:
+    """The builders of the tests above make valid batches by default."""
     assert decode(batch_with_body(record_bytes(), count=1)).records[0].key is None
 
 

@@ -1,4 +1,4 @@
-"""Batches that are taken in one compiled call come out otherwise than one by one through Python."""
+"""Batches decompressed or compressed in one compiled call equal those handled one by one in Python."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def some_content(number: int, size: int) -> bytes:
     return np.random.default_rng(number).integers(97, 105, size, np.uint8).tobytes()
 
 
-def test_functions_of_the_libraries_are_out_of_reach() -> None:
+def test_functions_of_c_libraries_are_found() -> None:
     assert c_functions.zstd_library() is not None
     assert c_functions.crc32c_function()
 
 
-def test_mixed_batches_come_out_otherwise(compiled: Switch) -> None:
+def test_mixed_batches_decompress_equally_in_compiled_call_and_python(compiled: Switch) -> None:
     zstd, none, gzip = CompressionType.ZSTD, CompressionType.NONE, CompressionType.GZIP
     plain = [some_content(i, size) for i, size in enumerate([20_000, 0, 300, 1_500_000, 700_000, 400_000, 5, 60_000])]
     plain.append(b"")
@@ -107,7 +107,7 @@ def test_mixed_batches_come_out_otherwise(compiled: Switch) -> None:
                 assert opened(data, table, scratch=scratch, check_crcs=check_crcs) == wanted
 
 
-def test_run_ends_at_another_batch(compiled: Switch) -> None:
+def test_run_ends_at_same_batch_in_compiled_call_and_python(compiled: Switch) -> None:
     data, table = batches_of([(CompressionType.ZSTD, frame(some_content(i, 300_000))) for i in range(8)])
     log = LogBytes.of(data, table, 0, "00.log", False)
     taken = []
@@ -137,7 +137,9 @@ def _damaged() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", list(_damaged()))
 @pytest.mark.parametrize("check_crcs", [True, False])
-def test_bad_frame_among_good_ones_is_refused_otherwise(name: str, check_crcs: bool, compiled: Switch) -> None:
+def test_bad_frame_is_refused_equally_in_compiled_call_and_python(
+    name: str, check_crcs: bool, compiled: Switch
+) -> None:
     good = [(CompressionType.ZSTD, frame(some_content(i, 3000))) for i in range(5)]
     data, table = batches_of([*good[:3], (CompressionType.ZSTD, _damaged()[name]), *good[3:]])
     found = []
@@ -149,7 +151,7 @@ def test_bad_frame_among_good_ones_is_refused_otherwise(name: str, check_crcs: b
         assert isinstance(found[0], str), "it was taken"
 
 
-def test_wrong_crc_of_frame_is_not_seen(compiled: Switch) -> None:
+def test_wrong_crc_is_reported_equally_in_compiled_call_and_python(compiled: Switch) -> None:
     data, table = batches_of([(CompressionType.ZSTD, frame(some_content(i, 3000))) for i in range(5)])
     table["crc"][3] ^= 1
     found = []
@@ -162,7 +164,7 @@ def test_wrong_crc_of_frame_is_not_seen(compiled: Switch) -> None:
 
 
 @pytest.mark.parametrize("level", [-5, 1, 3, 9])
-def test_compressed_bytes_are_not_those_of_zstandard(level: int, compiled: Switch) -> None:
+def test_compressed_bytes_equal_those_of_zstandard(level: int, compiled: Switch) -> None:
     bodies = [some_content(i, size) for i, size in enumerate([40_000, 0, 1, 100, 1_000_000, 17_000])]
     bodies.append(np.random.default_rng(0).integers(0, 256, 50_000, np.uint8).tobytes())
     plain = np.frombuffer(b"".join(bytes(RECORD_BATCH_OVERHEAD_BYTES) + body for body in bodies), np.uint8)
@@ -180,7 +182,7 @@ def test_compressed_bytes_are_not_those_of_zstandard(level: int, compiled: Switc
     assert zstd_batches.compress_batches(plain, sizes, level) is None
 
 
-def test_crcs_differ(compiled: Switch) -> None:
+def test_crcs_are_equal_in_compiled_call_and_python(compiled: Switch) -> None:
     values = BinaryColumn(np.arange(0, 101 * 50, 50, dtype=np.int32), np.zeros(5000, np.uint8))
     columns = RecordColumns(count=100, timestamps_ms=np.zeros(100, np.int64), values=values)
     made = []
@@ -201,7 +203,7 @@ def test_crcs_differ(compiled: Switch) -> None:
         assert first_bad_crc(data.data, bad, 0) == 4
 
 
-def test_contexts_of_threads_that_ended_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contexts_of_ended_threads_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     freed = []
     kinds = (zstd_batches.ZstdLibrary.free_decompressor, zstd_batches.ZstdLibrary.free_compressor)
     for free in kinds:
