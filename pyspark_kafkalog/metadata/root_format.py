@@ -24,7 +24,7 @@ from typing import Final
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 
-#: What new roots get. CONTRIBUTING.md ("To change the format") says what goes with a new version.
+#: What new roots get. CONTRIBUTING.md ("Change the on-disk format") lists the steps for a new version.
 FORMAT_VERSION: Final = 1
 #: Roots of this version and later ones are read and written.
 OLDEST_FORMAT_VERSION: Final = 1
