@@ -1,4 +1,4 @@
-"""The tables of the differential test: enough cases, each with its own name; no known difference without a case."""
+"""The tables of the differential test: enough cases with unique names; every known difference has a case."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("part", "count_min"), [("batch", 250), ("repeat", 1), ("stream", 60), ("sink", 60)])
-def test_each_part_has_enough_cases_with_names_of_their_own(part: str, count_min: int) -> None:
+def test_each_part_has_enough_cases_with_unique_names(part: str, count_min: int) -> None:
     assert len(NAMES[part]) >= count_min
     assert len(set(NAMES[part])) == len(NAMES[part])
 
@@ -39,7 +39,7 @@ def test_batch_cases_differ_in_more_than_their_names() -> None:
 
 
 @pytest.mark.parametrize("difference", KNOWN, ids=lambda each: each.name)
-def test_each_known_difference_has_a_reason_and_cases_that_show_it(difference: Difference) -> None:
+def test_each_known_difference_has_reason_and_cases(difference: Difference) -> None:
     assert difference.reason
     named = [(part, name) for part, names in NAMES.items() for name in names]
     for pattern in difference.cases:
@@ -54,13 +54,13 @@ def test_no_case_shows_two_known_differences() -> None:
 
 
 @pytest.mark.parametrize("difference", [*KNOWN, LATE_ERRORS], ids=lambda each: each.name)
-def test_each_known_difference_is_in_the_migration_guide(difference: Difference) -> None:
+def test_each_known_difference_is_in_migration_guide(difference: Difference) -> None:
     guide = (REPOSITORY / "docs" / "MIGRATING.md").read_text()
     section = guide.split("What differs:")[1].split("\n## ")[0]
     assert difference.documented in section
 
 
-def test_run_fails_at_an_unlisted_difference_and_at_a_listed_one_that_is_gone() -> None:
+def test_run_fails_at_unlisted_difference_and_at_vanished_listed_one() -> None:
     listed = "no subscription"
     one, two = Outcome({("t", 0): [(1,)]}), Outcome(failure=Failure("query", "option", "bad"))
     as_listed, unlisted, gone = Tally("batch"), Tally("batch"), Tally("batch")
@@ -84,7 +84,7 @@ def test_run_fails_at_an_unlisted_difference_and_at_a_listed_one_that_is_gone() 
         (Outcome(None), Outcome(failure=Failure("query", "option", "a")), False),
     ],
 )
-def test_outcomes_are_the_same_only_with_equal_rows_in_order_and_errors_of_one_kind(
+def test_outcomes_are_same_only_with_equal_rows_in_order_and_errors_of_one_kind(
     kafka: Outcome, kafkalog: Outcome, is_same: bool
 ) -> None:
     assert (kafka.difference(kafkalog) is None) == is_same

@@ -1,4 +1,4 @@
-"""Numbers that people read: a wrong plural, a wrong unit."""
+"""Numbers in texts: sizes with their units, nouns in the right number."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pyspark_kafkalog.wording import plural, size_text
         (3 << 60, "3072 PiB"),
     ],
 )
-def test_size_reads_wrong(size_bytes: int, text: str) -> None:
+def test_size_is_written_with_unit(size_bytes: int, text: str) -> None:
     assert size_text(size_bytes) == text
 
 
-def test_noun_does_not_go_with_its_number() -> None:
+def test_noun_agrees_with_its_number() -> None:
     assert [plural(1, "batch", "batches"), plural(2, "batch", "batches"), plural(1200, "file")] == [
         "1 batch",
         "2 batches",

@@ -1,4 +1,4 @@
-"""The files in conf/: they parse, and what they name is there. server.properties is held to its table in storage/."""
+"""The files in conf/: they parse, and names in them exist. server.properties is compared with its table in storage/."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def expressions(dashboard: dict[str, Any]) -> Iterator[str]:
     yield from (each["definition"] for each in dashboard["templating"]["list"] if each["type"] == "query")
 
 
-def test_every_metric_that_the_dashboard_asks_for_is_served(
+def test_every_metric_of_dashboard_is_served(
     dashboard: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "root"
@@ -53,7 +53,7 @@ def test_every_metric_that_the_dashboard_asks_for_is_served(
             assert set(re.findall(r"(\w+)=~", selector)) <= labels[name] | {"instance"}
 
 
-def test_the_dashboard_sums_over_labels_that_there_are(dashboard: dict[str, Any]) -> None:
+def test_dashboard_sums_over_existing_labels(dashboard: dict[str, Any]) -> None:
     known = {"topic", "partition", "group", "logDirectory", "instance"}
 
     for expression in expressions(dashboard):
@@ -63,7 +63,7 @@ def test_the_dashboard_sums_over_labels_that_there_are(dashboard: dict[str, Any]
         assert expression.count("{") == expression.count("}")
 
 
-def test_panels_of_the_dashboard_do_not_overlap(dashboard: dict[str, Any]) -> None:
+def test_dashboard_panels_do_not_overlap(dashboard: dict[str, Any]) -> None:
     taken: set[tuple[int, int]] = set()
     for panel in dashboard["panels"]:
         at = panel["gridPos"]
@@ -74,7 +74,7 @@ def test_panels_of_the_dashboard_do_not_overlap(dashboard: dict[str, Any]) -> No
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
-def test_variables_of_the_dashboard_are_defined(dashboard: dict[str, Any]) -> None:
+def test_dashboard_variables_are_defined(dashboard: dict[str, Any]) -> None:
     defined = {each["name"] for each in dashboard["templating"]["list"]} | {"__rate_interval", "__all"}
 
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(dashboard)))
@@ -82,7 +82,7 @@ def test_variables_of_the_dashboard_are_defined(dashboard: dict[str, Any]) -> No
     assert used <= defined
 
 
-def test_loggers_in_log4j2_properties_are_sparks() -> None:
+def test_loggers_in_log4j2_properties_exist_in_spark() -> None:
     path = CONF / "log4j2.properties"
     properties = parse_properties(path.read_bytes(), file=str(path))
     names = {value for key, value in properties.items() if re.fullmatch(r"logger\.\w+\.name", key)}

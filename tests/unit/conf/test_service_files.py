@@ -1,4 +1,4 @@
-"""Units, cron lines, alert rules and the container recipe in conf/: what they run and ask for exists."""
+"""Units, cron lines, alert rules and the container recipe in conf/: their commands, options and metrics exist."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_command(line: str) -> None:
 
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
-def test_service_runs_a_command_line_that_kafkalog_takes(path: Path) -> None:
+def test_service_runs_valid_kafkalog_command(path: Path) -> None:
     service = unit(path)["Service"]
     check_command(service["ExecStart"])
     assert service["User"] == "kafkalog"
@@ -46,17 +46,17 @@ def test_service_runs_a_command_line_that_kafkalog_takes(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", TIMERS, ids=lambda path: path.name)
-def test_timer_starts_a_service_that_ends_by_itself(path: Path) -> None:
+def test_timer_starts_oneshot_service(path: Path) -> None:
     assert unit(path)["Timer"]["OnCalendar"]
     assert unit(path.with_suffix(".service"))["Service"]["Type"] == "oneshot"
 
 
-def test_every_service_is_started_by_a_timer_or_at_boot() -> None:
+def test_every_service_is_started_by_timer_or_at_boot() -> None:
     for path in SERVICES:
         assert path.with_suffix(".timer") in TIMERS or unit(path).has_section("Install"), path.name
 
 
-def test_environment_file_sets_the_variables_that_services_use() -> None:
+def test_environment_file_sets_variables_that_services_use() -> None:
     lines = (CONF / "systemd" / "kafkalog.env").read_text(encoding="utf-8").splitlines()
     defined = {line.partition("=")[0] for line in lines if line and not line.startswith("#")}
     used = {name for path in SERVICES for name in re.findall(r"\$\{(\w+)\}", path.read_text(encoding="utf-8"))}
@@ -64,7 +64,7 @@ def test_environment_file_sets_the_variables_that_services_use() -> None:
     assert used <= defined
 
 
-def test_cron_lines_run_commands_by_absolute_path_with_variables_that_are_set() -> None:
+def test_cron_lines_run_valid_commands_by_absolute_path() -> None:
     lines = [line for line in (CONF / "cron" / "kafkalog").read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
     settings = dict(line.split("=", 1) for line in lines if re.match(r"[A-Z_]+=", line))
     jobs = [line for line in lines if line not in {f"{name}={value}" for name, value in settings.items()}]
@@ -76,7 +76,7 @@ def test_cron_lines_run_commands_by_absolute_path_with_variables_that_are_set() 
         check_command("kafkalog " + re.split(r" 2?>", rest)[0])
 
 
-def test_every_metric_of_the_alert_rules_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_metric_of_alert_rules_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "root"
     lively_root(root)
     served = set(re.findall(r"^(\w+)(?:\{.*\})? ", Command("metrics", root, capsys)("--once"), re.M))
@@ -90,12 +90,12 @@ def test_every_metric_of_the_alert_rules_is_served(tmp_path: Path, capsys: pytes
         assert expression.count("(") == expression.count(")")
 
 
-def test_scrape_configuration_names_the_port_of_the_metrics_service() -> None:
+def test_scrape_configuration_has_port_of_metrics_service() -> None:
     (port,) = re.findall(r"--port (\d+)", (CONF / "systemd" / "kafkalog-metrics.service").read_text(encoding="utf-8"))
     assert f'"127.0.0.1:{port}"' in (CONF / "prometheus" / "scrape.yml").read_text(encoding="utf-8")
 
 
-def test_container_recipe_runs_commands_that_kafkalog_takes() -> None:
+def test_container_recipe_runs_valid_kafkalog_commands() -> None:
     recipe = (CONF / "container" / "Containerfile").read_text(encoding="utf-8")
     (warm_up,) = re.findall(r"^RUN (kafkalog [\w-]+)", recipe, re.M)
     check_command(warm_up)

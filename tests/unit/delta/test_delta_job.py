@@ -1,4 +1,4 @@
-"""Options of the Delta jobs that cannot be, and errors of Spark that nobody can read."""
+"""Invalid options of the Delta jobs, and the one line that is kept of Spark's errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark_kafkalog.delta.job import named_values, said
 from pyspark_kafkalog.errors import InvalidOptionError
 
 
-def test_settings_without_a_name_or_a_value_are_taken() -> None:
+def test_settings_without_name_or_value_are_refused() -> None:
     assert named_values("--x", ["a=1", "b = c=d "]) == {"a": "1", "b": "c=d"}
     for setting in ("a", "=1", " =1"):
         with pytest.raises(InvalidOptionError, match=r"--x .*expected NAME=VALUE"):
@@ -28,11 +28,11 @@ def test_settings_without_a_name_or_a_value_are_taken() -> None:
         ("\n\tat only.a.trace\n", "Exception"),
     ],
 )
-def test_what_spark_says_is_a_trace(text: str, expected: str) -> None:
+def test_message_of_spark_error_is_kept_without_trace(text: str, expected: str) -> None:
     assert said(Exception(text)) == expected
 
 
 @pytest.mark.parametrize(("policy", "table"), [("quarantine", None), ("skip", "x"), ("fail", "x")])
-def test_a_quarantine_without_a_table_or_a_table_without_one_is_taken(policy: str, table: str | None) -> None:
+def test_quarantine_without_table_or_table_without_quarantine_is_refused(policy: str, table: str | None) -> None:
     with pytest.raises(InvalidOptionError, match="need a table"):
         BadRecords(policy, table)  # type: ignore[arg-type]

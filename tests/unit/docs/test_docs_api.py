@@ -1,4 +1,4 @@
-"""The reference of the Python API can be made, what is public has a docstring, examples in docstrings are true."""
+"""The reference of the Python API builds, public names have docstrings, examples in docstrings print what they say."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODULES_WITH_EXAMPLES = sorted(
 )
 
 
-def test_reference_cannot_be_made(tmp_path: Path) -> None:
+def test_reference_builds_without_warnings(tmp_path: Path) -> None:
     script = REPOSITORY / "scripts" / "make_api_reference.py"
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning:pdoc", str(script), str(tmp_path)], capture_output=True, text=True
@@ -39,18 +39,18 @@ def test_reference_cannot_be_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLIC_MODULES)
-def test_public_name_has_no_docstring(name: str) -> None:
+def test_public_names_have_docstrings(name: str) -> None:
     module = importlib.import_module(name)
     assert inspect.getdoc(module)
     assert [qualified for qualified, value in _public(module) if not _docstring(value)] == []
 
 
-def test_examples_are_found() -> None:
+def test_modules_with_examples_are_found() -> None:
     assert "pyspark_kafkalog.notebook" in MODULES_WITH_EXAMPLES
 
 
 @pytest.mark.parametrize("name", MODULES_WITH_EXAMPLES)
-def test_example_prints_something_else(name: str) -> None:
+def test_examples_print_what_they_say(name: str) -> None:
     found = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert found.attempted > 0
     assert found.failed == 0

@@ -1,4 +1,4 @@
-"""A package imports one that stands above it: see "The code" in docs/ARCHITECTURE.md."""
+"""Packages import only packages below them: see "The code" in docs/ARCHITECTURE.md."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def modules(package: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("height", range(len(LAYERS)), ids=[", ".join(layer) for layer in LAYERS])
-def test_an_import_goes_against_the_arrows(height: int) -> None:
+def test_packages_import_only_layers_below(height: int) -> None:
     below = {package for layer in LAYERS[:height] for package in layer}
     wrong = []
     for package in LAYERS[height]:
@@ -67,7 +67,7 @@ def test_an_import_goes_against_the_arrows(height: int) -> None:
     assert not wrong
 
 
-def test_a_package_stands_in_no_layer() -> None:
+def test_every_package_is_in_a_layer() -> None:
     under = REPOSITORY / PACKAGE
     found = {path.stem for path in under.glob("*.py")} | {path.parent.name for path in under.glob("*/__init__.py")}
     assert found - LOG_DIR_MODULES - {"__init__"} == {each for layer in LAYERS for each in layer} - {"log_dir"}

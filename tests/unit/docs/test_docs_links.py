@@ -1,4 +1,4 @@
-"""README.md and docs/ name a file, a heading, a command or an option that is not there."""
+"""Files, headings, commands and options that README.md and docs/ name exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTION = re.compile(r"(?<!\S)(--[a-z][a-z.-]*)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_link_leads_nowhere(page: Path) -> None:
+def test_links_lead_to_existing_files_and_headings(page: Path) -> None:
     for target in LINK.findall(_prose(page)):
         if target.startswith(("http://", "https://")):
             continue
@@ -39,13 +39,13 @@ def test_link_leads_nowhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_file_that_is_named_is_not_there(page: Path) -> None:
+def test_named_files_exist(page: Path) -> None:
     missing = [name for name in FILE.findall(page.read_text(encoding="utf-8")) if not (REPOSITORY / name).exists()]
     assert missing == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_command_or_option_is_not_there(page: Path) -> None:
+def test_commands_and_options_exist(page: Path) -> None:
     for line in _code(page):
         for name, rest in COMMAND.findall(line):
             if name.startswith("kafka-"):
@@ -54,19 +54,19 @@ def test_command_or_option_is_not_there(page: Path) -> None:
             assert set(OPTION.findall(rest)) <= _options(name), line
 
 
-def test_pages_have_no_commands() -> None:
+def test_pages_show_every_command() -> None:
     lines = [line for page in PAGES for line in _code(page)]
     named = {name for line in lines for name, _ in COMMAND.findall(line)}
     assert len(named & COMMAND_NAMES) > 15
     assert {word for line in lines for word in re.findall(r"[a-z][a-z-]+", line)} >= COMMAND_NAMES
 
 
-def test_page_is_not_linked_from_the_readme() -> None:
+def test_every_page_is_linked_from_readme() -> None:
     linked = set(LINK.findall((REPOSITORY / "README.md").read_text(encoding="utf-8")))
     assert [page.name for page in PAGES if page.parent.name == "docs" and f"docs/{page.name}" not in linked] == []
 
 
-def test_tool_of_kafka_is_not_in_the_table() -> None:
+def test_every_kafka_tool_is_in_migration_table() -> None:
     text = (REPOSITORY / "docs" / "MIGRATING.md").read_text(encoding="utf-8")
     for script, counterpart in COUNTERPARTS.items():
         assert f"| `{script}` | `{counterpart}` |" in text

@@ -1,4 +1,4 @@
-"""Java regular expressions of topic names: what Python's `re` reads differently, and what is refused."""
+"""Java regular expressions of topic names: matches where Python's `re` differs, and refused expressions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def matched(pattern: str) -> set[str]:
         ("(?iu)order\u017f", {"orders", "Orders"}),
     ],
 )
-def test_expression_matches_what_java_matches(pattern: str, names: set[str]) -> None:
+def test_expression_matches_same_names_as_in_java(pattern: str, names: set[str]) -> None:
     assert matched(pattern) == names
 
 
@@ -74,7 +74,7 @@ def test_expression_matches_what_java_matches(pattern: str, names: set[str]) -> 
         ("(" * 60 + ")" * 60, "groups nested more than 50 deep"),
     ],
 )
-def test_expression_that_cannot_be_translated_is_refused_by_name(pattern: str, says: str) -> None:
+def test_untranslatable_expression_is_refused_by_name(pattern: str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)) as refused:
         compile_topic_pattern(pattern)
     assert "is not supported: " in str(refused.value)
@@ -96,19 +96,19 @@ def test_expression_that_cannot_be_translated_is_refused_by_name(pattern: str, s
         (r"\k<name>", "there is no group name before this reference"),
     ],
 )
-def test_expression_that_java_does_not_take_is_an_error_with_its_position(pattern: str, says: str) -> None:
+def test_invalid_java_expression_is_refused_with_position(pattern: str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)) as invalid:
         compile_topic_pattern(pattern)
     assert "is not a Java regular expression: " in str(invalid.value)
 
 
-def test_found_in_a_part_and_matching_the_whole_differ() -> None:
+def test_expression_is_found_in_part_but_does_not_match_whole_name() -> None:
     pattern = compile_topic_pattern("order")
     assert pattern.is_found_in("orders")
     assert not pattern.matches("orders")
 
 
-def test_thousands_of_alternatives_and_deep_counts_compile_in_a_moment() -> None:
+def test_thousands_of_alternatives_and_deep_counts_compile_fast() -> None:
     start = time.monotonic()
     many = compile_topic_pattern("|".join(f"topic-{each}" for each in range(5000)))
     assert many.matches("topic-4999")

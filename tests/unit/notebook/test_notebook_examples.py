@@ -1,4 +1,4 @@
-"""Importing the package stays light."""
+"""Importing the package loads no heavy modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import pyspark_kafkalog
 
 
-def test_import_loads_heavy_modules() -> None:
+def test_import_loads_no_heavy_modules() -> None:
     source = (
         "import sys, pyspark_kafkalog, pyspark_kafkalog.log_dir\n"
         "print([name for name in ('pyarrow', 'numba', 'pandas', 'pyspark_kafkalog.notebook') if name in sys.modules])"
@@ -19,7 +19,7 @@ def test_import_loads_heavy_modules() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_name_is_missing() -> None:
+def test_public_names_exist_and_unknown_ones_raise() -> None:
     for name in pyspark_kafkalog.__all__:
         assert getattr(pyspark_kafkalog, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Logdir'"):

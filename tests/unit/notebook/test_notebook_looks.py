@@ -18,7 +18,7 @@ READABLE = [each for each in partitions() if each.topic not in ("__cluster_metad
 
 
 @pytest.mark.parametrize("where", READABLE, ids=str)
-def test_segments_differ_from_the_directory(where: FixturePartition) -> None:
+def test_segments_equal_those_in_directory(where: FixturePartition) -> None:
     log = LogDir.open(where.root)[where.topic, where.partition]
     table = log.segments()
     bases = [base for base in where.base_offsets if base <= log.end_offset]
@@ -34,7 +34,7 @@ def test_segments_differ_from_the_directory(where: FixturePartition) -> None:
     assert table["state"].to_pylist()[-1] == "active"
 
 
-def test_batches_differ_from_what_kafka_dumps(kafka_fixtures: Path) -> None:
+def test_batches_equal_kafkas_dump(kafka_fixtures: Path) -> None:
     root = kafka_fixtures / "transactions"
     table = LogDir.open(root)["transactions", 0].batches()
     rows = iter(table.to_pylist())
@@ -50,7 +50,7 @@ def test_batches_differ_from_what_kafka_dumps(kafka_fixtures: Path) -> None:
     assert set(table["kind"].to_pylist()) == {"data", "commit", "abort"}
 
 
-def test_clean_and_dirty_parts_are_mixed_up(kafka_fixtures: Path) -> None:
+def test_segment_states_distinguish_clean_and_dirty_parts(kafka_fixtures: Path) -> None:
     # Nothing here tells that the topic is compacted until the cleaner has been there.
     states = {
         name: LogDir.open(kafka_fixtures / name)["compacted-plain", 0].segments()["state"].to_pylist()
@@ -62,7 +62,7 @@ def test_clean_and_dirty_parts_are_mixed_up(kafka_fixtures: Path) -> None:
 
 
 @pytest.mark.parametrize("where", READABLE, ids=str)
-def test_explained_search_ends_elsewhere_than_the_reader(where: FixturePartition) -> None:
+def test_explained_search_finds_same_record_as_reader(where: FixturePartition) -> None:
     log_dir = LogDir.open(where.root)
     log = log_dir[where.topic, where.partition]
     whole = log.to_arrow(["offset", "timestamp"])
@@ -82,7 +82,7 @@ def test_explained_search_ends_elsewhere_than_the_reader(where: FixturePartition
         assert log.seek(iso_text(ms)).offset == (None if found is None else found.offset)
 
 
-def test_search_that_finds_nothing_fails(tmp_path: Path) -> None:
+def test_search_without_match_has_no_record(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     log_dir.create_topic("t", partitions=1)
     log = log_dir["t", 0]
@@ -96,7 +96,7 @@ def test_search_that_finds_nothing_fails(tmp_path: Path) -> None:
     assert log.at(-1).record is not None
 
 
-def test_missing_index_is_an_error(tmp_path: Path, kafka_fixtures: Path) -> None:
+def test_search_without_indexes_scans_from_segment_start(tmp_path: Path, kafka_fixtures: Path) -> None:
     root = tmp_path / "cars"
     shutil.copytree(kafka_fixtures / "cars", root)
     for index in root.glob("cars-0/*index"):

@@ -1,4 +1,4 @@
-"""A LogDir opened for a principal shows what it may describe, and no records of what it may not read."""
+"""A LogDir opened for a principal shows what it may describe, and only records that it may read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, Permis
 ANN = "User:ann"
 
 
-def test_principal_without_read_sees_records(tmp_path: Path) -> None:
+def test_principal_without_read_sees_no_records(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     rights = {"seen": AclOperation.DESCRIBE, "read": AclOperation.READ}
     log_dir.append("hidden", pa.table({"value": ["a"]}), partition=0)

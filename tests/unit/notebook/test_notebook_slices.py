@@ -42,7 +42,7 @@ def own(tmp_path: Path) -> LogDir:
 
 @pytest.mark.parametrize("where", READABLE, ids=str)
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_slice_differs_from_read(where: FixturePartition, isolation: str) -> None:
+def test_slice_equals_read(where: FixturePartition, isolation: str) -> None:
     log_dir = LogDir.open(where.root)
     log = log_dir[where.topic, where.partition]
     if isolation == "read_committed":
@@ -65,7 +65,7 @@ def test_slice_differs_from_read(where: FixturePartition, isolation: str) -> Non
 
 
 @pytest.mark.parametrize("where", READABLE, ids=str)
-def test_time_slice_is_not_from_the_first_late_record_to_the_next(where: FixturePartition) -> None:
+def test_time_slice_spans_first_records_at_or_after_its_bounds(where: FixturePartition) -> None:
     log_dir = LogDir.open(where.root)
     log = log_dir[where.topic, where.partition]
     reader = log_dir.reader(where.topic, where.partition)
@@ -84,7 +84,7 @@ def test_time_slice_is_not_from_the_first_late_record_to_the_next(where: Fixture
         assert (found.start_offset, found.end_offset) == (first.offset, max(first.offset, after.offset))
 
 
-def test_out_of_order_timestamps_are_documented_otherwise(own: LogDir) -> None:
+def test_time_slice_with_out_of_order_timestamps_is_as_documented(own: LogDir) -> None:
     own.create_topic("late", partitions=1)
     seconds = [10, 11, 30, 12, 31, 13, 40]
     times = pa.array([1_700_000_000_000 + 1000 * each for each in seconds], pa.timestamp("ms", "UTC"))
@@ -96,7 +96,7 @@ def test_out_of_order_timestamps_are_documented_otherwise(own: LogDir) -> None:
     assert log[:start].to_arrow(["value"], text=True)["value"].to_pylist() == ["10"]
 
 
-def test_negative_offsets_count_from_elsewhere(own: LogDir) -> None:
+def test_negative_offsets_count_from_end(own: LogDir) -> None:
     log = own["t", 0]
     assert log[-10:].to_arrow()["offset"].to_pylist() == list(range(30, 40))
     assert log[-10:-5].to_arrow()["offset"].to_pylist() == list(range(30, 35))
@@ -105,7 +105,7 @@ def test_negative_offsets_count_from_elsewhere(own: LogDir) -> None:
     assert log[10:20][-1]["offset"] == 19
 
 
-def test_numpy_offsets_are_refused(own: LogDir) -> None:
+def test_numpy_offsets_are_accepted_and_bool_is_refused(own: LogDir) -> None:
     log, offset = own["t", np.int64(0)], np.int64(7)  # type: ignore[index]
     assert log[offset]["offset"] == 7
     assert log[offset : np.int32(9)].to_arrow()["offset"].to_pylist() == [7, 8]
@@ -114,7 +114,7 @@ def test_numpy_offsets_are_refused(own: LogDir) -> None:
         log[True:]
 
 
-def test_slice_outside_is_not_cut(own: LogDir) -> None:
+def test_slice_beyond_log_is_cut(own: LogDir) -> None:
     log = own["t", 0]
     assert (log[-1000:5].start_offset, log[35:1000].end_offset) == (0, 40)
     assert not log[50:60]
@@ -123,7 +123,7 @@ def test_slice_outside_is_not_cut(own: LogDir) -> None:
     assert len(log[10:20][0:100]) == 10
 
 
-def test_damage_is_passed_over(kafka_fixtures: Path) -> None:
+def test_damaged_record_fails_read_and_slice_before_it_works(kafka_fixtures: Path) -> None:
     log = LogDir.open(kafka_fixtures / "unclean")[DAMAGED, 0]
     for look in (log.to_arrow, log.count, log.batches):
         with pytest.raises(CorruptRecordError):
@@ -131,7 +131,7 @@ def test_damage_is_passed_over(kafka_fixtures: Path) -> None:
     assert len(log[:340]) == 340
 
 
-def test_bad_index_is_taken(own: LogDir) -> None:
+def test_invalid_index_is_refused(own: LogDir) -> None:
     log = own["t", 0]
     with pytest.raises(InvalidOptionError, match="step"):
         log[::2]
@@ -153,7 +153,7 @@ def test_bad_index_is_taken(own: LogDir) -> None:
         log.to_arrow(["keys"])
 
 
-def test_gap_gives_a_record() -> None:
+def test_offset_in_gap_has_no_record() -> None:
     log_dir = LogDir.open(READABLE[0].root.parent / "compacted-2-cleaned")
     log = log_dir["compacted-plain", 0]
     offsets = log.to_arrow(["offset"])["offset"].to_pylist()
@@ -165,7 +165,7 @@ def test_gap_gives_a_record() -> None:
     assert len(log) == len(offsets) < log.end_offset - log.start_offset
 
 
-def test_zone_is_guessed(own: LogDir) -> None:
+def test_time_without_zone_is_utc(own: LogDir) -> None:
     log = own["t", 0]
     assert log["2023-11-14T22:13:30":].start_offset == 10
     assert log["2023-11-14 22:13:30Z":].start_offset == 10
@@ -180,7 +180,7 @@ def test_zone_is_guessed(own: LogDir) -> None:
     assert log.offset_at("2023-11-14T22:13:29.001") == 10
 
 
-def test_topic_slices_its_first_partition_alone(own: LogDir) -> None:
+def test_topic_slices_all_its_partitions(own: LogDir) -> None:
     own.create_topic("two", partitions=2)
     for partition in (0, 1):
         times = pa.array([1_700_000_000_000 + 1000 * number for number in range(10)], pa.timestamp("ms", "UTC"))
@@ -194,7 +194,7 @@ def test_topic_slices_its_first_partition_alone(own: LogDir) -> None:
     assert pa.table(topic).equals(own.read("two"))
 
 
-def test_log_does_not_grow_with_refresh(own: LogDir) -> None:
+def test_log_grows_with_refresh_and_slice_does_not(own: LogDir) -> None:
     log, part = own["t", 0], own["t", 0][30:]
     LogDir.open(own.path).append("t", pa.table({"value": ["more"]}))
     assert len(log) == 40
@@ -202,14 +202,14 @@ def test_log_does_not_grow_with_refresh(own: LogDir) -> None:
     assert (len(log), len(part)) == (41, 10)
 
 
-def test_log_dir_is_no_container(own: LogDir) -> None:
+def test_log_dir_is_container_of_topics(own: LogDir) -> None:
     assert "t" in own
     assert "u" not in own
     assert list(own) == ["t"]
     assert own._ipython_key_completions_() == ["t"]
 
 
-def test_frames_lose_rows(own: LogDir) -> None:
+def test_frames_hold_every_row(own: LogDir) -> None:
     log = own["t", 0][5:15]
     expected = [f"v{number}" for number in range(5, 15)]
     assert log.to_pandas(text=True)["value"].tolist() == expected
@@ -219,7 +219,7 @@ def test_frames_lose_rows(own: LogDir) -> None:
     assert list(own["t"].to_pandas(["offset"]).columns) == ["offset"]
 
 
-def test_missing_package_is_not_named(own: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(own: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(package: str) -> None:
         raise ImportError(package)
 
@@ -229,7 +229,7 @@ def test_missing_package_is_not_named(own: LogDir, monkeypatch: pytest.MonkeyPat
             getattr(own["t", 0], f"to_{name}")()
 
 
-def test_text_fails_on_bytes(own: LogDir) -> None:
+def test_text_replaces_invalid_bytes(own: LogDir) -> None:
     own.append("bytes", pa.table({"key": [b"\xff\x00", None], "value": [b"ok", b"\xc3"]}), partition=0)
     table = own["bytes"].refresh().to_arrow(["key", "value"], text=True)
     assert table.to_pylist() == [{"key": "\ufffd\x00", "value": "ok"}, {"key": None, "value": "\ufffd"}]

@@ -1,4 +1,4 @@
-"""Following a log beside its writer: every record once, in order; it ends when it is told to."""
+"""Following a log beside its writer: every record once, in order, up to the stop or the timeout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _append(root: Path, first: int, count: int, partition: int = 0) -> None:
     LogDir.open(root).append("t", pa.table({"value": values}), partition=partition, flush="os")
 
 
-def test_tail_beside_a_writer_loses_or_repeats_records(root: Path) -> None:
+def test_tail_beside_writer_reads_each_record_once(root: Path) -> None:
     def write() -> None:
         for number in range(APPENDS):
             _append(root, 5 * number, 5, partition=number % 2)
@@ -49,7 +49,7 @@ def test_tail_beside_a_writer_loses_or_repeats_records(root: Path) -> None:
     assert by_partition == {0: list(range(50)), 1: list(range(50))}
 
 
-def test_tail_begins_elsewhere(root: Path) -> None:
+def test_tail_starts_at_given_offset_or_time_or_end(root: Path) -> None:
     _append(root, 0, 30)
     log = LogDir.open(root)["t", 0]
 
@@ -64,20 +64,20 @@ def test_tail_begins_elsewhere(root: Path) -> None:
     assert values("2100-01-01") == []
 
 
-def test_tail_is_late_by_when_it_is_first_asked(root: Path) -> None:
+def test_tail_starts_when_it_is_created(root: Path) -> None:
     log = LogDir.open(root)["t", 0]
     tail = log.tail(timeout_seconds=0)
     _append(root, 0, 3)
     assert [batch.num_rows for batch in tail] == [3]
 
 
-def test_tail_of_a_slice_waits_past_its_end(root: Path) -> None:
+def test_tail_of_slice_ends_at_its_end(root: Path) -> None:
     _append(root, 0, 10)
     log = LogDir.open(root)["t", 0][:5]
     assert [batch.num_rows for batch in log.tail(0)] == [5]
 
 
-def test_timeout_or_stop_does_not_end_it(root: Path) -> None:
+def test_timeout_or_stop_ends_tail(root: Path) -> None:
     log = LogDir.open(root)["t", 0]
     began = time.monotonic()
     assert list(log.tail(timeout_seconds=0.2, poll_seconds=0.01)) == []
@@ -86,7 +86,7 @@ def test_timeout_or_stop_does_not_end_it(root: Path) -> None:
     assert list(log.tail(stop=lambda: next(asked), poll_seconds=0)) == []
 
 
-def test_records_that_retention_took_are_skipped_in_silence(root: Path) -> None:
+def test_tail_fails_when_next_records_were_deleted(root: Path) -> None:
     _append(root, 0, 10)
     log = LogDir.open(root)["t", 0]
     tail = log.tail(0, poll_seconds=0.001, timeout_seconds=5)
@@ -97,7 +97,7 @@ def test_records_that_retention_took_are_skipped_in_silence(root: Path) -> None:
         next(tail)
 
 
-def test_live_broker_directory_is_not_followed(tmp_path: Path) -> None:
+def test_tail_follows_directory_of_running_broker(tmp_path: Path) -> None:
     root = tmp_path / "broker"
     shutil.copytree(FIXTURES / "cars", root)
     checkpoint = root / "replication-offset-checkpoint"
@@ -110,8 +110,8 @@ def test_live_broker_directory_is_not_followed(tmp_path: Path) -> None:
     assert next(tail)["offset"].to_pylist() == list(range(300, 310))
 
 
-def test_look_for_news_reads_the_commit_log(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look costs an open that fails: nothing is listed or read."""
+def test_poll_without_new_commit_lists_no_directory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll costs one open that fails: nothing is listed or read."""
     log = LogDir.open(root)["t", 0]
     looks = 0
 

@@ -1,4 +1,4 @@
-"""What the report says of a root, held against what was done to it."""
+"""Facts that the report states of a root, compared with the operations that made it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lively(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
     return lively_root(tmp_path_factory.mktemp("lively") / "root")
 
 
-def test_offsets_sizes_and_times_are_those_of_the_log(lively: LogDir) -> None:
+def test_offsets_sizes_and_times_are_those_of_log(lively: LogDir) -> None:
     orders = topic_of(look(lively), "orders")
 
     for facts in orders.partitions:
@@ -53,7 +53,7 @@ def test_offsets_sizes_and_times_are_those_of_the_log(lively: LogDir) -> None:
     )
 
 
-def test_a_segment_run_covers_its_records_times(lively: LogDir) -> None:
+def test_segment_run_covers_timestamps_of_its_records(lively: LogDir) -> None:
     facts = topic_of(look(lively), "orders").partitions[0]
     ends = [*(each.base_offset for each in facts.runs[1:]), facts.high_watermark]
 
@@ -63,7 +63,7 @@ def test_a_segment_run_covers_its_records_times(lively: LogDir) -> None:
         assert (run.first_ms, run.last_ms) == (times[0], max(times))
 
 
-def test_write_history_adds_up_to_what_was_written(lively: LogDir) -> None:
+def test_write_history_adds_up_to_written_records(lively: LogDir) -> None:
     history = look(lively).history
 
     assert history is not None
@@ -76,7 +76,7 @@ def test_write_history_adds_up_to_what_was_written(lively: LogDir) -> None:
     assert [each.version for each in nightly] == list(range(44, -1, -4))
 
 
-def test_lag_is_that_of_the_groups(lively: LogDir) -> None:
+def test_lag_is_that_of_groups(lively: LogDir) -> None:
     lags = {each.where.partition: (each.committed_offset, each.lag) for each in look(lively).groups}
 
     assert lags == {
@@ -85,7 +85,7 @@ def test_lag_is_that_of_the_groups(lively: LogDir) -> None:
     }
 
 
-def test_the_largest_keys_are_found(lively: LogDir) -> None:
+def test_largest_keys_are_found(lively: LogDir) -> None:
     (sample,) = [each for each in look(lively).keys if each.topic == "customers"]
 
     assert sample.records == 12 * 400
@@ -96,7 +96,7 @@ def test_the_largest_keys_are_found(lively: LogDir) -> None:
     assert sample.error_records == 0
 
 
-def test_a_sample_is_of_the_newest_records_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_is_bounded_and_of_newest_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_dir = LogDir.create(tmp_path)
     log_dir.create_topic("big", partitions=1)
     for key in (b"old", b"new"):
@@ -110,7 +110,7 @@ def test_a_sample_is_of_the_newest_records_and_bounded(tmp_path: Path, monkeypat
     assert 800 < sample.records < 1600
 
 
-def test_a_full_sketch_says_how_wrong_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_sketch_reports_its_error_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_dir = LogDir.create(tmp_path)
     log_dir.append("keys", records(4000, start_ms=NOW_MS - HOUR_MS, end_ms=NOW_MS, keys=3000), partition=0)
     monkeypatch.setattr(heavy_keys, "_GROUPS_MAX", 256)
@@ -131,7 +131,7 @@ def test_records_without_keys_are_one_row(tmp_path: Path) -> None:
     assert [(each.key, each.records) for each in sample.by_records] == [(None, 10)]
 
 
-def test_retention_and_cleaning_that_are_due_are_found(lively: LogDir) -> None:
+def test_due_retention_and_cleaning_are_found(lively: LogDir) -> None:
     root = look(lively)
 
     assert "Retention is due" in titles(root, "orders")
@@ -141,7 +141,7 @@ def test_retention_and_cleaning_that_are_due_are_found(lively: LogDir) -> None:
     assert due == sum(each.segments_dropped for each in planned)
 
 
-def test_maintenance_commits_are_told(tmp_path: Path) -> None:
+def test_maintenance_commits_are_listed(tmp_path: Path) -> None:
     log_dir = lively_root(tmp_path / "root")
     apply_retention(log_dir, topics=["orders"], now_ms=NOW_MS)
 
@@ -153,7 +153,7 @@ def test_maintenance_commits_are_told(tmp_path: Path) -> None:
     assert "Retention is due" not in titles(root, "orders")
 
 
-def test_a_skewed_topic_is_found(tmp_path: Path) -> None:
+def test_skewed_topic_is_found(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path)
     log_dir.create_topic("skewed", partitions=4)
     log_dir.append("skewed", records(3000, start_ms=0, end_ms=9, value_bytes=1000), partition=2)
@@ -164,14 +164,14 @@ def test_a_skewed_topic_is_found(tmp_path: Path) -> None:
     assert finding.text.startswith("partition 2 has 2.9 MiB")
 
 
-def test_offsets_lost_to_a_group_are_found(tmp_path: Path) -> None:
+def test_offsets_deleted_before_group_read_them_are_found(tmp_path: Path) -> None:
     log_dir = lively_root(tmp_path / "root")
     apply_retention(log_dir, topics=["orders"], now_ms=NOW_MS)
 
     assert "Gone before they were read" in titles(look(log_dir), "orders")
 
 
-def test_what_could_not_be_cleaned_is_found(tmp_path: Path) -> None:
+def test_uncleanable_partition_is_found(tmp_path: Path) -> None:
     log_dir = lively_root(tmp_path / "root")
     mark_uncleanable(log_dir.own_root(), TopicPartition("customers", 1), "no room", now_ms=NOW_MS)
 
@@ -188,7 +188,7 @@ def test_timestamps_in_the_future_are_found(tmp_path: Path) -> None:
     assert "Timestamps in the future" in titles(look(log_dir, now_ms=NOW_MS - 5 * HOUR_MS), "late")
 
 
-def test_an_open_transaction_of_a_broker_is_found(kafka_fixtures: Path) -> None:
+def test_open_transaction_of_broker_is_found(kafka_fixtures: Path) -> None:
     root = look(LogDir.open(kafka_fixtures / "transactions"))
 
     open_at = [
@@ -199,7 +199,7 @@ def test_an_open_transaction_of_a_broker_is_found(kafka_fixtures: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cars", "empty", "unclean", "consumer-offsets", "cluster-metadata", "retention"])
-def test_brokers_directories_are_told_of(kafka_fixtures: Path, name: str) -> None:
+def test_broker_directories_are_reported(kafka_fixtures: Path, name: str) -> None:
     log_dir = LogDir.open(kafka_fixtures / name)
     root = look(log_dir)
 
@@ -212,7 +212,7 @@ def test_brokers_directories_are_told_of(kafka_fixtures: Path, name: str) -> Non
             assert each.high_watermark == log_dir.partition(*_names(each.where)).high_watermark
 
 
-def test_a_brokers_partition_without_a_segment_is_empty(tmp_path: Path) -> None:
+def test_broker_partition_without_segment_is_empty(tmp_path: Path) -> None:
     (tmp_path / "made-0").mkdir()
 
     (facts,) = topic_of(look(LogDir.open(tmp_path)), "made").partitions
@@ -225,7 +225,7 @@ def _names(where: TopicPartition) -> tuple[str, int]:
     return where.topic, where.partition
 
 
-def test_a_damaged_partition_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_damaged_partition_does_not_hide_others(tmp_path: Path) -> None:
     log_dir = lively_root(tmp_path / "root")
     directory = tmp_path / "root" / "orders-0"
     segment_file(directory, 0, LOG_SUFFIX).write_bytes(b"\xff" * 500)
@@ -238,7 +238,7 @@ def test_a_damaged_partition_does_not_hide_the_others(tmp_path: Path) -> None:
     assert any("keys of orders" in each for each in root.notes)
 
 
-def test_a_partition_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
+def test_unreadable_partition_is_a_problem(tmp_path: Path) -> None:
     log_dir = lively_root(tmp_path / "root")
     directory = tmp_path / "root" / "orders-0"
     directory.rename(tmp_path / "away")
@@ -250,7 +250,7 @@ def test_a_partition_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     assert root.findings[0].title == "Cannot be read"
 
 
-def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lively_root(tmp_path / "root")
     report = Command("report", tmp_path / "root", capsys)
     page = tmp_path / "out.html"
@@ -262,7 +262,7 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert report("-o", "-").startswith("<!DOCTYPE html>")
 
 
-def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_fail_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "root"
     LogDir.create(root)
     report = Command("report", root, capsys)
@@ -274,7 +274,7 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "/dev/full: No space left on device" in report.fails("-o", "/dev/full")
 
 
-def test_rows_of_a_delta_table_of_runs_are_told(tmp_path: Path) -> None:
+def test_runs_in_delta_table_are_listed_newest_first(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     table = tmp_path / "runs"
     own, other = str(tmp_path / "root"), str(tmp_path / "other")
@@ -307,7 +307,7 @@ def delta_table(table: Path, commits: list[list[dict[str, str]]]) -> None:
 
 
 @pytest.mark.parametrize("path", ["../secret.parquet", "/etc/passwd", "%2e%2e/secret.parquet"])
-def test_a_delta_table_does_not_lead_out_of_itself(tmp_path: Path, path: str) -> None:
+def test_delta_table_with_path_outside_is_refused(tmp_path: Path, path: str) -> None:
     from pyspark_kafkalog.errors import LogDirError
     from pyspark_kafkalog.report.maintenance_runs import read_runs
 
@@ -319,5 +319,5 @@ def test_a_delta_table_does_not_lead_out_of_itself(tmp_path: Path, path: str) ->
         read_runs(table)
 
 
-def test_facts_can_be_told_twice_the_same(lively: LogDir) -> None:
+def test_gathering_twice_gives_equal_facts(lively: LogDir) -> None:
     assert replace(look(lively), keys=()) == replace(look(lively), keys=())

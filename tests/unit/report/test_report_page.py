@@ -1,4 +1,4 @@
-"""The page as text: bounded, self-contained, and with nothing in it that a browser could take for markup."""
+"""The page as text: bounded, self-contained, and without text that a browser could take for markup."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_hostile_texts_end_no_element() -> None:
     assert data_of(page)["topics"]["name"] == [HOSTILE]
 
 
-def test_a_path_that_is_no_text_makes_no_page() -> None:
+def test_path_with_undecodable_bytes_is_rendered() -> None:
     page = render(replace(hostile_facts(), path=Path("/data/l\udcffog")))
 
     assert "<title>/data/l?og" in page
@@ -49,7 +49,7 @@ def test_a_path_that_is_no_text_makes_no_page() -> None:
         st.text() | st.none() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
     )
 )
-def test_data_survives_and_never_ends_its_element(tree: Any) -> None:
+def test_data_round_trips_and_never_ends_its_element(tree: Any) -> None:
     text = json_for_script(tree)
 
     assert json.loads(text) == tree
@@ -57,7 +57,7 @@ def test_data_survives_and_never_ends_its_element(tree: Any) -> None:
     assert not set("<>&") & set(text)
 
 
-def test_the_policy_allows_just_the_style_and_script_of_the_page() -> None:
+def test_content_policy_allows_only_style_and_script_of_page() -> None:
     page = render(many_partitions(1, 1))
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
     assert policy is not None
@@ -71,7 +71,7 @@ def test_the_policy_allows_just_the_style_and_script_of_the_page() -> None:
         assert f"{kind}-src 'sha256-{digest}'" in policy[1]
 
 
-def test_the_page_names_nothing_outside_of_itself() -> None:
+def test_page_refers_to_nothing_outside() -> None:
     page = render(many_partitions(1, 1))
 
     assert set(re.findall(r"https?://[^\"'\s]+", page)) == {"http://www.w3.org/2000/svg"}  # a name, never asked for
@@ -87,7 +87,7 @@ def test_10000_partitions_fit_with_every_row() -> None:
     assert not any(data["left_out"].values())
 
 
-def test_what_does_not_fit_is_left_out_and_counted() -> None:
+def test_rows_beyond_size_limit_are_left_out_and_counted() -> None:
     root = many_partitions(3, 400)
     page = render(root, bytes_max=120_000)
     data = data_of(page)
@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_left_out_and_counted() -> None:
     assert data["totals"]["partitions"] == 1200
 
 
-def test_a_partition_with_an_error_is_not_left_out() -> None:
+def test_partition_with_error_is_not_left_out() -> None:
     root = many_partitions(1, 400)
     topic = root.topics[0]
     broken = replace(topic.partitions[7], error="damaged", runs=())
@@ -111,7 +111,7 @@ def test_a_partition_with_an_error_is_not_left_out() -> None:
     assert 7 in data["partitions"]["partition"]
 
 
-def test_a_long_finding_is_cut() -> None:
+def test_long_finding_is_cut() -> None:
     root = replace(many_partitions(1, 1), findings=(Finding("note", "Long", "x" * 10_000),))
 
     assert len(data_of(render(root))["findings"][0][2]) == 400
@@ -130,5 +130,5 @@ def test_a_long_finding_is_cut() -> None:
         (b"\x00" * 1000, "0x" + "00" * 48 + "…"),
     ],
 )
-def test_keys_are_told_as_text_or_in_hexadecimal(key: bytes, text: str) -> None:
+def test_keys_are_shown_as_text_or_hexadecimal(key: bytes, text: str) -> None:
     assert key_text(key) == text

@@ -60,7 +60,7 @@ def stream_offsets(made: KafkalogStreamReader) -> tuple[dict[TopicPartition, int
         ("read_committed", "true", 15),
     ],
 )
-def test_batch_and_stream_read_to_the_log_end_when_told(
+def test_batch_and_stream_read_to_log_end_with_read_to_log_end(
     killed: Path, caplog: pytest.LogCaptureFixture, isolation: str, to_log_end: str, count: int
 ) -> None:
     options = {"subscribe": "paid", "isolationLevel": isolation, "readToLogEnd": to_log_end}
@@ -76,7 +76,7 @@ def test_batch_and_stream_read_to_the_log_end_when_told(
     assert caplog.text.count("14 offsets in 1 partition") == 2 * once
 
 
-def test_batch_start_beyond_last_stable_offset_names_the_open_transaction(killed: Path) -> None:
+def test_batch_start_beyond_last_stable_offset_names_open_transaction(killed: Path) -> None:
     options = {
         "subscribe": "paid",
         "startingOffsets": json.dumps({"paid": {"0": 22}}),
@@ -89,7 +89,7 @@ def test_batch_start_beyond_last_stable_offset_names_the_open_transaction(killed
     assert batch_offsets(killed, failOnDataLoss="false", **options) == []
 
 
-def test_batch_end_beyond_last_stable_offset_names_the_open_transaction(killed: Path) -> None:
+def test_batch_end_beyond_last_stable_offset_names_open_transaction(killed: Path) -> None:
     options = {"subscribe": "paid", "isolationLevel": "read_committed", "readToLogEnd": "true"}
     ending = json.dumps({"paid": {"0": 24}})
     with pytest.raises(DataLossError, match="producer 0 has a transaction open since offset 21"):
@@ -97,7 +97,7 @@ def test_batch_end_beyond_last_stable_offset_names_the_open_transaction(killed: 
     assert len(batch_offsets(killed, endingOffsets=ending, failOnDataLoss="false", **options)) == 15
 
 
-def test_stream_start_beyond_last_stable_offset_waits_for_the_transaction(killed: Path) -> None:
+def test_stream_start_beyond_last_stable_offset_waits_for_transaction(killed: Path) -> None:
     starting = json.dumps({"paid": {"0": 22}})
     made = stream(
         killed, subscribe="paid", startingOffsets=starting, isolationLevel="read_committed", readToLogEnd="true"
@@ -105,7 +105,7 @@ def test_stream_start_beyond_last_stable_offset_waits_for_the_transaction(killed
     assert stream_offsets(made) == ({TopicPartition("paid", 0): 22}, [])
 
 
-def test_earliest_of_a_tiered_topic_fails_unless_data_loss_is_allowed(
+def test_earliest_of_tiered_topic_fails_unless_data_loss_is_allowed(
     tiered: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"assign": '{"tiered":[0]}', "startingOffsets": "earliest"}
@@ -124,27 +124,27 @@ def test_earliest_of_a_tiered_topic_fails_unless_data_loss_is_allowed(
 
 
 @pytest.mark.parametrize("start", [552, 600])
-def test_start_at_or_above_the_local_log_start_works(tiered: Path, start: int) -> None:
+def test_start_at_or_above_local_log_start_is_read(tiered: Path, start: int) -> None:
     options = {"assign": '{"tiered":[0]}', "startingOffsets": json.dumps({"tiered": {"0": start}})}
     assert batch_offsets(tiered, **options) == list(range(start, 690))
     assert stream_offsets(stream(tiered, **options))[1] == list(range(start, 690))
 
 
-def test_start_by_timestamp_fails_where_the_answer_may_be_remote(tiered: Path) -> None:
+def test_start_by_timestamp_fails_where_offset_may_be_remote(tiered: Path) -> None:
     options = {"assign": '{"tiered":[0]}', "startingTimestamp": "0"}
     with pytest.raises(DataLossError, match="the offset for timestamp 0 may be a remote one"):
         batch(tiered, **options).partitions()
     assert batch_offsets(tiered, failOnDataLoss="false", **options) == list(range(552, 690))
 
 
-def test_range_that_is_remote_as_a_whole_is_empty_when_data_loss_is_allowed(tiered: Path) -> None:
+def test_wholly_remote_range_is_empty_when_data_loss_is_allowed(tiered: Path) -> None:
     options = {"assign": '{"tiered":[0]}', "endingOffsets": json.dumps({"tiered": {"0": 100}})}
     with pytest.raises(DataLossError, match="remote storage"):
         batch(tiered, **options).partitions()
     assert batch_offsets(tiered, failOnDataLoss="false", **options) == []
 
 
-def test_stream_goes_on_behind_what_was_tiered_while_it_was_stopped(
+def test_stream_continues_after_offsets_tiered_while_it_was_stopped(
     tiered: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     start, options = {"tiered": {"0": 100}}, {"assign": '{"tiered":[0]}'}
@@ -158,7 +158,7 @@ def test_stream_goes_on_behind_what_was_tiered_while_it_was_stopped(
     assert "offsets 0 to 551 are in remote storage" in caplog.text
 
 
-def test_partition_that_is_new_to_a_stream_says_that_its_start_is_remote(tiered: Path) -> None:
+def test_new_partition_of_stream_with_remote_start_fails_with_remote_offsets(tiered: Path) -> None:
     start = {"tiered": {"0": 600}}
     made = stream(tiered, assign='{"tiered":[0,1]}')
     end = made.latestOffset(start, ReadAllAvailable())

@@ -1,4 +1,4 @@
-"""Pushed filters keep exactly what Spark would keep, or give the filter back."""
+"""Pushed filters keep exactly the rows that Spark would keep, or are left to Spark."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_timestamps_of_any_zone_mean_the_same_instant() -> None:
     assert pushed.timestamps_ms == Interval(int(literal.timestamp() * 1000), None)
 
 
-def test_a_timestamp_without_a_zone_is_left_to_spark() -> None:
+def test_timestamp_without_zone_is_left_to_spark() -> None:
     each = LessThan(("timestamp",), datetime(2024, 7, 1))
     assert push_filters([each]) == push_filters([each])
     assert push_filters([each])[1] == [each]
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-10, 10)), max_size=5), st.integers(-12, 12))
-def test_offsets_in_a_list_narrow_and_are_handled_only_when_exact(literals: list[int | None], offset: int) -> None:
+def test_offsets_in_list_narrow_range_and_are_taken_only_when_exact(literals: list[int | None], offset: int) -> None:
     each = In(("offset",), tuple(literals))
     pushed, left = push_filters([each])
     if offset in literals:
@@ -82,7 +82,7 @@ def test_offsets_in_a_list_narrow_and_are_handled_only_when_exact(literals: list
         assert not contains(pushed.offsets, offset)
 
 
-def test_timestamps_in_a_list() -> None:
+def test_timestamps_in_list_narrow_range_and_are_left_to_spark() -> None:
     values = tuple(EPOCH + timedelta(milliseconds=each) for each in (3, 9))
     pushed, left = push_filters([In(("timestamp",), values)])
     assert pushed.timestamps_ms == Interval(3, 10)
@@ -92,7 +92,7 @@ def test_timestamps_in_a_list() -> None:
 
 
 @pytest.mark.parametrize("column", ["topic", "partition", "offset", "timestamp", "timestampType"])
-def test_columns_that_are_never_null(column: str) -> None:
+def test_is_not_null_on_columns_never_null_keeps_all(column: str) -> None:
     pushed, left = push_filters([IsNotNull((column,))])
     assert not left
     assert pushed.allows_partition("a", 0)
@@ -136,7 +136,7 @@ def test_predicates_choose_partitions(each: Filter, passes: bool) -> None:
         LessThan(("timestamp",), None),
     ],
 )
-def test_comparing_with_null_keeps_nothing(each: Filter) -> None:
+def test_comparison_with_null_keeps_nothing(each: Filter) -> None:
     pushed, left = push_filters([each])
     assert not left
     assert not pushed.allows_partition("a", 0)
@@ -156,13 +156,13 @@ def test_comparing_with_null_keeps_nothing(each: Filter) -> None:
         In(("topic",), (1,)),
     ],
 )
-def test_what_is_not_understood_is_left_to_spark(each: Filter) -> None:
+def test_unsupported_filters_are_left_to_spark(each: Filter) -> None:
     pushed, left = push_filters([each])
     assert left == [each]
     assert pushed == push_filters([])[0]
 
 
-def test_all_filters_hold_together() -> None:
+def test_all_filters_apply_together() -> None:
     kept = EqualTo(("value",), b"x")
     pushed, left = push_filters(
         [GreaterThan(("offset",), 5), LessThan(("offset",), 10), kept, GreaterThanOrEqual(("offset",), 7)]

@@ -1,4 +1,4 @@
-"""What the short-lived processes load in which Spark plans. Many start at once when queries begin, on a busy driver."""
+"""Modules that the short-lived processes load in which Spark plans: many of them start at once on a busy driver."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ assert len(reader.partitions(start, reader.latestOffset(start, ReadAllAvailable(
         ("stream write", "DefaultSource({'path': sys.argv[1], 'topic': 't'}).streamWriter(rows, False)", HEAVY),
     ],
 )
-def test_planning_process_loads_nothing_that_only_records_need(
+def test_planning_process_loads_no_module_that_only_records_need(
     tmp_path: Path, role: str, body: str, unused: set[str]
 ) -> None:
     LogDir.create(tmp_path).append("t", pa.table({"value": ["v"]}), compression_type="zstd")

@@ -1,4 +1,4 @@
-"""Queries begin at a log start that lies inside a segment, and what retention takes is a loss as they were told to."""
+"""Queries that start at a log start inside a segment; records deleted by retention are data loss, or skipped."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def rows_of(made: DataSourceReader | KafkalogStreamReader, planned: Sequence[Inp
     return [offset for each in planned for found in made.read(each) for offset in found.column("offset").to_pylist()]
 
 
-def test_a_batch_query_begins_elsewhere(log_dir: LogDir) -> None:
+def test_batch_starts_at_log_start_inside_segment(log_dir: LogDir) -> None:
     assert offsets(batch(log_dir)) == list(range(START, COUNT))
     assert offsets(batch(log_dir, maxBytesPerPartition="3000", minPartitions="7")) == list(range(START, COUNT))
     asked = json.dumps({"t": {"0": START - 1}})
@@ -79,7 +79,7 @@ def test_a_batch_query_begins_elsewhere(log_dir: LogDir) -> None:
     assert offsets(batch(log_dir, startingOffsets=asked, failOnDataLoss="false")) == list(range(START, COUNT))
 
 
-def test_a_stream_begins_elsewhere(log_dir: LogDir) -> None:
+def test_stream_starts_at_log_start_inside_segment(log_dir: LogDir) -> None:
     made = stream(log_dir, startingOffsets="earliest")
     start = made.initialOffset()
     end = made.latestOffset(start, ReadAllAvailable())
@@ -92,7 +92,7 @@ def test_a_stream_begins_elsewhere(log_dir: LogDir) -> None:
     assert found == list(range(START, COUNT))
 
 
-def test_a_stream_that_lags_behind_the_log_start_goes_on_silently(log_dir: LogDir) -> None:
+def test_stream_behind_log_start_fails_or_continues_at_it_if_data_loss_is_allowed(log_dir: LogDir) -> None:
     lagging = {"t": {"0": 20}}
     strict, lenient = stream(log_dir), stream(log_dir, failOnDataLoss="false")
     with pytest.raises(DataLossError, match="log start 137"):
@@ -108,7 +108,7 @@ def test_a_stream_that_lags_behind_the_log_start_goes_on_silently(log_dir: LogDi
 
 
 @pytest.mark.parametrize("is_strict", [True, False])
-def test_a_task_planned_before_retention_repeats_or_hides(log_dir: LogDir, is_strict: bool) -> None:
+def test_task_planned_before_retention_fails_or_reads_from_log_start(log_dir: LogDir, is_strict: bool) -> None:
     made = batch(log_dir, failOnDataLoss=str(is_strict).lower())
     (planned,) = made.partitions()
     assert isinstance(planned, OffsetRangePartition)
@@ -126,7 +126,7 @@ def test_a_task_planned_before_retention_repeats_or_hides(log_dir: LogDir, is_st
 
 @pytest.mark.parametrize("is_strict", [True, False])
 def test_task_planned_before_delete_records_returns_no_deleted_row(log_dir: LogDir, is_strict: bool) -> None:
-    """The bytes of the deleted records are all there still: no segment goes before a retention run."""
+    """The bytes of the deleted records are still in the files: segments are deleted by a retention run only."""
     made = batch(log_dir, failOnDataLoss=str(is_strict).lower(), maxBytesPerPartition="3000")
     planned = made.partitions()
     assert len(planned) > 3
@@ -152,8 +152,8 @@ def test_stream_task_planned_before_delete_records_returns_no_deleted_row(log_di
     assert rows_of(lenient, plans[1]) == list(range(START + 150, COUNT))
 
 
-def test_task_planned_before_commits_that_were_removed_since_sees_the_log_start(log_dir: LogDir) -> None:
-    """The next commit's name, which says whether there was one, is gone with metadata retention."""
+def test_task_planned_before_commits_since_removed_sees_log_start(log_dir: LogDir) -> None:
+    """The name of the next commit, by which a task sees that there is one, is removed by metadata retention."""
     made = batch(log_dir, failOnDataLoss="false")
     planned = made.partitions()
     delete_records(log_dir, {TopicPartition("t", 0): START + 150})
@@ -179,7 +179,7 @@ def test_log_start_is_looked_up_only_after_a_commit(log_dir: LogDir, monkeypatch
     assert rows_of(made, planned) == list(range(START, COUNT))
 
 
-def test_deletion_on_a_brokers_directory_is_seen_by_a_planned_task(kafka_fixtures: Path, tmp_path: Path) -> None:
+def test_planned_task_sees_records_deleted_by_broker(kafka_fixtures: Path, tmp_path: Path) -> None:
     root = tmp_path / "broker"
     shutil.copytree(kafka_fixtures / "cars", root)
     made = KafkalogDataSource({"path": str(root), "failOnDataLoss": "false"})
@@ -194,7 +194,7 @@ def test_deletion_on_a_brokers_directory_is_seen_by_a_planned_task(kafka_fixture
     assert rows_of(reader, planned[1:]) == [offset for each in planned[1:] for offset in before[each]]
 
 
-def test_a_task_planned_before_a_merge_reads_something_else(log_dir: LogDir) -> None:
+def test_task_planned_before_merge_reads_same_records(log_dir: LogDir) -> None:
     made = batch(log_dir, maxBytesPerPartition="3000")
     planned = made.partitions()
     log_dir.alter_topic("t", add={"internal.segment.bytes": "100000"})

@@ -29,20 +29,20 @@ def upgrade(root: Path) -> None:
     (metadata_dir(root) / FORMAT_MARKER).write_text("version=2\n")
 
 
-def test_reader_that_was_made_before_the_upgrade_plans_nothing_after_it(root: Path) -> None:
+def test_reader_from_before_upgrade_is_refused_at_planning(root: Path) -> None:
     source = KafkalogDataSource({"path": str(root), "subscribe": "t"})
     upgrade(root)
     with pytest.raises(UnsupportedFormatError, match=REFUSED):
         source.reader(source.schema()).partitions()
 
 
-def test_task_of_a_write_refuses_the_root(root: Path) -> None:
+def test_write_task_refuses_upgraded_root(root: Path) -> None:
     upgrade(root)
     with pytest.raises(UnsupportedFormatError, match=REFUSED):
         open_target(root, "t", None)
 
 
-def test_staged_files_are_not_committed_to_a_root_upgraded_meanwhile(root: Path) -> None:
+def test_staged_files_are_not_committed_to_root_upgraded_since(root: Path) -> None:
     log_dir = LogDir.open(root)
     target = open_target(root, "t", None)
     options = parse_write_options({"path": str(root)})

@@ -1,4 +1,4 @@
-"""Options to ranges: ends resolved against what is there, data loss named, cuts as Spark makes them."""
+"""Options to ranges: offsets resolved against the log, data loss named, splits as Spark makes them."""
 
 from __future__ import annotations
 
@@ -139,21 +139,21 @@ def names(subscription: object) -> list[str]:
     return [f"{each.topic}-{each.partition}" for each in subscribed_partitions(LOG_DIR, subscription)]
 
 
-def test_a_bare_root_reads_all_topics_that_are_not_internal() -> None:
+def test_without_subscription_all_topics_but_internal_ones_are_read() -> None:
     assert names(AllTopics()) == ["a-0", "a-1", "b-0"]
 
 
-def test_a_pattern_is_found_anywhere_in_the_name_and_not_in_internal_ones() -> None:
+def test_pattern_matches_anywhere_in_name_and_no_internal_topic() -> None:
     assert names(SubscribePattern("a|b|_")) == ["a-0", "a-1", "b-0"]
     assert names(SubscribePattern("^b$")) == ["b-0"]
     assert names(SubscribePattern("nothing")) == []
 
 
-def test_an_internal_topic_is_read_by_its_name() -> None:
+def test_internal_topic_is_read_by_its_name() -> None:
     assert names(Subscribe(("__consumer_offsets", "b"))) == ["__consumer_offsets-0", "b-0"]
 
 
-def test_absent_topics_and_partitions_are_named_with_those_there() -> None:
+def test_unknown_topics_and_partitions_are_named_with_existing_ones() -> None:
     with pytest.raises(UnknownTopicError, match=r"no topic 'c' .*topics there: __cluster_metadata, .*, a, b"):
         names(Subscribe(("a", "c")))
     with pytest.raises(UnknownTopicError, match="no topic 'c'"):
@@ -166,17 +166,17 @@ def test_earliest_to_latest_is_log_start_to_high_watermark() -> None:
     assert resolve(Earliest(), Latest(), partitions=(A0, A1, B0)) == {A0: (10, 100), A1: (0, 50)}
 
 
-def test_read_committed_ends_at_the_last_stable_offset() -> None:
+def test_read_committed_ends_at_last_stable_offset() -> None:
     assert resolve(Earliest(), Latest(), committed=True) == {A0: (10, 90), A1: (0, 50)}
 
 
-def test_specific_offsets_with_words_for_the_ends() -> None:
+def test_specific_offsets_resolve_earliest_and_latest() -> None:
     starting, ending = SpecificOffsets({A0: -2, A1: 20}), SpecificOffsets({A0: 30, A1: -1})
     assert resolve(starting, ending) == {A0: (10, 30), A1: (20, 50)}
 
 
 @pytest.mark.parametrize("offsets", [{A0: 20}, {A0: 20, A1: 20, B0: 0}, {}])
-def test_specific_offsets_must_name_the_partitions_read(offsets: Mapping[TopicPartition, int]) -> None:
+def test_specific_offsets_must_name_partitions_read(offsets: Mapping[TopicPartition, int]) -> None:
     with pytest.raises(
         InvalidOptionError,
         match=r"option startingOffsets must name exactly .*\(-2 stands for earliest\).*Assigned: a-0, a-1",
@@ -190,28 +190,28 @@ def test_specific_offsets_must_name_the_partitions_read(offsets: Mapping[TopicPa
         resolve(Earliest(), SpecificTimestamps(offsets))
 
 
-def test_timestamps_find_the_first_record_not_before_them() -> None:
+def test_timestamp_resolves_to_first_record_not_before_it() -> None:
     assert resolve(GlobalTimestamp(1950), GlobalTimestamp(3000)) == {A0: (20, 30), A1: (20, 30)}
     by_partition = SpecificTimestamps({A0: 0, A1: 4900})
     assert resolve(by_partition, Latest()) == {A0: (10, 100), A1: (49, 50)}
 
 
-def test_a_starting_timestamp_after_all_records() -> None:
+def test_starting_timestamp_after_all_records_fails_or_is_latest() -> None:
     with pytest.raises(InvalidOptionError, match="a-1: no record has the timestamp 6000 or a later one"):
         resolve(GlobalTimestamp(6000), Latest())
     assert resolve(GlobalTimestamp(6000), Latest(), on_no_match="latest") == {A0: (60, 100)}
 
 
-def test_a_starting_timestamp_after_the_last_stable_offset_has_no_match() -> None:
+def test_starting_timestamp_after_last_stable_offset_has_no_match() -> None:
     with pytest.raises(InvalidOptionError, match="a-0: no record"):
         resolve(GlobalTimestamp(9500), Latest(), partitions=(A0,), committed=True)
 
 
-def test_an_ending_timestamp_after_all_records_is_latest() -> None:
+def test_ending_timestamp_after_all_records_is_latest() -> None:
     assert resolve(Earliest(), GlobalTimestamp(6000)) == {A0: (10, 60), A1: (0, 50)}
 
 
-def test_a_start_that_resolves_after_the_end() -> None:
+def test_start_that_resolves_after_end_is_refused() -> None:
     with pytest.raises(
         InvalidOptionError, match=r"a-0: startingOffsets 40 is greater than endingTimestamp 3000 \(offset 30\)"
     ):
@@ -233,7 +233,7 @@ START_200 = "startingOffsets 200 is beyond the latest offset, the high watermark
         (200, 101, None, f"a-0: {START_200} and {END_101}; either"),
     ],
 )
-def test_offsets_that_are_not_there_are_named_as_they_were_given(
+def test_offsets_out_of_range_are_named_as_given_or_skipped_if_data_loss_is_allowed(
     start: int, end: int, kept: tuple[int, int] | None, message: str
 ) -> None:
     starting, ending = SpecificOffsets({A0: start}), SpecificOffsets({A0: end})
@@ -261,32 +261,32 @@ def test_without_limits_each_partition_is_one_task() -> None:
     assert cuts((5, 7)) == [(0, 0, 5), (1, 0, 7)]
 
 
-def test_min_partitions_is_met_already() -> None:
+def test_min_partitions_already_met_splits_nothing() -> None:
     assert cuts((5, 7), min_partitions=2) == [(0, 0, 5), (1, 0, 7)]
 
 
-def test_min_partitions_cuts_evenly() -> None:
+def test_min_partitions_splits_evenly() -> None:
     assert cuts((5,), min_partitions=3) == [(0, 0, 1), (0, 1, 3), (0, 3, 5)]
 
 
-def test_min_partitions_leaves_small_ranges_whole_and_shares_the_rest_among_large_ones() -> None:
+def test_min_partitions_keeps_small_ranges_whole_and_splits_large_ones() -> None:
     assert cuts((1, 100, 5), min_partitions=4) == [(0, 0, 1), (1, 0, 50), (1, 50, 100), (2, 0, 5)]
 
 
-def test_more_tasks_than_offsets_make_no_empty_ones() -> None:
+def test_more_tasks_than_offsets_make_no_empty_task() -> None:
     assert cuts((2,), min_partitions=5) == [(0, 0, 1), (0, 1, 2)]
 
 
-def test_max_records_bounds_each_task_with_even_pieces() -> None:
+def test_max_records_splits_ranges_into_even_tasks_within_bound() -> None:
     assert cuts((10, 4), max_records=4) == [(0, 0, 3), (0, 3, 6), (0, 6, 10), (1, 0, 4)]
 
 
-def test_min_partitions_after_max_records_cuts_further() -> None:
+def test_min_partitions_after_max_records_splits_further() -> None:
     assert len(cuts((10, 10), min_partitions=8, max_records=5)) == 8
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=6), st.integers(1, 50), st.integers(1, 300))
-def test_cuts_cover_each_range_once_in_order(sizes: list[int], min_partitions: int, max_records: int) -> None:
+def test_splits_cover_each_range_once_in_order(sizes: list[int], min_partitions: int, max_records: int) -> None:
     cut = cuts(tuple(sizes), min_partitions=min_partitions, max_records=max_records)
     for number, size in enumerate(sizes):
         mine = [(start, end) for partition, start, end in cut if partition == number]
@@ -296,12 +296,12 @@ def test_cuts_cover_each_range_once_in_order(sizes: list[int], min_partitions: i
         assert all(0 < end - start <= max_records for start, end in mine)
 
 
-def test_so_many_tasks_are_a_mistake() -> None:
+def test_split_into_too_many_tasks_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="cut this read into 10000000 tasks"):
         cuts((10_000_000,), max_records=1)
 
 
-def test_large_ranges_are_cut_to_pieces_of_like_size_in_bytes() -> None:
+def test_large_ranges_are_split_into_pieces_of_similar_bytes() -> None:
     cut = cut_by_bytes(ranges(100, 10), LOG_DIR, max_bytes=300)
     assert [(each.start_offset - 100, each.end_offset - 100) for each in cut] == [
         (0, 25),
@@ -320,17 +320,17 @@ def test_filters_drop_partitions_and_narrow_ranges() -> None:
     ]
 
 
-def test_a_timestamp_filter_moves_the_start_and_drops_ranges_of_older_records() -> None:
+def test_timestamp_filter_moves_start_and_drops_ranges_of_older_records() -> None:
     found = apply_filters(ranges(50, 10), PushedFilters(timestamps_ms=Interval(12_000, 12_100)), LOG_DIR)
     assert [(each.topic_partition.partition, each.start_offset, each.end_offset) for each in found] == [(0, 120, 150)]
 
 
-def test_a_filter_on_topic() -> None:
+def test_filter_on_topic_drops_ranges_of_other_topics() -> None:
     filters = PushedFilters(on_topic=(GreaterThanOrEqual(("topic",), "u"),))
     assert apply_filters(ranges(50), filters, LOG_DIR) == []
 
 
-def test_plan_ends_where_the_log_on_disk_does_not(tmp_path: Path) -> None:
+def test_plan_that_ends_in_damaged_batch_is_refused(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "log")
     log_dir.create_topic("orders", partitions=1)
     log_dir.append("orders", pa.table({"value": [b"a", b"b"]}))

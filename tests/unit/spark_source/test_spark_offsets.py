@@ -1,4 +1,4 @@
-"""Offset, partition and timestamp JSON: the forms of Spark's Kafka source, and what is refused."""
+"""Offset, partition and timestamp JSON: the forms of Spark's Kafka source, and which texts are refused."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ PARTITIONS = st.builds(
 
 
 @pytest.mark.parametrize("text", ["earliest", " Earliest ", "EARLIEST"])
-def test_earliest_in_any_case(text: str) -> None:
+def test_earliest_is_parsed_in_any_case(text: str) -> None:
     assert parse_offset_spec(text) == Earliest()
 
 
-def test_latest_in_any_case() -> None:
+def test_latest_is_parsed_in_any_case() -> None:
     assert parse_offset_spec("Latest") == Latest()
 
 
-def test_offsets_of_several_topics() -> None:
+def test_offsets_of_several_topics_are_parsed() -> None:
     assert parse_offset_spec('{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}') == SpecificOffsets(
         {TopicPartition("topicA", 0): 23, TopicPartition("topicA", 1): -1, TopicPartition("topicB", 0): -2}
     )
@@ -64,13 +64,13 @@ def test_offsets_of_several_topics() -> None:
         "[" * 100_000,
     ],
 )
-def test_bad_offsets_say_what_is_expected(text: str) -> None:
+def test_invalid_offsets_are_refused_with_expected_form(text: str) -> None:
     with pytest.raises(ValueError, match="expected earliest, latest, or JSON as"):
         parse_offset_spec(text)
 
 
 @given(st.dictionaries(PARTITIONS, st.integers(-2, 2**63 - 1), min_size=1))
-def test_offsets_survive_writing_and_reading(offsets: dict[TopicPartition, int]) -> None:
+def test_offsets_round_trip_through_json(offsets: dict[TopicPartition, int]) -> None:
     by_topic: dict[str, dict[str, int]] = {}
     for each, offset in offsets.items():
         by_topic.setdefault(each.topic, {})[str(each.partition)] = offset
@@ -78,7 +78,7 @@ def test_offsets_survive_writing_and_reading(offsets: dict[TopicPartition, int])
 
 
 @given(st.sets(PARTITIONS, min_size=1))
-def test_partitions_survive_writing_and_reading(partitions: set[TopicPartition]) -> None:
+def test_partitions_round_trip_through_json(partitions: set[TopicPartition]) -> None:
     by_topic: dict[str, list[int]] = {}
     for each in partitions:
         by_topic.setdefault(each.topic, []).append(each.partition)
@@ -88,19 +88,19 @@ def test_partitions_survive_writing_and_reading(partitions: set[TopicPartition])
 @pytest.mark.parametrize(
     "text", ["{}", '{"a":[]}', '{"a":0}', '{"a":["x"]}', '{"a":["0"]}', '{"a":[-1]}', "a", '{"a":[true]}']
 )
-def test_bad_partitions_say_what_is_expected(text: str) -> None:
+def test_invalid_partitions_are_refused_with_expected_form(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected JSON as \{\"topicA\":\[0,1\]"):
         parse_partitions(text)
 
 
-def test_timestamps() -> None:
+def test_timestamps_are_parsed_globally_and_by_partition() -> None:
     assert parse_timestamp(" 1700000000000 ").timestamp_ms == 1700000000000
     by_partition = parse_partition_timestamps('{"a":{"3":5}}')
     assert by_partition.timestamps_ms == {TopicPartition("a", 3): 5}
 
 
 @pytest.mark.parametrize("text", ["", "now", "-1", "1.5", "9223372036854775808"])
-def test_bad_timestamps_are_refused(text: str) -> None:
+def test_invalid_timestamps_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="milliseconds since 1970"):
         parse_timestamp(text)
 

@@ -1,4 +1,4 @@
-"""Options: precedence and errors of Spark's Kafka source and sink, and every mistake named."""
+"""Options: precedence and errors of Spark's Kafka source and sink, and invalid options named."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATH = {"path": "/logs"}
 A0 = TopicPartition("a", 0)
 
 
-def test_defaults_of_a_read() -> None:
+def test_read_options_have_documented_defaults() -> None:
     options = parse_read_options(PATH)
     assert options.path == "/logs"
     assert options.subscription == AllTopics()
@@ -41,13 +41,13 @@ def test_defaults_of_a_read() -> None:
     assert not options.committed
 
 
-def test_defaults_of_a_write() -> None:
+def test_write_options_have_documented_defaults() -> None:
     options = parse_write_options(PATH)
     assert (options.topic, options.compression_type, options.partitioner) == (None, None, "murmur2")
     assert options.batch_size_bytes == 262144
 
 
-def test_names_in_any_case() -> None:
+def test_option_names_are_accepted_in_any_case() -> None:
     options = parse_read_options({"PATH": "/logs", "SUBSCRIBEPATTERN": "a.*", "failondataloss": "FALSE"})
     assert options.subscription == SubscribePattern("a.*")
     assert not options.fail_on_data_loss
@@ -61,16 +61,16 @@ def test_names_in_any_case() -> None:
         ({"assign": '{"a":[0]}'}, Assign((A0,))),
     ],
 )
-def test_subscriptions(given: dict[str, str], subscription: object) -> None:
+def test_subscription_options_are_parsed(given: dict[str, str], subscription: object) -> None:
     assert parse_read_options({**PATH, **given}).subscription == subscription
 
 
-def test_only_one_subscription_may_be_given() -> None:
+def test_two_subscriptions_are_refused() -> None:
     with pytest.raises(InvalidOptionError, match="only one of the options subscribe, subscribePattern, assign"):
         parse_read_options({**PATH, "subscribe": "a", "assign": '{"a":[0]}'})
 
 
-def test_timestamp_goes_before_timestamps_by_partition_before_offsets() -> None:
+def test_timestamp_precedes_timestamps_by_partition_and_offsets() -> None:
     given = {**PATH, "startingOffsets": '{"a":{"0":5}}', "endingOffsets": '{"a":{"0":9}}'}
     assert parse_read_options(given).starting == SpecificOffsets({A0: 5})
     given |= {"startingOffsetsByTimestamp": '{"a":{"0":50}}', "endingOffsetsByTimestamp": '{"a":{"0":90}}'}
@@ -103,12 +103,12 @@ def test_timestamp_goes_before_timestamps_by_partition_before_offsets() -> None:
         ({"startingTimestamp": "5", "endingTimestamp": "4"}, "startingTimestamp 5 is greater than endingTimestamp 4"),
     ],
 )
-def test_ends_that_make_no_batch(given: dict[str, str], message: str) -> None:
+def test_contradictory_starts_and_ends_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidOptionError, match=message):
         parse_read_options({**PATH, **given})
 
 
-def test_ends_open_to_later_resolution_are_not_compared() -> None:
+def test_ends_resolved_later_are_not_compared() -> None:
     given = {**PATH, "startingOffsets": '{"a":{"0":5}}', "endingOffsets": '{"a":{"0":-1}}'}
     assert parse_read_options(given).ending == SpecificOffsets({A0: -1})
 
@@ -139,7 +139,7 @@ def test_ends_open_to_later_resolution_are_not_compared() -> None:
         ("path", " ", "empty"),
     ],
 )
-def test_a_bad_value_is_named_with_what_is_allowed(name: str, text: str, expected: str) -> None:
+def test_invalid_value_is_refused_with_allowed_values(name: str, text: str, expected: str) -> None:
     with pytest.raises(
         InvalidOptionError, match=re.escape(f"option {name} has the bad value {text!r}: ") + ".*" + expected
     ):
@@ -147,7 +147,7 @@ def test_a_bad_value_is_named_with_what_is_allowed(name: str, text: str, expecte
 
 
 @pytest.mark.parametrize("name", ["subscribes", "kafka.enable.metrics", "starting"])
-def test_an_unknown_option_is_named_with_all_that_are_allowed(name: str) -> None:
+def test_unknown_option_is_refused_with_all_allowed_options(name: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         parse_read_options({**PATH, name: "1"})
     message = str(caught.value)
@@ -156,7 +156,7 @@ def test_an_unknown_option_is_named_with_all_that_are_allowed(name: str) -> None
         assert (option.name in message) == (option.applies_to != ("write",)) or option.name == "topic"
 
 
-def test_options_close_to_a_misspelt_one_are_named_first() -> None:
+def test_options_similar_to_misspelt_one_are_named_first() -> None:
     with pytest.raises(
         InvalidOptionError, match=r"unknown option 'startingoffset' .*\(did you mean startingOffsets or "
     ):
@@ -175,7 +175,7 @@ def test_options_close_to_a_misspelt_one_are_named_first() -> None:
         ("Kafka.Interceptor.Classes", "use expressions"),
     ],
 )
-def test_a_setting_of_kafkas_clients_is_answered_with_the_way_to_do_it(name: str, advice: str) -> None:
+def test_unsupported_client_setting_is_refused_with_replacement(name: str, advice: str) -> None:
     for parse in (parse_read_options, parse_write_options):
         with pytest.raises(InvalidOptionError, match=rf"option {re.escape(name)} has no counterpart .*{advice}"):
             parse({**PATH, name: "x"})
@@ -193,7 +193,7 @@ def test_a_setting_of_kafkas_clients_is_answered_with_the_way_to_do_it(name: str
         ({"subscribe": "a", "path": "a-0"}, "option path names the partition directory of a-0"),
     ],
 )
-def test_mistakes_of_batches_and_streams_alike_show_when_the_schema_is_asked_for(
+def test_options_invalid_for_batch_and_stream_are_refused_by_schema(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], message: str
 ) -> None:
     (tmp_path / "a-0").mkdir()
@@ -203,7 +203,7 @@ def test_mistakes_of_batches_and_streams_alike_show_when_the_schema_is_asked_for
         KafkalogDataSource({**PATH, **given}).schema()
 
 
-def test_an_unknown_option_of_a_write() -> None:
+def test_unknown_write_option_is_refused_with_allowed_options() -> None:
     with pytest.raises(InvalidOptionError, match=r"unknown option 'acks'.*allowed to write: path, topic, compression"):
         parse_write_options({**PATH, "acks": "all"})
 
@@ -213,7 +213,7 @@ def test_several_paths_are_refused() -> None:
         parse_read_options({"paths": '["a","b"]'})
 
 
-def test_a_missing_path() -> None:
+def test_missing_path_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="option path is missing"):
         parse_read_options({"subscribe": "a"})
     with pytest.raises(InvalidOptionError, match="SQL table"):
@@ -230,22 +230,22 @@ def test_a_missing_path() -> None:
         "kafka.acks",
     ],
 )
-def test_settings_of_clients_pass_without_effect(name: str) -> None:
+def test_client_settings_are_accepted_without_effect(name: str) -> None:
     assert parse_read_options({**PATH, name: "x"}) == parse_read_options(PATH)
 
 
-def test_options_for_the_other_direction_pass_as_a_table_has_both() -> None:
+def test_options_for_other_direction_are_accepted_as_tables_have_both() -> None:
     both = {**PATH, "subscribe": "a", "topic": "a", "compression.type": "zstd"}
     assert parse_read_options(both).subscription == Subscribe(("a",))
     assert parse_write_options(both).compression_type == "zstd"
 
 
-def test_reading_with_topic_and_no_subscription_is_a_mistake() -> None:
+def test_read_with_topic_and_no_subscription_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match=r"option topic is for writing; .* subscribe"):
         parse_read_options({**PATH, "topic": "a"})
 
 
-def test_both_names_of_one_option() -> None:
+def test_both_names_of_one_option_are_accepted_and_contradiction_is_refused() -> None:
     assert parse_read_options({**PATH, "kafka.isolation.level": "READ_COMMITTED"}).committed
     assert parse_read_options({**PATH, "isolationLevel": "read_committed"}).committed
     assert parse_write_options({**PATH, "kafka.compression.type": "lz4"}).compression_type == "lz4"
@@ -256,16 +256,16 @@ def test_both_names_of_one_option() -> None:
 @pytest.mark.parametrize(
     ("text", "size_bytes"), [("1048576", 1 << 20), ("1024k", 1 << 20), ("3MB", 3 << 20), ("1g", 1 << 30)]
 )
-def test_sizes_with_units(text: str, size_bytes: int) -> None:
+def test_sizes_with_units_are_parsed(text: str, size_bytes: int) -> None:
     assert parse_read_options({**PATH, "maxBytesPerPartition": text}).max_bytes_per_partition == size_bytes
 
 
-def test_options_travel_to_executors() -> None:
+def test_options_can_be_pickled() -> None:
     options = parse_read_options({**PATH, "subscribe": "a", "startingOffsets": '{"a":{"0":5}}'})
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_the_table_has_each_name_once_and_a_text_for_each() -> None:
+def test_option_table_has_each_name_once_with_text() -> None:
     names = [option.name.lower() for option in OPTIONS] + [option.name.lower() for option in IGNORED_OPTIONS]
     assert len(set(names)) == len(names)
     assert all(option.doc for option in OPTIONS)

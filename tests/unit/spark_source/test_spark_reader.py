@@ -1,4 +1,4 @@
-"""What a task of the source reads, apart from Spark: ranges, data loss after planning, headers, the pushdown switch."""
+"""Tasks of the source, apart from Spark: ranges, data loss after planning, headers, the pushdown switch."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def lose_first_segment(root: Path) -> int:
     return int(second.stem)
 
 
-def test_all_offsets_once_however_a_read_is_cut(root: Path) -> None:
+def test_every_offset_is_read_once_however_read_is_split(root: Path) -> None:
     assert offsets(reader(root)) == list(range(COUNT))
     cut = reader(root, maxBytesPerPartition="3000", minPartitions="3")
     assert len(cut.partitions()) > 5
     assert offsets(cut) == list(range(COUNT))
 
 
-def test_batches_have_exactly_the_schema_that_spark_expects(root: Path) -> None:
+def test_batches_have_exactly_schema_that_spark_expects(root: Path) -> None:
     schema = read_schema(include_headers=True)
     (each,) = reader(root, includeHeaders="true").partitions()
     for batch in KafkalogBatchReader(reader(root)._options, schema).read(each):
@@ -78,7 +78,7 @@ def test_batches_have_exactly_the_schema_that_spark_expects(root: Path) -> None:
         batch.validate(full=True)
 
 
-def test_a_record_without_headers_has_null_for_them(root: Path) -> None:
+def test_record_without_headers_has_null_headers(root: Path) -> None:
     made = reader(root, includeHeaders="true")
     headers = [
         row for each in made.partitions() for batch in made.read(each) for row in batch.column("headers").to_pylist()
@@ -87,18 +87,18 @@ def test_a_record_without_headers_has_null_for_them(root: Path) -> None:
     assert sum(row is None for row in headers) == COUNT - (COUNT + 2) // 3
 
 
-def test_pattern_is_read_as_java_reads_it(root: Path) -> None:
+def test_subscribe_pattern_matches_as_in_java(root: Path) -> None:
     assert offsets(reader(root, subscribePattern=r"^[a-z&&[^u-z]]\z")) == offsets(reader(root))
     assert offsets(reader(root, subscribePattern=r"\Q.\E|\P{Alpha}")) == []
 
 
-def test_nothing_to_read_is_one_placeholder_that_reads_nothing(root: Path) -> None:
+def test_read_without_topics_plans_no_task_and_placeholder_reads_nothing(root: Path) -> None:
     made = reader(root, subscribePattern="none")
     assert made.partitions() == []
     assert list(made.read(InputPartition(None))) == []
 
 
-def test_records_that_retention_takes_after_planning_are_data_loss(root: Path) -> None:
+def test_records_deleted_by_retention_after_planning_are_data_loss(root: Path) -> None:
     (each,) = reader(root).partitions()
     assert isinstance(each, OffsetRangePartition)
     batches = read_offset_range(each, to_arrow_schema(read_schema(include_headers=False), timezone="UTC"))
@@ -108,9 +108,7 @@ def test_records_that_retention_takes_after_planning_are_data_loss(root: Path) -
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_topic_deleted_or_made_anew_since_the_plan_is_data_loss_and_no_row_of_the_new_one(
-    root: Path, fail: str
-) -> None:
+def test_topic_deleted_or_recreated_after_planning_is_data_loss_without_new_rows(root: Path, fail: str) -> None:
     made = reader(root, failOnDataLoss=fail)
     (each,) = made.partitions()
     log_dir = LogDir.open(root)
@@ -127,7 +125,7 @@ def test_a_topic_deleted_or_made_anew_since_the_plan_is_data_loss_and_no_row_of_
             assert list(made.read(each)) == []
 
 
-def test_a_topic_deleted_while_the_read_is_planned_does_not_fail_the_read_of_the_others(
+def test_topic_deleted_during_planning_does_not_fail_read_of_others(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log_dir = LogDir.open(root)
@@ -143,7 +141,7 @@ def test_a_topic_deleted_while_the_read_is_planned_does_not_fail_the_read_of_the
     assert offsets(reader(root, subscribePattern=".")) == [0, 1, 2]
 
 
-def test_with_fail_on_data_loss_false_reading_goes_on_where_the_log_begins(root: Path) -> None:
+def test_with_data_loss_allowed_read_continues_at_log_start(root: Path) -> None:
     made = reader(root, failOnDataLoss="false")
     planned = made.partitions()
     start = lose_first_segment(root)
@@ -151,7 +149,7 @@ def test_with_fail_on_data_loss_false_reading_goes_on_where_the_log_begins(root:
     assert found == list(range(start, COUNT))
 
 
-def test_a_path_to_a_partition_directory_leaves_no_choice_of_topics(root: Path) -> None:
+def test_path_of_partition_directory_excludes_subscription(root: Path) -> None:
     assert offsets(reader(root / "t-0")) == list(range(COUNT))
     with pytest.raises(
         InvalidOptionError, match="names the partition directory of t-0, which is then all that is read"
@@ -159,9 +157,7 @@ def test_a_path_to_a_partition_directory_leaves_no_choice_of_topics(root: Path) 
         reader(root / "t-0", subscribe="t").partitions()
 
 
-def test_filters_are_only_taken_where_they_are_asked_for_and_spark_pushes_them(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_filters_are_pushed_only_with_option_and_spark_pushdown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(reader(root, filterPushdown="true")) is KafkalogBatchReader
     monkeypatch.setitem(sys.modules, PUSHDOWN_WORKER, ModuleType(PUSHDOWN_WORKER))
     assert type(reader(root)) is KafkalogBatchReader
@@ -172,7 +168,7 @@ def test_filters_are_only_taken_where_they_are_asked_for_and_spark_pushes_them(
     assert offsets(made) == list(range(390, COUNT))
 
 
-def test_finding_the_data_source_loads_nothing_heavy() -> None:
+def test_data_source_lookup_loads_neither_numba_nor_pyarrow() -> None:
     program = (
         "import sys; from pyspark_kafkalog import DefaultSource; assert DefaultSource.name() == 'kafkalog'; "
         "print(sorted({'numba', 'pyarrow', 'numpy'} & set(sys.modules)))"

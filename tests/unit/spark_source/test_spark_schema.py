@@ -1,4 +1,4 @@
-"""Schemas that are read and written, paths, and the options of SQL tables."""
+"""Schemas of reads and writes, paths, and the options of SQL tables."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def schema(**types: DataType) -> StructType:
     return StructType([StructField(name, data_type) for name, data_type in types.items()])
 
 
-def test_the_schema_is_sparks_and_matches_the_arrow_columns() -> None:
+def test_schema_is_sparks_and_matches_arrow_columns() -> None:
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     assert read_schema(include_headers=False).names == names
     assert read_schema(include_headers=True).names == [*names, "headers"]
     assert to_arrow_schema(read_schema(include_headers=True), timezone="UTC") == KAFKA_SCHEMA
 
 
-def test_a_users_schema_may_choose_and_reorder_columns() -> None:
+def test_user_schema_may_choose_and_reorder_columns() -> None:
     check_read_schema(schema(offset=LongType(), headers=HEADERS_TYPE, value=BinaryType()))
     check_read_schema(StructType([StructField("offset", LongType(), nullable=False)]))
 
@@ -60,12 +60,12 @@ def test_a_users_schema_may_choose_and_reorder_columns() -> None:
         (StructType([StructField("offset", LongType())] * 2), "names a column twice"),
     ],
 )
-def test_a_users_schema_that_cannot_be_read(chosen: StructType, message: str) -> None:
+def test_invalid_user_schema_is_refused(chosen: StructType, message: str) -> None:
     with pytest.raises(InvalidOptionError, match=message):
         check_read_schema(chosen)
 
 
-def test_rows_that_can_be_written() -> None:
+def test_valid_write_schemas_are_accepted() -> None:
     check_write_schema(schema(value=StringType()), "orders")
     check_write_schema(schema(value=BinaryType(), topic=StringType(), price=LongType()), None)
     check_write_schema(
@@ -98,7 +98,7 @@ def test_rows_that_can_be_written() -> None:
         (schema(value=StringType(), headers=ArrayType(StringType())), "t", "headers attribute unsupported type array"),
     ],
 )
-def test_rows_that_cannot_be_written_fail_as_in_sparks_sink(rows: StructType, topic: str | None, message: str) -> None:
+def test_invalid_write_schemas_fail_as_in_sparks_sink(rows: StructType, topic: str | None, message: str) -> None:
     with pytest.raises(InvalidRecordError, match=message):
         check_write_schema(rows, topic)
 
@@ -120,7 +120,7 @@ _TEXT_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructFi
         ("headers", ArrayType(StringType()), "array(named_struct('key', 'name', 'value', CAST(column AS BINARY)))"),
     ],
 )
-def test_column_of_another_type_is_answered_with_the_expression_that_converts_it(
+def test_column_of_other_type_is_refused_with_conversion_expression(
     column: str, kind: DataType, conversion: str
 ) -> None:
     with pytest.raises(InvalidRecordError, match=rf": write {re.escape(conversion)}"):
@@ -137,22 +137,22 @@ def test_column_of_another_type_is_answered_with_the_expression_that_converts_it
         ("/a:b/c", "/a:b/c"),
     ],
 )
-def test_paths_and_file_uris(text: str, path: str) -> None:
+def test_paths_and_file_uris_are_parsed(text: str, path: str) -> None:
     assert absolute_path(text) == Path(path)
 
 
-def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert absolute_path("logs") == tmp_path / "logs"
 
 
 @pytest.mark.parametrize("text", ["s3://bucket/a", "hdfs:///a", "file://host/a", "file:a", "dbfs:/a", "/a\0b"])
-def test_other_places_are_refused(text: str) -> None:
+def test_other_uris_are_refused(text: str) -> None:
     with pytest.raises(InvalidOptionError, match="option path has the bad value"):
         absolute_path(text)
 
 
-def test_a_partition_directory_is_told_from_a_root_of_such_a_name(kafka_fixtures: Path, tmp_path: Path) -> None:
+def test_partition_directory_is_distinguished_from_root_with_such_name(kafka_fixtures: Path, tmp_path: Path) -> None:
     root = kafka_fixtures / "cars"
     assert locate(str(root)) == Location(root)
     assert locate(f"{root}/cars-0/") == Location(root, TopicPartition("cars", 0))
@@ -160,7 +160,7 @@ def test_a_partition_directory_is_told_from_a_root_of_such_a_name(kafka_fixtures
     assert locate(str(tmp_path / "disk-1")) == Location(tmp_path / "disk-1")
 
 
-def test_a_tables_options_survive_in_its_schema() -> None:
+def test_table_options_round_trip_through_its_schema() -> None:
     properties = {
         "provider": "kafkalog",
         "owner": "me",
@@ -176,7 +176,7 @@ def test_a_tables_options_survive_in_its_schema() -> None:
     assert effective_read_options({"subscribe": "b"}, stored) == {"path": "file:/logs", "subscribe": "b"}
 
 
-def test_a_load_with_a_path_takes_no_options_from_a_schema() -> None:
+def test_load_with_path_takes_no_options_from_schema() -> None:
     carrying = with_table_options(read_schema(include_headers=False), {"path": "/other", "subscribe": "a"})
     assert effective_read_options({"path": "/logs"}, carrying) == {"path": "/logs"}
     assert of_create_table({"path": "/logs"}) is None

@@ -1,4 +1,4 @@
-"""The streaming writer without Spark: what its messages carry, and that each micro-batch is committed once."""
+"""The streaming writer without Spark: its messages, and that each micro-batch is committed once."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def query(root: Path, enter_task: Callable[[FakeTask], None]) -> Query:
     return Query(root, enter_task)
 
 
-def test_all_tasks_of_a_micro_batch_are_one_commit_tagged_with_the_query_and_the_batch(query: Query) -> None:
+def test_all_tasks_of_micro_batch_are_one_commit_with_query_and_batch_ids(query: Query) -> None:
     query.run(0, [])
     query.run(7, ["a", "b"], [], ["c"])
     assert query.values() == ["a", "b", "c"]
@@ -116,7 +116,7 @@ def test_all_tasks_of_a_micro_batch_are_one_commit_tagged_with_the_query_and_the
 
 
 @pytest.mark.parametrize("run", ["run 1", "run 2"])
-def test_a_replayed_micro_batch_is_committed_once(query: Query, run: str) -> None:
+def test_replayed_micro_batch_is_committed_once(query: Query, run: str) -> None:
     for batch_id in (0, 1):
         query.run(batch_id, [f"value {batch_id}"])
     before = commits(query.root)
@@ -128,7 +128,7 @@ def test_a_replayed_micro_batch_is_committed_once(query: Query, run: str) -> Non
     assert query.values() == ["value 0", "value 1", "value 2"]
 
 
-def test_a_run_that_another_has_followed_is_fenced_with_both_named(query: Query) -> None:
+def test_run_is_fenced_by_later_run_and_error_names_both(query: Query) -> None:
     query.run(0, ["a"], run="old")
     late = query.stage(1, [["from the zombie"]], run="old")
     query.run(0, ["a"], run="new")
@@ -140,13 +140,13 @@ def test_a_run_that_another_has_followed_is_fenced_with_both_named(query: Query)
     assert query.values() == ["a", "b", "c"]
 
 
-def test_two_queries_into_one_topic_do_not_take_each_other_for_a_replay(query: Query) -> None:
+def test_two_queries_into_one_topic_are_no_replays_of_each_other(query: Query) -> None:
     for name in ("one", "two"):
         query.run(0, [f"of {name}"], query=name)
     assert query.values() == ["of one", "of two"]
 
 
-def test_only_the_first_of_the_micro_batches_without_rows_is_committed(query: Query) -> None:
+def test_only_first_of_micro_batches_without_rows_is_committed(query: Query) -> None:
     before = commits(query.root)
     query.run(0, [], [])
     assert commits(query.root) == before + 1
@@ -158,7 +158,7 @@ def test_only_the_first_of_the_micro_batches_without_rows_is_committed(query: Qu
     assert query.values() == ["a"]
 
 
-def test_what_a_second_attempt_of_a_task_staged_is_not_committed(query: Query) -> None:
+def test_only_one_attempt_of_task_is_committed(query: Query) -> None:
     writer = fresh_writer(query.root)
     first, second = (query.task(writer, 0, 0, ["a"], "run 1", "query") for _ in range(2))
     assert len(query.staged_files()) == 2
@@ -168,7 +168,7 @@ def test_what_a_second_attempt_of_a_task_staged_is_not_committed(query: Query) -
     assert query.values() == ["a"]
 
 
-def test_abort_removes_the_files_of_all_tasks_of_the_write_and_of_no_other(query: Query) -> None:
+def test_abort_removes_staged_files_of_its_write_only(query: Query) -> None:
     mine, other = query.stage(0, [["a"], ["b"]]), query.stage(0, [["c"]], query="other")
     fresh_writer(query.root).abort([mine[0], None], 0)
     assert len(query.staged_files()) == 1
@@ -177,7 +177,7 @@ def test_abort_removes_the_files_of_all_tasks_of_the_write_and_of_no_other(query
     fresh_writer(query.root).abort([None, None], 0)
 
 
-def test_a_task_without_a_message_fails_the_commit_as_in_continuous_processing(query: Query) -> None:
+def test_task_without_message_fails_commit_as_in_continuous_processing(query: Query) -> None:
     (message,) = query.stage(0, [["a"]])
     with pytest.raises(InvalidOptionError, match=r"1 of 2 tasks.*not trigger\(continuous"):
         query.commit(0, [message, None])
@@ -185,7 +185,7 @@ def test_a_task_without_a_message_fails_the_commit_as_in_continuous_processing(q
 
 
 @pytest.mark.parametrize("missing", [QUERY_ID_PROPERTY, RUN_ID_PROPERTY, BATCH_ID_PROPERTY])
-def test_a_task_that_is_not_told_its_micro_batch_fails_before_it_stages(
+def test_task_without_micro_batch_properties_fails_before_staging(
     root: Path, enter_task: Callable[[FakeTask], None], missing: str
 ) -> None:
     properties = {QUERY_ID_PROPERTY: "query", RUN_ID_PROPERTY: "run", BATCH_ID_PROPERTY: "0"}
@@ -196,7 +196,7 @@ def test_a_task_that_is_not_told_its_micro_batch_fails_before_it_stages(
     assert list(root.glob("*/*.staged")) == []
 
 
-def test_small_micro_batches_fill_all_partitions_in_turn_and_make_no_new_segments(query: Query) -> None:
+def test_small_micro_batches_fill_partitions_in_turn_without_new_segments(query: Query) -> None:
     for batch_id in range(40):
         query.run(batch_id, [f"value {batch_id}"])
     counts = [LogDir.open(query.root).partition("t", partition).high_watermark for partition in range(4)]
@@ -223,13 +223,13 @@ def test_flush_os_commits_the_same(root: Path, enter_task: Callable[[FakeTask], 
     assert query.values() == ["value 0", "value 1"]
 
 
-def test_a_planned_stream_refuses_a_brokers_directory(kafka_fixtures: Path) -> None:
+def test_stream_write_into_broker_directory_is_refused_at_planning(kafka_fixtures: Path) -> None:
     for topic in ("cars", "new"):
         with pytest.raises(ReadOnlyLogDirError):
             WritePlan.of_stream(stream_options(kafka_fixtures / "cars", topic=topic))
 
 
-def test_settings_of_the_query_are_let_pass_and_ids_of_batch_writes_are_refused(root: Path) -> None:
+def test_query_settings_are_accepted_and_batch_write_ids_refused(root: Path) -> None:
     stream_options(root, checkpointlocation="/c", queryname="q")
     with pytest.raises(InvalidOptionError, match="are for batch writes; a streaming write is made once"):
         stream_options(root, txnappid="a", txnversion="1")
@@ -250,20 +250,20 @@ def write_batch(query: Query, writer: KafkalogBatchWriter, *rows: str) -> None:
     writer.commit([pickle.loads(pickle.dumps(writer)).write(iter([batch]))])
 
 
-def test_a_batch_write_with_a_version_that_is_there_is_not_made_again(query: Query) -> None:
+def test_batch_write_with_committed_version_is_not_repeated(query: Query) -> None:
     for version, app_id in ((5, "app"), (5, "app"), (4, "app"), (6, "app"), (0, "other app")):
         write_batch(query, batch_writer(query.root, version, app_id), f"{app_id} {version}")
     assert query.values() == ["app 5", "app 6", "other app 0"]
     assert query.staged_files() == []
 
 
-def test_a_version_without_rows_counts_as_written(query: Query) -> None:
+def test_version_without_rows_counts_as_written(query: Query) -> None:
     write_batch(query, batch_writer(query.root, 1))
     write_batch(query, batch_writer(query.root, 1), "late")
     assert query.values() == []
 
 
-def test_planning_a_batch_write_fences_the_one_that_began_before(query: Query) -> None:
+def test_planning_batch_write_fences_earlier_one(query: Query) -> None:
     slow, fast = batch_writer(query.root, 1), batch_writer(query.root, 1)
     with pytest.raises(ProducerFencedError):
         write_batch(query, slow, "slow")
@@ -273,7 +273,7 @@ def test_planning_a_batch_write_fences_the_one_that_began_before(query: Query) -
 
 
 @pytest.mark.parametrize("given", [{"txnAppId": "a"}, {"txnVersion": "1"}])
-def test_one_of_id_and_version_alone_is_refused(root: Path, given: dict[str, str]) -> None:
+def test_id_or_version_alone_is_refused(root: Path, given: dict[str, str]) -> None:
     with pytest.raises(InvalidOptionError, match="txnAppId and txnVersion go together"):
         parse_write_options({"path": str(root), **given})
 
@@ -287,7 +287,7 @@ def test_one_of_id_and_version_alone_is_refused(root: Path, given: dict[str, str
         ("flush", "none", "one of fsync, os"),
     ],
 )
-def test_bad_values_say_what_is_allowed(root: Path, name: str, text: str, expected: str) -> None:
+def test_invalid_values_are_refused_with_allowed_values(root: Path, name: str, text: str, expected: str) -> None:
     given = {"txnAppId": "a", "txnVersion": "1", name: text}
     with pytest.raises(InvalidOptionError, match=f"option {name} has the bad value '{text}': expected {expected}"):
         parse_write_options({"path": str(root), **given})

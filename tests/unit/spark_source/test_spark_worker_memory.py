@@ -27,7 +27,7 @@ def pretend_main(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
 
 
 @pytest.mark.usefixtures("thawed")
-def test_a_spark_worker_freezes_once_for_the_same_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_worker_freezes_once_for_same_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_main(monkeypatch, "pyspark.daemon")
     worker_memory.freeze_imports()
     frozen = gc.get_freeze_count()
@@ -42,7 +42,7 @@ def test_a_spark_worker_freezes_once_for_the_same_modules(monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("thawed")
 @pytest.mark.parametrize("name", ["pyspark.sql.worker.lookup_data_sources", "my_job", None])
-def test_other_processes_are_left_alone(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+def test_other_processes_freeze_nothing(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
     pretend_main(monkeypatch, name)
     worker_memory.freeze_imports()
     assert gc.get_freeze_count() == 0

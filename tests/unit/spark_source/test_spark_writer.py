@@ -1,4 +1,4 @@
-"""What a task of the sink stages: partitions, batches, timestamps, codecs, and nothing left after an error."""
+"""Tasks of the sink: staged partitions, batches, timestamps and codecs, and no files left after an error."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def staged_files(root: Path) -> list[Path]:
     return sorted(root.glob("*/*.staged"))
 
 
-def test_rows_come_back_once_and_keyed_rows_keep_their_order(root: Path) -> None:
+def test_rows_are_written_once_and_keyed_rows_keep_order(root: Path) -> None:
     batches = [rows(1000, key=pa.array([f"key {number % 17}" for number in range(1000)])) for _ in range(3)]
     table = commit(root, stage(root, batches)).read("orders")
     assert table.num_rows == 3000
@@ -81,14 +81,14 @@ def test_small_arrow_batches_are_joined_into_whole_record_batches(root: Path) ->
     assert len(staged) == 4
 
 
-def test_few_rows_without_a_key_make_one_batch_and_tasks_begin_at_different_partitions(root: Path) -> None:
+def test_few_rows_without_key_make_one_batch_and_tasks_start_at_different_partitions(root: Path) -> None:
     for task in range(3):
         (staged,) = stage(root, [rows(10)], task=task)
         assert (staged.topic_partition.partition, staged.records_count) == (task, 10)
         assert staged.name == f"write-{task}.staged"
 
 
-def test_the_column_partition_decides_and_null_leaves_it_open(root: Path) -> None:
+def test_partition_column_decides_and_null_uses_partitioner(root: Path) -> None:
     partitions = pa.array([3, 3, None, 1], pa.int32())
     staged = stage(root, [rows(4, partition=partitions, key=pa.array(["a", "a", "21", "a"]))])
     counts = {each.topic_partition.partition: each.records_count for each in staged}
@@ -96,14 +96,14 @@ def test_the_column_partition_decides_and_null_leaves_it_open(root: Path) -> Non
 
 
 @pytest.mark.parametrize("bad", [4, -1])
-def test_a_partition_out_of_range_fails_and_leaves_nothing(root: Path, bad: int) -> None:
+def test_partition_out_of_range_fails_and_leaves_no_file(root: Path, bad: int) -> None:
     good = rows(10, partition=pa.array([0] * 10, pa.int32()))
     with pytest.raises(InvalidRecordError, match=f"partition {bad}"):
         stage(root, [good, rows(1, partition=pa.array([bad], pa.int32()))])
     assert staged_files(root) == []
 
 
-def test_a_failure_in_a_later_buffer_removes_what_earlier_ones_staged(root: Path) -> None:
+def test_failure_in_later_buffer_removes_files_staged_before(root: Path) -> None:
     class Failing:
         def __iter__(self) -> Failing:
             self.left = 2
@@ -123,7 +123,7 @@ def test_a_failure_in_a_later_buffer_removes_what_earlier_ones_staged(root: Path
     assert staged_files(root) == []
 
 
-def test_topics_by_row_are_created_and_each_gets_its_rows_in_order(root: Path) -> None:
+def test_topics_of_rows_are_created_and_get_their_rows_in_order(root: Path) -> None:
     topics = pa.array(["orders", "new", "orders", "other"] * 50)
     log_dir = commit(root, stage(root, [rows(200, topic=topics)], topic=None))
     log_dir.refresh()
@@ -133,7 +133,7 @@ def test_topics_by_row_are_created_and_each_gets_its_rows_in_order(root: Path) -
     assert log_dir.read("orders").num_rows == 100
 
 
-def test_a_task_with_more_partitions_than_it_may_open_files_does_not_run_out_of_them(
+def test_task_with_more_partitions_than_open_files_allowed_writes_all(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "_OPEN_FILES_MAX", 4)
@@ -145,7 +145,7 @@ def test_a_task_with_more_partitions_than_it_may_open_files_does_not_run_out_of_
     assert commit(root, staged).read("wide").num_rows == 120
 
 
-def test_a_topic_deleted_before_the_task_began_is_named(root: Path) -> None:
+def test_topic_deleted_before_task_is_named(root: Path) -> None:
     target = open_target(root, "orders", None)
     LogDir.open(root).delete_topic("orders")
     task = StagingTask(root=root, write_id="write", task=0)
@@ -153,18 +153,18 @@ def test_a_topic_deleted_before_the_task_began_is_named(root: Path) -> None:
         TaskWriter(task, options(root), target, first_partition=0).write(iter([rows(1)]))
 
 
-def test_a_null_topic_fails_as_in_sparks_sink(root: Path) -> None:
+def test_null_topic_fails_as_in_sparks_sink(root: Path) -> None:
     with pytest.raises(InvalidRecordError, match="contains a null topic"):
         stage(root, [rows(2, topic=pa.array(["orders", None]))], topic=None)
     assert staged_files(root) == []
 
 
-def test_the_option_topic_goes_before_the_column(root: Path) -> None:
+def test_topic_option_precedes_column(root: Path) -> None:
     (staged,) = stage(root, [rows(2, topic=pa.array(["a", None]))])
     assert staged.topic_partition.topic == "orders"
 
 
-def test_timestamps_in_microseconds_are_cut_and_null_is_now(root: Path) -> None:
+def test_microsecond_timestamps_are_truncated_and_null_is_now(root: Path) -> None:
     given = pa.array([1_700_000_000_123_999, None], pa.timestamp("us", "Europe/Berlin"))
     before = datetime.now(timezone.utc)
     table = commit(root, stage(root, [rows(2, timestamp=given)])).read("orders")
@@ -178,7 +178,7 @@ def test_negative_timestamps_are_refused(root: Path) -> None:
         stage(root, [rows(1, timestamp=pa.array([-2_000_000], pa.timestamp("us", "UTC")))])
 
 
-def test_headers_nulls_and_slices_survive(root: Path) -> None:
+def test_headers_nulls_and_slices_are_written(root: Path) -> None:
     pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
     headers = [[("a", b"1"), ("a", None)], None, [], [("é", b"")]]
     batch = pa.RecordBatch.from_pydict(
@@ -209,7 +209,7 @@ def test_headers_nulls_and_slices_survive(root: Path) -> None:
         ("snappy", "producer", CompressionType.SNAPPY),
     ],
 )
-def test_the_topics_codec_goes_before_the_writers(
+def test_codec_of_topic_precedes_that_of_writer(
     root: Path, asked: str | None, configured: str, codec: CompressionType
 ) -> None:
     LogDir.open(root).alter_topic("orders", add={"compression.type": configured})
@@ -217,7 +217,7 @@ def test_the_topics_codec_goes_before_the_writers(
     assert set(staged.batches["attributes"] & 7) == {codec}
 
 
-def test_log_append_time_of_the_topic_counts(root: Path) -> None:
+def test_topic_with_log_append_time_sets_append_time(root: Path) -> None:
     LogDir.open(root).alter_topic("orders", add={"message.timestamp.type": "LogAppendTime"})
     old = pa.array([0], pa.timestamp("us", "UTC"))
     table = commit(root, stage(root, [rows(1, timestamp=old)])).read("orders")
@@ -225,7 +225,7 @@ def test_log_append_time_of_the_topic_counts(root: Path) -> None:
     assert table.column("timestamp")[0].as_py().year > 2000
 
 
-def test_a_compacted_topic_takes_no_record_without_a_key(root: Path) -> None:
+def test_compacted_topic_refuses_record_without_key(root: Path) -> None:
     LogDir.open(root).alter_topic("orders", add={"cleanup.policy": "compact"})
     for key in (None, pa.array(["a", None])):
         with pytest.raises(InvalidRecordError, match="compacted: every record needs a key"):
@@ -233,7 +233,7 @@ def test_a_compacted_topic_takes_no_record_without_a_key(root: Path) -> None:
     assert len(stage(root, [rows(2, key=pa.array(["a", ""]))])) >= 1
 
 
-def test_timestamps_far_from_now_are_refused_as_the_topic_says(root: Path) -> None:
+def test_timestamps_beyond_topics_limits_are_refused(root: Path) -> None:
     LogDir.open(root).alter_topic("orders", add={"message.timestamp.before.max.ms": "60000"})
     with pytest.raises(InvalidRecordError, match=r"message.timestamp.before.max.ms"):
         stage(root, [rows(1, timestamp=pa.array([1_000_000], pa.timestamp("us", "UTC")))])
@@ -242,7 +242,7 @@ def test_timestamps_far_from_now_are_refused_as_the_topic_says(root: Path) -> No
         stage(root, [rows(1, timestamp=pa.array([far], pa.timestamp("us", "UTC")))])
 
 
-def test_a_record_over_max_message_bytes_names_the_limit(root: Path) -> None:
+def test_record_over_max_message_bytes_is_refused_with_limit(root: Path) -> None:
     with pytest.raises(InvalidRecordError, match=r"max.message.bytes"):
         stage(root, [pa.RecordBatch.from_pydict({"value": pa.array([b"x" * 2_000_000])})])
     assert staged_files(root) == []
@@ -253,12 +253,12 @@ def test_round_robin_spreads_rows_with_keys(root: Path) -> None:
     assert len(staged) == 4
 
 
-def test_an_empty_task_stages_nothing(root: Path) -> None:
+def test_empty_task_stages_nothing(root: Path) -> None:
     assert stage(root, []) == []
     assert stage(root, [rows(0)]) == []
 
 
-def test_one_large_arrow_batch_is_taken_in_slices() -> None:
+def test_large_arrow_batch_is_taken_in_slices() -> None:
     buffer = RowBuffer(limit_bytes=1000)
     batch = rows(1000)
     joined = [*buffer.add(batch), *buffer.flush()]
@@ -266,7 +266,7 @@ def test_one_large_arrow_batch_is_taken_in_slices() -> None:
     assert pa.concat_arrays([each["value"] for each in joined]).equals(batch.column("value"))
 
 
-def test_a_commit_takes_tasks_in_order_and_an_abort_removes_their_files(root: Path) -> None:
+def test_commit_appends_tasks_in_order_and_abort_removes_their_files(root: Path) -> None:
     writer = KafkalogBatchWriter.make(options(root, topic="orders"))
     for commits in (True, False):
         messages = []
@@ -283,18 +283,18 @@ def test_a_commit_takes_tasks_in_order_and_an_abort_removes_their_files(root: Pa
     assert values == [b"task 0"] * 2 + [b"task 1"] * 2
 
 
-def test_a_write_without_rows_commits_nothing(root: Path) -> None:
+def test_write_without_rows_commits_nothing(root: Path) -> None:
     KafkalogBatchWriter.make(options(root, topic="orders")).commit([StagedMessage(0, ())])
     assert LogDir.open(root).read("orders").num_rows == 0
 
 
-def test_planning_creates_root_and_topic_and_travels_to_executors(tmp_path: Path) -> None:
+def test_planning_creates_root_and_topic_and_plan_can_be_pickled(tmp_path: Path) -> None:
     writer = KafkalogBatchWriter.make(options(tmp_path / "made", topic="t"))
     assert LogDir.open(tmp_path / "made").topics() == ("t",)
     assert isinstance(pickle.loads(pickle.dumps(writer)).plan.target, TopicTarget)
 
 
-def test_a_brokers_directory_and_a_partition_directory_cannot_be_written(kafka_fixtures: Path) -> None:
+def test_write_into_broker_or_partition_directory_is_refused(kafka_fixtures: Path) -> None:
     with pytest.raises(ReadOnlyLogDirError):
         KafkalogBatchWriter.make(options(kafka_fixtures / "cars", topic="cars"))
     with pytest.raises(InvalidOptionError, match="names the partition directory of cars-0"):

@@ -1,4 +1,4 @@
-"""Consumer groups in the source: progress that is committed, starts from what a group has committed."""
+"""Consumer groups in the source: committed progress, and starts from a group's committed offsets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def committed(root: Path) -> dict[TopicPartition, int]:
     return {each: found.offset for each, found in LogDir.open(root).group("g").fetch().items()}
 
 
-def test_progress_is_committed_before_a_batch_is_done_or_never(root: Path) -> None:
+def test_progress_is_committed_once_batch_is_done(root: Path) -> None:
     reader = stream(root, startingOffsets="earliest")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
@@ -67,7 +67,7 @@ def test_progress_is_committed_before_a_batch_is_done_or_never(root: Path) -> No
     assert committed(root) == {P0: 100, P1: 20}
 
 
-def test_looking_for_records_commits_again(root: Path) -> None:
+def test_polling_without_new_records_commits_nothing(root: Path) -> None:
     reader = stream(root, startingOffsets="earliest")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
@@ -85,7 +85,9 @@ def test_looking_for_records_commits_again(root: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"commitOffsets": "false"}, {"kafka_group_id": ""}])
-def test_offsets_are_committed_though_nobody_asked(root: Path, options: dict[str, str]) -> None:
+def test_no_offsets_are_committed_without_group_or_with_commit_offsets_false(
+    root: Path, options: dict[str, str]
+) -> None:
     named = {"kafka.group.id": "g", **{name.replace("_", "."): value for name, value in options.items()}}
     source = KafkalogDataSource({"path": str(root), **{name: value for name, value in named.items() if value}})
     reader = source.streamReader(source.schema())
@@ -94,7 +96,7 @@ def test_offsets_are_committed_though_nobody_asked(root: Path, options: dict[str
     assert OFFSETS_TOPIC not in LogDir.open(root).topics()
 
 
-def test_a_commit_that_fails_fails_the_query(
+def test_failed_offset_commit_is_logged_and_does_not_fail_query(
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = []
@@ -118,7 +120,9 @@ def test_a_commit_that_fails_fails_the_query(
     assert committed(root) == {P0: 101, P1: 20}  # all of it, as nothing was there
 
 
-def test_a_brokers_directory_fails_the_query(root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_broker_directory_is_streamed_without_committing_offsets(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     foreign = tmp_path / "broker"
     for number in range(2):
         shutil.copytree(root / f"t-{number}", foreign / f"t-{number}")
@@ -128,7 +132,7 @@ def test_a_brokers_directory_fails_the_query(root: Path, tmp_path: Path, caplog:
     assert caplog.text.count("no offsets are committed to group g") == 1
 
 
-def test_all_offsets_are_never_committed_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_offsets_are_committed_again_after_an_hour(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr("pyspark_kafkalog.spark.group_progress.time.monotonic", lambda: now_s[0])
     log_dir = LogDir.open(root)
@@ -142,7 +146,7 @@ def test_all_offsets_are_never_committed_anew(root: Path, monkeypatch: pytest.Mo
     assert counts == [2, 1, 2, 1]
 
 
-def test_a_group_starts_elsewhere(root: Path) -> None:
+def test_stream_starts_at_committed_offsets_of_group(root: Path) -> None:
     log_dir = LogDir.open(root)
     log_dir.group("g").commit({P0: 42})
     reader = stream(root, startingOffsets="group")
@@ -152,7 +156,7 @@ def test_a_group_starts_elsewhere(root: Path) -> None:
         stream(root, startingOffsets="group", auto_offset_reset="none").initialOffset()
 
 
-def test_a_principal_starts_elsewhere_than_its_group(root: Path) -> None:
+def test_principal_starts_at_offsets_of_group_it_may_describe(root: Path) -> None:
     log_dir = LogDir.open(root)
     log_dir.group("g").commit({P0: 42, P1: 7})
     allow = PatternType.LITERAL, "User:ann", "*", AclOperation.READ, PermissionType.ALLOW
@@ -165,7 +169,7 @@ def test_a_principal_starts_elsewhere_than_its_group(root: Path) -> None:
         stream(root, startingOffsets="group", principal="User:ann").initialOffset()
 
 
-def test_an_offset_that_is_gone_is_started_from(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_committed_offset_out_of_range_is_reset_or_refused(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     log_dir = LogDir.open(root)
     log_dir.group("g").commit({P0: 10, P1: 21})
     delete_records(log_dir, {P0: 11})
@@ -176,7 +180,7 @@ def test_an_offset_that_is_gone_is_started_from(root: Path, caplog: pytest.LogCa
         stream(root, startingOffsets="group", auto_offset_reset="none").initialOffset()
 
 
-def test_a_batch_read_from_a_group(root: Path) -> None:
+def test_batch_read_starts_at_offsets_of_group(root: Path) -> None:
     LogDir.open(root).group("g").commit({P0: 42, P1: 20})
     source = KafkalogDataSource({"path": str(root), "kafka.group.id": "g", "startingOffsets": "group"})
     planned = source.reader(source.schema()).partitions()
@@ -184,7 +188,7 @@ def test_a_batch_read_from_a_group(root: Path) -> None:
     assert committed(root) == {P0: 42, P1: 20}
 
 
-def test_options_of_groups() -> None:
+def test_group_options_are_parsed() -> None:
     group = {**PATH, "kafka.group.id": " g "}
     assert parse_stream_read_options(group).group_id == "g"
     assert parse_stream_read_options(PATH).group_id is None
@@ -210,6 +214,6 @@ def test_options_of_groups() -> None:
         ({"kafka.group.id": "g", "endingOffsets": "group"}, "endingOffsets"),
     ],
 )
-def test_options_of_groups_that_make_no_sense(options: dict[str, str], said: str) -> None:
+def test_contradictory_group_options_are_refused(options: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidOptionError, match=said):
         parse_stream_read_options({**PATH, **options})

@@ -1,4 +1,4 @@
-"""Limits of a micro-batch: shares add up, nobody starves, and waiting for more comes to an end."""
+"""Limits of a micro-batch: shares add up, no partition starves, and waiting for more records ends."""
 
 from __future__ import annotations
 
@@ -16,35 +16,33 @@ SIZES = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 2**62)), min_size=
 
 
 @given(SIZES, st.one_of(st.integers(1, 60), st.integers(1, 2**62)))
-def test_shares_add_up_to_the_limit_and_each_partition_progresses(sizes: list[int], limit: int) -> None:
+def test_shares_add_up_to_limit_and_each_partition_progresses(sizes: list[int], limit: int) -> None:
     shares = prorate(limit, sizes)
     assert all(1 <= share <= size for share, size in zip(shares, sizes, strict=True))
     assert sum(shares) == min(sum(sizes), max(limit, len(sizes)))
 
 
 @given(SIZES, st.integers(1, 2**62))
-def test_shares_are_within_one_offset_of_sparks_unless_small_ones_must_be_kept_from_starving(
-    sizes: list[int], limit: int
-) -> None:
+def test_shares_are_within_one_offset_of_sparks_where_no_partition_starves(sizes: list[int], limit: int) -> None:
     shares, total = prorate(limit, sizes), sum(sizes)
     if total > limit and all(limit * size >= total for size in sizes):
         assert all(0 <= share - limit * size // total <= 1 for share, size in zip(shares, sizes, strict=True))
 
 
 @given(SIZES, st.integers(1, 1000))
-def test_a_larger_partition_never_gets_less(sizes: list[int], limit: int) -> None:
+def test_larger_partition_never_gets_less(sizes: list[int], limit: int) -> None:
     shares = prorate(limit, sorted(sizes))
     assert all(after >= before - 1 for before, after in itertools.pairwise(shares))
 
 
-def test_the_numbers_of_sparks_own_test() -> None:
+def test_shares_equal_those_of_sparks_own_test() -> None:
     sizes = [101, 11, 1]
     assert prorate(10, sizes) == [8, 1, 1]
     assert prorate(10, [93, 10]) == [9, 1]
     assert prorate(10, [84, 9]) == [9, 1]
 
 
-def test_shares_of_equal_partitions() -> None:
+def test_equal_partitions_get_equal_shares() -> None:
     assert prorate(10, [7, 7, 7]) == [4, 3, 3]
     assert prorate(2, [7, 7, 7]) == [1, 1, 1]
     assert prorate(10, [1000, *[1] * 9]) == [1] * 10
@@ -59,7 +57,7 @@ class Clock:
         return self.now_ms
 
 
-def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
+def test_batch_waits_for_minimum_no_longer_than_max_delay() -> None:
     clock = Clock()
     delay = BatchDelay(10, 500, clock_ms=clock)
     assert not delay.holds_back(1), "the first batch of a run never waits"
@@ -81,5 +79,5 @@ def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
         ({"minOffsetsPerTrigger": "2"}, ReadMinRows(2)),
     ],
 )
-def test_spark_is_told_of_one_limit(options: dict[str, str], expected: ReadLimit) -> None:
+def test_default_read_limit_is_one_limit(options: dict[str, str], expected: ReadLimit) -> None:
     assert default_read_limit(parse_stream_read_options({"path": "/x", **options})) == expected

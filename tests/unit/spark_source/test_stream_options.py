@@ -1,4 +1,4 @@
-"""Options of a streaming read: what is refused, what is told apart from a batch read."""
+"""Options of a streaming read: which are refused, and which differ from a batch read."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_defaults_are_those_of_sparks_kafka_source() -> None:
         ('{"a":{"0":-1}}', SpecificOffsets({TopicPartition("a", 0): -1})),
     ],
 )
-def test_a_stream_may_start_anywhere(text: str, expected: object) -> None:
+def test_stream_may_start_at_any_offsets(text: str, expected: object) -> None:
     assert parse_stream_read_options({**PATH, "startingOffsets": text}).starting == expected
 
 
-def test_a_timestamp_goes_before_offsets() -> None:
+def test_timestamp_precedes_offsets() -> None:
     options = parse_stream_read_options({**PATH, "startingOffsets": "earliest", "startingTimestamp": "5"})
     assert options.starting == GlobalTimestamp(5)
 
@@ -45,7 +45,7 @@ def test_a_timestamp_goes_before_offsets() -> None:
     ("name", "text"),
     [("endingOffsets", "latest"), ("endingTimestamp", "5"), ("endingOffsetsByTimestamp", '{"a":{"0":5}}')],
 )
-def test_an_end_is_refused_and_the_trigger_that_ends_is_named(name: str, text: str) -> None:
+def test_ending_option_is_refused_and_available_now_trigger_named(name: str, text: str) -> None:
     with pytest.raises(InvalidOptionError, match=rf"option {name} is not valid in a streaming read.*availableNow=True"):
         parse_stream_read_options({**PATH, name: text})
 
@@ -54,7 +54,7 @@ def test_an_end_is_refused_and_the_trigger_that_ends_is_named(name: str, text: s
     ("text", "expected_ms"),
     [("250", 250), ("250ms", 250), ("10s", 10_000), (" 2M ", 120_000), ("3min", 180_000), ("1h", 3_600_000)],
 )
-def test_trigger_delays_with_units(text: str, expected_ms: int) -> None:
+def test_trigger_delays_with_units_are_parsed(text: str, expected_ms: int) -> None:
     assert parse_stream_read_options({**PATH, "maxTriggerDelay": text}).max_trigger_delay_ms == expected_ms
 
 
@@ -70,36 +70,36 @@ def test_trigger_delays_with_units(text: str, expected_ms: int) -> None:
         ("failOnDataLoss", "maybe"),
     ],
 )
-def test_bad_values_name_the_option(name: str, text: str) -> None:
+def test_invalid_values_are_refused_with_name_of_option(name: str, text: str) -> None:
     with pytest.raises(InvalidOptionError, match=f"option {name} has the bad value"):
         parse_stream_read_options({**PATH, name: text})
 
 
-def test_more_at_least_than_at_most() -> None:
+def test_minimum_above_maximum_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match=r"minOffsetsPerTrigger \(5\) is greater than maxOffsetsPerTrigger"):
         parse_stream_read_options({**PATH, "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"})
 
 
-def test_an_unknown_option_is_told_with_those_of_streams_alone() -> None:
+def test_unknown_option_is_refused_with_stream_options_only() -> None:
     with pytest.raises(InvalidOptionError) as caught:
         parse_stream_read_options({**PATH, "maxOffsetPerTrigger": "5"})
     for option in OPTIONS:
         assert (f" {option.name}," in f"{caught.value},".replace(";", ",")) == ("stream" in option.applies_to), option
 
 
-def test_limits_of_streams_pass_in_a_batch_read_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_stream_limits_in_batch_read_are_ignored_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert parse_read_options({**PATH, "maxOffsetsPerTrigger": "5"}) == parse_read_options(PATH)
     assert "maxOffsetsPerTrigger" in caplog.text
 
 
-def test_load_does_not_know_yet_whether_it_is_a_stream() -> None:
+def test_load_accepts_options_of_batch_and_stream() -> None:
     assert parse_load_options({**PATH, "startingOffsets": "latest", "includeHeaders": "true"}).include_headers
     assert not parse_load_options({**PATH, "endingOffsets": "latest"}).include_headers
     with pytest.raises(InvalidOptionError, match="unknown option"):
         parse_load_options({**PATH, "startingOffset": "latest"})
 
 
-def test_options_travel_to_executors() -> None:
+def test_options_can_be_pickled() -> None:
     options = parse_stream_read_options({**PATH, "assign": '{"a":[1]}', "maxBytesPerTrigger": "1m"})
     assert pickle.loads(pickle.dumps(options)) == options

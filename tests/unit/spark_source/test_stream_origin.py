@@ -1,4 +1,4 @@
-"""What a stream's offsets are of: the log directory and the topics' ids, in a form that Spark's Kafka source reads."""
+"""The origin of a stream's offsets: the log directory and the topic ids, in a form that Spark's Kafka source reads."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ids = st.text(min_size=1, max_size=30)
     directory=st.none() | ids,
     topic_ids=st.dictionaries(st.sampled_from(["a", "b.c", "d-1"]), ids),
 )
-def test_origin_round_trips_and_leaves_the_offsets_as_they_are(
+def test_origin_round_trips_and_leaves_offsets_unchanged(
     offsets: dict[tuple[str, int], int], cluster: str | None, directory: str | None, topic_ids: dict[str, str]
 ) -> None:
     root = None if cluster is None and directory is None else RootIdentity(cluster, directory)
@@ -89,12 +89,12 @@ def test_offsets_of_sparks_kafka_source_have_no_origin() -> None:
         "kafkalog:",
     ],
 )
-def test_a_name_that_this_source_does_not_write_is_refused(name: str) -> None:
+def test_unknown_origin_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidOptionError, match="checkpointLocation names a checkpoint with offsets"):
         origin_from_json({"t": {"0": 5}, name: {}})
 
 
-def test_an_origin_with_partitions_or_two_of_them_are_refused() -> None:
+def test_origin_with_partitions_or_two_origins_are_refused() -> None:
     for given_json in ({"kafkalog:root:a:b": {"0": 1}}, {"kafkalog:root:a:b": {}, "kafkalog:root:a:c": {}}):
         with pytest.raises(InvalidOptionError, match="kafkalog:root:"):
             origin_from_json(given_json)
@@ -106,7 +106,9 @@ def test_an_origin_with_partitions_or_two_of_them_are_refused() -> None:
 @pytest.mark.parametrize("whose", ["ours", "a broker's"])
 @pytest.mark.parametrize("fail", ["true", "false"])
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
-def test_a_query_reads_no_other_log_directory(root: Path, whose: str, fail: str, restarts: bool) -> None:
+def test_query_fails_on_other_or_missing_log_directory_and_continues_with_its_own(
+    root: Path, whose: str, fail: str, restarts: bool
+) -> None:
     query = Query(lambda: stream(root, **EARLIEST, failOnDataLoss=fail))
     if whose == "a broker's":
         as_brokers(root)
@@ -136,7 +138,7 @@ def test_a_query_reads_no_other_log_directory(root: Path, whose: str, fail: str,
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 @pytest.mark.parametrize("left", ["nothing", "an empty directory"])
-def test_a_task_fails_where_the_log_directory_went_after_the_plan(root: Path, fail: str, left: str) -> None:
+def test_task_fails_when_log_directory_disappeared_after_planning(root: Path, fail: str, left: str) -> None:
     reader = stream(root, **EARLIEST, failOnDataLoss=fail)
     start = reader.initialOffset()
     planned = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
@@ -148,7 +150,7 @@ def test_a_task_fails_where_the_log_directory_went_after_the_plan(root: Path, fa
             list(reader.read(task))
 
 
-def test_a_query_with_a_checkpoint_without_ids_takes_them_on_with_its_next_offsets(root: Path) -> None:
+def test_checkpoint_without_ids_gets_them_with_next_offsets(root: Path) -> None:
     query = Query(lambda: stream(root, **EARLIEST))
     query.run()
     query.offsets = [json.dumps(plain(each)) for each in query.offsets]
@@ -160,7 +162,7 @@ def test_a_query_with_a_checkpoint_without_ids_takes_them_on_with_its_next_offse
     assert found == Origin(LogDir.open(root).identity, {"t": LogDir.open(root).topic("t").topic_id or ""})
 
 
-def test_a_query_of_a_directory_that_is_adopted_goes_on(root: Path) -> None:
+def test_query_continues_after_its_directory_is_adopted(root: Path) -> None:
     as_brokers(root)
     query = Query(lambda: stream(root, **EARLIEST))
     assert len(query.run()) == 120
@@ -170,7 +172,7 @@ def test_a_query_of_a_directory_that_is_adopted_goes_on(root: Path) -> None:
     assert query.run() == rows_of("t", 0, 100, 105)
 
 
-def test_bare_partition_directories_are_read_without_an_identity(root: Path) -> None:
+def test_bare_partition_directories_are_read_without_identity(root: Path) -> None:
     as_brokers(root)
     (root / "meta.properties").unlink()
     query = Query(lambda: stream(root, **EARLIEST))
@@ -185,7 +187,7 @@ def test_bare_partition_directories_are_read_without_an_identity(root: Path) -> 
 
 @pytest.mark.parametrize("whose", ["ours", "a broker's"])
 @pytest.mark.parametrize("count", [7, 300], ids=["shorter", "longer"])
-def test_a_topic_re_created_while_the_query_was_stopped_is_read_from_its_earliest(
+def test_topic_recreated_while_query_was_stopped_fails_or_is_read_from_earliest(
     root: Path, whose: str, count: int
 ) -> None:
     if whose == "a broker's":
@@ -209,9 +211,7 @@ def test_a_topic_re_created_while_the_query_was_stopped_is_read_from_its_earlies
 
 
 @pytest.mark.parametrize("count", [7, 300], ids=["shorter", "longer"])
-def test_a_planned_micro_batch_reads_nothing_of_a_topic_re_created_before_it_is_replayed(
-    root: Path, count: int
-) -> None:
+def test_replayed_micro_batch_reads_nothing_of_topic_recreated_since(root: Path, count: int) -> None:
     strict = Query(lambda: stream(root, **EARLIEST, maxOffsetsPerTrigger=60))
     lenient = Query(lambda: stream(root, **EARLIEST, maxOffsetsPerTrigger=60, failOnDataLoss="false"))
     for query in (strict, lenient):

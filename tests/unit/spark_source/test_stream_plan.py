@@ -49,7 +49,7 @@ def spans(ranges: list[OffsetRange]) -> list[tuple[TopicPartition, int, int]]:
     return [(each.topic_partition, each.start_offset, each.end_offset) for each in ranges]
 
 
-def test_all_there_is_and_new_partitions_from_their_earliest() -> None:
+def test_plan_reads_all_records_and_new_partitions_from_earliest() -> None:
     view = there(A0, 0, 10) | there(A1, 0, 7) | there(B0, 0, 0)
     plan = plan_latest({A0: 4}, view, {"a": "id"})
     assert plan.ends == {A0: 10, A1: 7, B0: 0}
@@ -59,13 +59,13 @@ def test_all_there_is_and_new_partitions_from_their_earliest() -> None:
     assert read.losses == []
 
 
-def test_read_committed_never_goes_back_where_the_last_stable_offset_is_behind() -> None:
+def test_read_committed_never_goes_back_when_last_stable_offset_is_behind() -> None:
     view = there(A0, 0, 10, stable=3)
     assert plan_latest({A0: 5}, view, {}).ends == {A0: 5}
     assert plan_latest({A0: 5}, view, {}).losses == []
 
 
-def test_what_retention_took_is_a_loss_that_names_partition_range_asked_and_range_there() -> None:
+def test_offsets_below_log_start_are_loss_with_partition_and_ranges() -> None:
     view = there(A0, 6, 10)
     plan = plan_latest({A0: 4}, view, {})
     assert plan.ends == {A0: 10}
@@ -79,18 +79,18 @@ def test_what_retention_took_is_a_loss_that_names_partition_range_asked_and_rang
     assert plan_read({A0: 6}, {A0: 8}, view, is_initial=False).losses == []
 
 
-def test_a_range_that_retention_took_whole() -> None:
+def test_range_wholly_below_log_start_is_loss_without_ranges() -> None:
     read = plan_read({A0: 4}, {A0: 6}, there(A0, 20, 20), is_initial=False)
     assert (read.ranges, len(read.losses)) == ([], 1)
 
 
-def test_a_new_partition_that_does_not_begin_at_0_is_a_loss() -> None:
+def test_new_partition_that_does_not_start_at_0_is_loss() -> None:
     read = plan_read({}, {A0: 8}, there(A0, 6, 10), is_initial=False)
     assert spans(read.ranges) == [(A0, 6, 8)]
     assert "a-0: offsets 0 to 8 were asked for, as the partition is new to the stream, those from" in read.losses[0]
 
 
-def test_a_partition_that_vanished() -> None:
+def test_missing_partition_is_loss_and_others_are_read() -> None:
     plan = plan_latest({A0: 4, B0: 1}, there(A0, 0, 10), {})
     assert plan.ends == {A0: 10}
     assert plan.losses[0].startswith("b-0: offsets from 1 on were asked for, the partition is not there")
@@ -102,7 +102,7 @@ def test_a_partition_that_vanished() -> None:
     assert "b-0: offsets 1 to 3 were asked for" in vanished_since.losses[0]
 
 
-def test_a_topic_made_anew_is_left_out_once_and_is_new_after_that() -> None:
+def test_recreated_topic_is_left_out_once_and_then_new() -> None:
     view = there(A0, 0, 50, topic_id="anew")
     plan = plan_latest({A0: 4}, view, {"a": "id"})
     assert plan.ends == {}
@@ -114,12 +114,12 @@ def test_a_topic_made_anew_is_left_out_once_and_is_new_after_that() -> None:
     assert spans(plan_read({}, {A0: 50}, view, is_initial=False).ranges) == [(A0, 0, 50)]
 
 
-def test_a_topic_made_anew_with_more_partitions_than_before_is_not_left_out_for_ever() -> None:
+def test_recreated_topic_with_more_partitions_is_left_out_as_whole() -> None:
     view = there(A0, 0, 50, topic_id="anew") | there(A1, 0, 7, topic_id="anew")
     assert plan_latest({A0: 10}, view, {"a": "id"}).ends == {}, "with A1 in it the topic would go on to be the old one"
 
 
-def test_a_log_of_ours_that_got_shorter_was_made_anew() -> None:
+def test_shorter_log_of_own_root_is_taken_for_recreated() -> None:
     view = there(A0, 0, 3)
     plan = plan_latest({A0: 4}, view, {})
     assert plan.ends == {}
@@ -129,7 +129,7 @@ def test_a_log_of_ours_that_got_shorter_was_made_anew() -> None:
     assert len(replayed.losses) == 1
 
 
-def test_a_brokers_log_that_got_shorter_is_gone_on_with_at_its_end(tmp_path: Path) -> None:
+def test_shorter_log_of_broker_is_continued_at_its_end(tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}.log").write_bytes(b"")
     view = there(A0, 0, 3, foreign_in=tmp_path)
     plan = plan_latest({A0: 4}, view, {})
@@ -140,7 +140,7 @@ def test_a_brokers_log_that_got_shorter_is_gone_on_with_at_its_end(tmp_path: Pat
     assert "a-0: offsets 4 to 3 were asked for" in read.losses[0]
 
 
-def test_a_first_batch_that_is_made_again_from_a_later_start_says_nothing_of_losses() -> None:
+def test_repeated_first_batch_from_later_start_reports_no_loss() -> None:
     view = there(A0, 0, 10) | there(A1, 0, 5)
     read = plan_read({A0: 9, A1: 0}, {A0: 6}, view, is_initial=True)
     assert (read.ranges, read.losses) == ([], [])
@@ -152,7 +152,7 @@ def test_offsets_of_another_source_are_refused(given_json: dict[str, Any]) -> No
         from_json(given_json)
 
 
-def test_the_json_form_is_that_of_sparks_kafka_source_in_order() -> None:
+def test_json_form_is_that_of_sparks_kafka_source_in_order() -> None:
     offsets = {TopicPartition("b", 0): 2**62, **{TopicPartition("a", number): number for number in (10, 9, 2)}}
     assert (
         json.dumps(to_json(offsets), separators=(",", ":"))
@@ -177,7 +177,7 @@ ACTIONS = st.lists(
 def test_each_offset_is_read_once_and_in_order_whatever_happens_between_batches(
     actions: list[tuple[str, TopicPartition, int]],
 ) -> None:
-    """Appends (a partition's first one makes it) and retention of what was read, limited batches, killed ones."""
+    """Appends (the first one creates the partition) and retention of read records, limited batches, killed batches."""
     logs: dict[TopicPartition, tuple[int, int]] = {}
     read_to: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, int] = {}

@@ -47,7 +47,7 @@ def test_new_partitions_and_topics_start_at_earliest(root: Path) -> None:
     assert plain(query.offsets[-1]) == {"t": {"0": 100, "1": 20, "2": 4}, "u": {"0": 0}, "v": {"0": 2}}
 
 
-def test_a_deleted_topic_is_data_loss_or_a_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_deleted_topic_is_data_loss_or_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     strict = Query(lambda: stream(root, startingOffsets="earliest"))
     lenient = Query(lambda: stream(root, startingOffsets="earliest", failOnDataLoss="false"))
     strict.run()
@@ -62,7 +62,7 @@ def test_a_deleted_topic_is_data_loss_or_a_warning(root: Path, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("count", [3, 150], ids=["shorter", "longer"])
-def test_a_topic_made_anew_is_noticed_by_its_id(root: Path, count: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_recreated_topic_is_noticed_by_its_id(root: Path, count: int, caplog: pytest.LogCaptureFixture) -> None:
     strict = Query(lambda: stream(root, startingOffsets="earliest", subscribe="t"))
     lenient = Query(lambda: stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss="false"))
     strict.run()
@@ -81,7 +81,7 @@ def test_a_topic_made_anew_is_noticed_by_its_id(root: Path, count: int, caplog: 
     assert lenient.run() == rows_of("t", 0, 0, count)
 
 
-def test_a_shorter_log_of_ours_is_noticed_after_a_restart_too(root: Path) -> None:
+def test_shorter_log_is_noticed_after_restart(root: Path) -> None:
     query = Query(lambda: stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss="false"))
     query.run()
     log_dir = LogDir.open(root)
@@ -93,7 +93,7 @@ def test_a_shorter_log_of_ours_is_noticed_after_a_restart_too(root: Path) -> Non
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_topic_made_anew_between_plan_and_task_gives_no_row_of_the_new_one(root: Path, fail: str) -> None:
+def test_topic_recreated_between_plan_and_task_gives_no_new_row(root: Path, fail: str) -> None:
     reader = stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss=fail)
     start = reader.initialOffset()
     planned = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
@@ -110,7 +110,7 @@ def test_a_topic_made_anew_between_plan_and_task_gives_no_row_of_the_new_one(roo
             assert list(reader.read(planned[0])) == []
 
 
-def test_a_topic_made_anew_while_a_task_reads_fails_it_in_any_case(root: Path) -> None:
+def test_topic_recreated_while_task_reads_fails_task(root: Path) -> None:
     reader = stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss="false")
     start = reader.initialOffset()
     planned = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
@@ -123,7 +123,7 @@ def test_a_topic_made_anew_while_a_task_reads_fails_it_in_any_case(root: Path) -
         list(batches)
 
 
-def test_offsets_below_the_log_start_are_data_loss_or_a_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_offsets_below_log_start_are_data_loss_or_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = {"subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": 12}
     strict = Query(lambda: stream(root, **options))
     lenient = Query(lambda: stream(root, **options, failOnDataLoss="false"))
@@ -147,7 +147,7 @@ def test_offsets_below_the_log_start_are_data_loss_or_a_warning(root: Path, capl
 # Directories of brokers
 
 
-def test_every_fixture_of_a_broker_as_a_batch_read_has_it(kafka_fixtures: Path) -> None:
+def test_stream_of_every_broker_fixture_equals_batch_read(kafka_fixtures: Path) -> None:
     for path in sorted(kafka_fixtures.glob("*/expected/manifest.json")):
         topics = [topic for topic in json.loads(path.read_text()).get("records") or {} if not topic.startswith("__")]
         for isolation in ("read_uncommitted", "read_committed"):
@@ -182,7 +182,7 @@ def foreign(root: Path) -> Path:
     return root
 
 
-def test_segments_that_a_broker_deleted(foreign: Path) -> None:
+def test_segments_deleted_by_broker_are_data_loss_or_skipped(foreign: Path) -> None:
     strict = Query(lambda: stream(foreign, startingOffsets="earliest", maxOffsetsPerTrigger=10))
     lenient = Query(
         lambda: stream(foreign, startingOffsets="earliest", maxOffsetsPerTrigger=10, failOnDataLoss="false")
@@ -199,7 +199,7 @@ def test_segments_that_a_broker_deleted(foreign: Path) -> None:
     assert lenient.run() == rows_of("t", 0, log_start_offset, 200)
 
 
-def test_a_log_start_checkpoint_that_rose(foreign: Path) -> None:
+def test_raised_log_start_checkpoint_is_data_loss(foreign: Path) -> None:
     query = Query(lambda: stream(foreign, startingOffsets="earliest", maxOffsetsPerTrigger=10))
     query.plan()
     query.read()
@@ -208,7 +208,7 @@ def test_a_log_start_checkpoint_that_rose(foreign: Path) -> None:
         query.run()
 
 
-def test_a_checkpointed_high_watermark_that_lags_is_no_loss(foreign: Path) -> None:
+def test_lagging_checkpoint_of_high_watermark_is_no_loss(foreign: Path) -> None:
     query = Query(lambda: stream(foreign, startingOffsets="earliest"))
     assert len(query.run()) == 200
     (foreign / "replication-offset-checkpoint").write_text("0\n1\nt 0 150\n")
@@ -218,13 +218,13 @@ def test_a_checkpointed_high_watermark_that_lags_is_no_loss(foreign: Path) -> No
     assert query.run() == []
 
 
-def test_a_broker_without_topic_ids(foreign: Path) -> None:
+def test_broker_directory_without_topic_ids_is_read(foreign: Path) -> None:
     (foreign / "t-0" / PARTITION_METADATA).unlink()
     query = Query(lambda: stream(foreign, startingOffsets="earliest"))
     assert len(query.run()) == 200
 
 
-def test_a_brokers_directory_that_became_ours_while_it_was_read(foreign: Path) -> None:
+def test_directory_adopted_while_read_continues_and_replaced_one_fails(foreign: Path) -> None:
     reader = stream(foreign, startingOffsets="earliest")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())

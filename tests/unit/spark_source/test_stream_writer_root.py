@@ -1,4 +1,4 @@
-"""The streaming sink and its log directory: created by the first micro-batch only, the same one ever after."""
+"""The streaming sink and its log directory: created by the first micro-batch only, and the same one ever after."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def replace_root(root: Path, by: str) -> None:
         LogDir.create(root).create_topic("t", partitions=1)
 
 
-def test_planning_creates_nothing_and_the_first_micro_batch_creates_root_and_topic(sink: Sink) -> None:
+def test_planning_creates_nothing_and_first_micro_batch_creates_root_and_topic(sink: Sink) -> None:
     writer = sink.writer()
     assert not sink.root.exists()
     messages = sink.stage(writer, 0, ["a"], ["b"])
@@ -115,7 +115,7 @@ def test_planning_creates_nothing_and_the_first_micro_batch_creates_root_and_top
 
 @pytest.mark.parametrize("by", ["nothing", "an empty directory", "an empty mount point"])
 @pytest.mark.parametrize("first", [["a"], []], ids=["rows", "no rows"])
-def test_a_later_micro_batch_creates_no_log_directory(sink: Sink, by: str, first: list[str]) -> None:
+def test_later_micro_batch_creates_no_log_directory(sink: Sink, by: str, first: list[str]) -> None:
     sink.run(0, first)
     replace_root(sink.root, by)
     found = "an empty directory" if by == "an empty directory" else "no such directory"
@@ -127,7 +127,7 @@ def test_a_later_micro_batch_creates_no_log_directory(sink: Sink, by: str, first
     assert not sink.root.exists() or list(sink.root.iterdir()) == []
 
 
-def test_a_later_micro_batch_goes_to_no_other_log_directory(sink: Sink) -> None:
+def test_later_micro_batch_is_refused_by_other_log_directory(sink: Sink) -> None:
     sink.run(0, ["a"])
     replace_root(sink.root, "another log directory")
     other = LogDir.open(sink.root)
@@ -144,7 +144,7 @@ def test_a_later_micro_batch_goes_to_no_other_log_directory(sink: Sink) -> None:
     assert sink.values() == ["a", "b"]
 
 
-def test_no_topic_is_created_in_another_log_directory(sink: Sink) -> None:
+def test_no_topic_is_created_in_other_log_directory(sink: Sink) -> None:
     sink.run(0, ["a"])
     sink.root.rename(sink.root.with_name("away"))
     LogDir.create(sink.root)
@@ -156,9 +156,7 @@ def test_no_topic_is_created_in_another_log_directory(sink: Sink) -> None:
 @pytest.mark.parametrize("by", ["nothing", "an empty directory", "another log directory"])
 @pytest.mark.parametrize("batch_id", [0, 1])
 @pytest.mark.parametrize("after", ["plan", "tasks"])
-def test_a_log_directory_that_goes_within_a_micro_batch_fails_it(
-    sink: Sink, by: str, batch_id: int, after: str
-) -> None:
+def test_log_directory_replaced_during_micro_batch_fails_it(sink: Sink, by: str, batch_id: int, after: str) -> None:
     LogDir.create(sink.root).create_topic("t", partitions=1)
     identity = LogDir.open(sink.root).identity
     sink.run(0, ["a"])
@@ -171,7 +169,7 @@ def test_a_log_directory_that_goes_within_a_micro_batch_fails_it(
         assert sink.values() == []
 
 
-def test_a_query_goes_on_in_another_log_directory_where_it_was_registered(sink: Sink) -> None:
+def test_query_continues_in_other_log_directory_after_registration(sink: Sink) -> None:
     sink.run(0, ["a"])
     shutil.rmtree(sink.root)
     with pytest.raises(LogDirError) as raised:
@@ -183,7 +181,7 @@ def test_a_query_goes_on_in_another_log_directory_where_it_was_registered(sink: 
     assert sink.values() == ["b"]
 
 
-def test_a_root_whose_creation_was_killed_is_finished_by_the_first_micro_batch(sink: Sink) -> None:
+def test_first_micro_batch_finishes_root_whose_creation_was_killed(sink: Sink) -> None:
     LogDir.create(sink.root)
     for commit in (sink.root / "__cluster_metadata-0").glob("*.log"):
         commit.unlink()
@@ -192,7 +190,7 @@ def test_a_root_whose_creation_was_killed_is_finished_by_the_first_micro_batch(s
     assert sink.values() == ["a"]
 
 
-def test_a_batch_written_in_foreach_batch_is_checked_in_the_same_way(tmp_path: Path) -> None:
+def test_batch_written_in_foreach_batch_is_checked_alike(tmp_path: Path) -> None:
     root = tmp_path / "log"
     MicroBatch("query", "", 0).check_root(root)
     with pytest.raises(LogDirError, match="found no such directory, for micro-batch 3"):
@@ -210,7 +208,7 @@ def test_a_batch_written_in_foreach_batch_is_checked_in_the_same_way(tmp_path: P
 @pytest.mark.parametrize("given", [{}, {"txnAppId": "app", "txnVersion": "1"}], ids=["plain", "with a transaction"])
 @pytest.mark.parametrize("by", ["nothing", "an empty directory", "another log directory"])
 @pytest.mark.parametrize("after", ["plan", "tasks"])
-def test_a_log_directory_that_goes_within_a_batch_write_fails_it(
+def test_log_directory_replaced_during_batch_write_fails_it(
     tmp_path: Path, enter: Callable[[FakeTask], None], given: dict[str, str], by: str, after: str
 ) -> None:
     root = tmp_path / "log"
