@@ -1,4 +1,4 @@
-"""A backup by `export_to` holds every kind of state as of one commit, and goes on where the original was."""
+"""A backup by `export_to` has every kind of state as of one commit, and can replace the original."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_restored_compacted_topic_is_kept_by_retention_and_cleaned(original: Log
 
 
 def test_copy_is_of_one_commit_beside_writers_and_maintenance(original: LogDir, tmp_path: Path) -> None:
-    """All that can replace or remove files happens between the commit that is copied and the copying."""
+    """Writes and maintenance replace and remove files between the copied commit and the copying."""
     expected, image = rows(original), original.own_root().store.image
     other = LogDir.open(original.path, clock=clock)
     is_done: list[bool] = []
@@ -188,7 +188,7 @@ def test_copy_is_of_one_commit_beside_writers_and_maintenance(original: LogDir, 
     assert "transactions" not in other.topics()
 
 
-def test_killed_copy_is_refused_and_made_whole_by_the_next_export(original: LogDir, tmp_path: Path) -> None:
+def test_killed_copy_is_rejected_and_completed_by_next_export(original: LogDir, tmp_path: Path) -> None:
     target, expected = tmp_path / "copy", rows(original)
     counting = StoppingFileSystem(10**9)
     export_to(LogDir.open(original.path, clock=clock, fs=counting).own_root(), tmp_path / "whole")
@@ -212,7 +212,7 @@ def test_killed_copy_is_refused_and_made_whole_by_the_next_export(original: LogD
         export_to(original.own_root(), target)
 
 
-def test_links_of_a_killed_export_are_removed_by_the_next(original: LogDir, tmp_path: Path) -> None:
+def test_links_of_killed_export_are_removed_by_next_export(original: LogDir, tmp_path: Path) -> None:
     abandoned, used = (original.path / f"__cluster_metadata-0.{name * 32}-exporting-stray" for name in "ab")
     for directory in (abandoned, used):
         (directory / "orders-1").mkdir(parents=True)
@@ -223,7 +223,7 @@ def test_links_of_a_killed_export_are_removed_by_the_next(original: LogDir, tmp_
     assert (used / "orders-1" / "00000000000000000000.log").exists()
 
 
-def test_swap_that_was_killed_is_finished_before_the_copy(original: LogDir, tmp_path: Path) -> None:
+def test_killed_swap_is_finished_before_copy(original: LogDir, tmp_path: Path) -> None:
     class KilledSwap(FileSystem):
         def rename(self, source: Path, target: Path) -> None:
             super().rename(source, target)

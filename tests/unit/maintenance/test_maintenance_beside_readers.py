@@ -1,4 +1,4 @@
-"""A reader or a writer beside merges, retention and delete-records misses a record, gets one twice, or stops."""
+"""Readers and writers beside merges, retention and delete-records see every record once and never stop."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def check(log_dir: LogDir, rows: pa.Table, start: int, end: int) -> None:
     assert rows["value"].to_pylist() == [b"%08d" % offset for offset in range(start, end)]
 
 
-def test_merges_make_a_hole_or_show_a_record_twice(path: Path) -> None:
+def test_reads_beside_merges_return_every_record_once(path: Path) -> None:
     merged = []
     read_whole = []
 
@@ -91,7 +91,7 @@ def test_merges_make_a_hole_or_show_a_record_twice(path: Path) -> None:
     beside(path, write, merge, read, read, widen, until=lambda: sum(merged) > 40 and len(read_whole) > 40)
 
 
-def test_retention_makes_a_hole_or_stops_a_writer(path: Path) -> None:
+def test_reads_and_writes_beside_retention_lose_no_retained_record(path: Path) -> None:
     LogDir.open(path).alter_topic("orders", add={"retention.bytes": "9000"})
     dropped = []
     read_whole = []

@@ -1,4 +1,4 @@
-"""Retention leaves something else than a real broker left of the same segments (fixture `retention`)."""
+"""Retention and delete-records leave the same segments as a real broker (fixture `retention`)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def adopted(tmp_path: Path) -> LogDir:
 
 
 @pytest.mark.parametrize("retention_bytes", [3328, 5000, 6273])
-def test_other_segments_go_than_a_broker_took(tmp_path: Path, retention_bytes: int) -> None:
-    """The fixture does not tell its retention.bytes, but between these numbers the broker's choice is the only one."""
+def test_retention_by_size_deletes_same_segments_as_broker(tmp_path: Path, retention_bytes: int) -> None:
+    """The fixture does not record its retention.bytes; between these values only the broker's choice is possible."""
     log_dir = adopted(tmp_path)
     log_dir.alter_topic(
         "retention-bytes", add={**SEGMENTS, "retention.bytes": str(retention_bytes), "retention.ms": "-1"}
@@ -50,7 +50,7 @@ def test_other_segments_go_than_a_broker_took(tmp_path: Path, retention_bytes: i
 
 
 @pytest.mark.parametrize("retention_bytes", [3327, 6274])
-def test_a_byte_more_or_less_changes_nothing(tmp_path: Path, retention_bytes: int) -> None:
+def test_retention_bytes_one_outside_broker_range_deletes_other_segments(tmp_path: Path, retention_bytes: int) -> None:
     log_dir = adopted(tmp_path)
     log_dir.alter_topic(
         "retention-bytes", add={**SEGMENTS, "retention.bytes": str(retention_bytes), "retention.ms": "-1"}
@@ -59,7 +59,7 @@ def test_a_byte_more_or_less_changes_nothing(tmp_path: Path, retention_bytes: in
     assert report.log_start_offset == (329 if retention_bytes == 3327 else 170)
 
 
-def test_deleted_records_come_back_or_more_go(tmp_path: Path) -> None:
+def test_deleted_records_of_broker_stay_deleted_after_retention(tmp_path: Path) -> None:
     log_dir = adopted(tmp_path)
     log_dir.alter_topic("delete-records", add={**SEGMENTS, "retention.ms": "-1"})
     [report] = apply_retention(log_dir, topics=["delete-records"])

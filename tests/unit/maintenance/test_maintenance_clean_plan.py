@@ -1,4 +1,4 @@
-"""The cleaner takes on what it must not, leaves what it should clean, or groups segments that do not fit together."""
+"""The cleaner's plan covers what Kafka's cleaner would clean, in groups of segments that fit together."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ def plan(
     )
 
 
-def test_without_a_checkpoint_not_all_closed_segments_are_dirty() -> None:
+def test_all_closed_segments_are_dirty_without_checkpoint() -> None:
     found = plan(segments(0, 100, 200), state())
     assert (found.first_dirty_offset, found.first_uncleanable_offset) == (0, 300)
     assert (found.clean_bytes, found.cleanable_bytes, found.dirty_ratio) == (0, 300, 1.0)
     assert not found.resets_checkpoint
 
 
-def test_what_is_clean_counts_as_dirty() -> None:
+def test_bytes_below_checkpoint_count_as_clean() -> None:
     found = plan(segments(0, 100, 200), state(), checkpoint=200)
     assert (found.clean_bytes, found.cleanable_bytes) == (200, 100)
     assert found.dirty_ratio == pytest.approx(1 / 3)
     assert [each.base_offset for each in found.segments] == [0, 100, 200]
 
 
-def test_a_log_that_is_clean_up_to_the_active_segment_is_dirty() -> None:
+def test_log_clean_up_to_active_segment_needs_no_cleaning() -> None:
     found = plan(segments(0, 100), state(200), checkpoint=200)
     assert (found.clean_bytes, found.cleanable_bytes, found.dirty_ratio) == (200, 0, 0.0)
     assert not found.needs_cleaning(0.0)
@@ -77,24 +77,24 @@ def test_a_log_that_is_clean_up_to_the_active_segment_is_dirty() -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [10, 400])
-def test_a_checkpoint_outside_of_the_log_is_believed(checkpoint: int) -> None:
+def test_checkpoint_outside_log_is_reset(checkpoint: int) -> None:
     found = plan(segments(0, 100, 200), state(start=120), checkpoint=checkpoint)
     assert (found.first_dirty_offset, found.resets_checkpoint) == (120, True)
     assert found.cleanable_bytes == 200
 
 
-def test_an_open_transaction_is_cleaned() -> None:
+def test_segments_from_open_transaction_on_are_not_cleaned() -> None:
     found = plan(segments(0, 100, 200), state(unstable=150))
     assert found.first_uncleanable_offset == 100  # the whole segment that the transaction begins in stays
     assert found.cleanable_bytes == 100
 
 
-def test_the_active_segment_is_cleaned() -> None:
+def test_active_segment_is_not_cleaned() -> None:
     found = plan([], state(0))
     assert (found.first_uncleanable_offset, found.cleanable_bytes, found.dirty_ratio) == (0, 0, 0.0)
 
 
-def test_min_compaction_lag_is_not_kept() -> None:
+def test_segments_within_min_compaction_lag_are_not_cleaned() -> None:
     config = replace(COMPACT, min_compaction_lag_ms=1000)
     largest = {0: NOW_MS - 5000, 100: NOW_MS - 999, 200: NOW_MS - 5000}
     assert plan(segments(0, 100, 200), state(), config, largest=largest).first_uncleanable_offset == 100
@@ -102,7 +102,7 @@ def test_min_compaction_lag_is_not_kept() -> None:
     assert plan(segments(0, 100, 200), state(), config, largest=largest).first_uncleanable_offset == 300
 
 
-def test_max_compaction_lag_does_not_force_a_cleaning() -> None:
+def test_exceeded_max_compaction_lag_forces_cleaning() -> None:
     config = replace(COMPACT, max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=0.9)
     first = {0: 5, 100: NOW_MS - 1000, 200: NOW_MS}
     due = plan(segments(0, 100, 200), state(), config, checkpoint=100, first=first)
@@ -121,7 +121,7 @@ def bases(groups: list[tuple[ClosedSegment, ...]]) -> list[list[int]]:
     return [[each.base_offset for each in group] for group in groups]
 
 
-def test_groups_do_not_fit_a_segment() -> None:
+def test_groups_fit_one_segment_and_its_indexes() -> None:
     config = replace(COMPACT, segment_bytes=300)
     found = group_segments(segments(0, 10, 20, 30, 40), config, first_uncleanable_offset=50)
     assert bases(found) == [[0, 10, 20], [30, 40]]
@@ -134,7 +134,7 @@ def test_groups_do_not_fit_a_segment() -> None:
     ]
 
 
-def test_offsets_of_a_group_are_out_of_reach_of_its_indexes() -> None:
+def test_offsets_of_group_fit_relative_offsets_of_index() -> None:
     far = 1 << 31
     closed = segments(0, 100, far)
     assert bases(group_segments(closed, COMPACT, first_uncleanable_offset=far + 5)) == [[0, 100], [far]]

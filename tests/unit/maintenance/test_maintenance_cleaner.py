@@ -1,4 +1,4 @@
-"""Cleaning a partition beside readers, writers, other runs and kills loses the latest record of a key."""
+"""Cleaning keeps the latest record of each key beside readers, writers, other runs and kills."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def directory(log_dir: LogDir) -> Path:
     return log_dir.path / "orders-0"
 
 
-def test_a_latest_record_goes_or_an_older_one_stays(log_dir: LogDir) -> None:
+def test_cleaning_keeps_only_latest_record_of_each_key(log_dir: LogDir) -> None:
     before = records(log_dir)
     report = clean_partition(log_dir, "orders", 0)
     after = records(log_dir)
@@ -81,14 +81,14 @@ def test_a_latest_record_goes_or_an_older_one_stays(log_dir: LogDir) -> None:
     assert read_offset_checkpoint(log_dir.path / CLEANER_OFFSET_CHECKPOINT) == {ORDERS: report.first_uncleanable_offset}
 
 
-def test_cleaning_again_changes_something(log_dir: LogDir) -> None:
+def test_second_cleaning_changes_nothing(log_dir: LogDir) -> None:
     clean_partition(log_dir, "orders", 0)
     before = records(log_dir)
     assert clean_partition(log_dir, "orders", 0, force=True).skipped == "nothing to clean"
     assert records(log_dir) == before
 
 
-def test_what_is_written_after_a_cleaning_is_not_cleaned_with_the_next(log_dir: LogDir) -> None:
+def test_records_written_after_cleaning_are_cleaned_by_next_run(log_dir: LogDir) -> None:
     clean_partition(log_dir, "orders", 0)
     for number in range(12):
         append(log_dir, [str(at) for at in range(8)], [f"new-{number}" + "." * 30] * 8)
@@ -102,7 +102,7 @@ def test_what_is_written_after_a_cleaning_is_not_cleaned_with_the_next(log_dir: 
     assert len(after) < len(before)
 
 
-def test_tombstones_go_before_their_horizon_or_stay_after(log_dir: LogDir) -> None:
+def test_tombstones_are_removed_at_their_delete_horizon(log_dir: LogDir) -> None:
     log_dir.alter_topic("orders", add={**CONFIGS, "delete.retention.ms": "5000", "min.cleanable.dirty.ratio": "0"})
     append(log_dir, ["0", "1", "2"], [None] * 3)
     for number in range(8):
@@ -124,7 +124,7 @@ def test_tombstones_go_before_their_horizon_or_stay_after(log_dir: LogDir) -> No
     assert {key for _, key, _ in records(log_dir)} == {b"%d" % each for each in range(3, 10)}
 
 
-def test_tombstones_that_are_to_stay_for_good_stop_the_cleaning(log_dir: LogDir) -> None:
+def test_tombstones_with_unlimited_retention_are_kept(log_dir: LogDir) -> None:
     log_dir.alter_topic("orders", add={"delete.retention.ms": str(2**63 - 1)})
     append(log_dir, ["gone"], [None])
     for number in range(10):
@@ -136,7 +136,7 @@ def test_tombstones_that_are_to_stay_for_good_stop_the_cleaning(log_dir: LogDir)
             append(log_dir, ["1"] * 8, [str(number)] * 8)
 
 
-def test_a_log_that_is_not_dirty_enough_is_cleaned(log_dir: LogDir) -> None:
+def test_log_that_is_not_dirty_enough_is_cleaned_only_with_force(log_dir: LogDir) -> None:
     log_dir.alter_topic("orders", add=CONFIGS)
     clean_partition(log_dir, "orders", 0)
     for _ in range(2):
@@ -146,20 +146,20 @@ def test_a_log_that_is_not_dirty_enough_is_cleaned(log_dir: LogDir) -> None:
     assert clean_partition(log_dir, "orders", 0, force=True).skipped is None
 
 
-def test_two_runs_clean_one_partition(log_dir: LogDir) -> None:
+def test_partition_locked_by_another_run_is_skipped(log_dir: LogDir) -> None:
     with partition_lock(directory(log_dir)):
         assert clean_partition(log_dir, "orders", 0).skipped == "another run has the partition"
     assert clean_partition(log_dir, "orders", 0).skipped is None
 
 
-def test_a_topic_that_is_only_deleted_from_is_cleaned(log_dir: LogDir) -> None:
+def test_topic_is_cleaned_only_with_cleanup_policy_compact(log_dir: LogDir) -> None:
     log_dir.alter_topic("orders", add={"cleanup.policy": "delete"})
     assert clean_partition(log_dir, "orders", 0).skipped == "cleanup.policy is not compact"
     log_dir.alter_topic("orders", add={"cleanup.policy": "compact,delete"})
     assert clean_partition(log_dir, "orders", 0).skipped is None
 
 
-def test_a_partition_without_a_directory_is_an_error(log_dir: LogDir) -> None:
+def test_unwritten_partition_without_directory_is_skipped(log_dir: LogDir) -> None:
     log_dir.create_topic("empty", partitions=1, configs=CONFIGS)
     shutil.rmtree(log_dir.path / "empty-0")
     assert clean_partition(log_dir, "empty", 0).skipped == "nothing was ever written to it"
@@ -167,7 +167,7 @@ def test_a_partition_without_a_directory_is_an_error(log_dir: LogDir) -> None:
         clean_partition(log_dir, "missing", 0)
 
 
-def test_records_that_are_gone_with_their_directory_pass_for_none(log_dir: LogDir) -> None:
+def test_lost_directory_of_written_partition_is_reported(log_dir: LogDir) -> None:
     shutil.rmtree(directory(log_dir))
     reports = [
         clean_partition(log_dir, "orders", 0),
@@ -178,12 +178,12 @@ def test_records_that_are_gone_with_their_directory_pass_for_none(log_dir: LogDi
     assert ["restore it" in str(each.error) for each in reports] == [True] * 4
 
 
-def test_a_brokers_directory_is_cleaned() -> None:
+def test_cleaning_of_broker_directory_is_rejected() -> None:
     with pytest.raises(ReadOnlyLogDirError):
         clean_partition(LogDir.open(KAFKA_FIXTURES / "compacted-1-dirty"), "compacted-plain", 0)
 
 
-def test_the_files_of_the_old_segments_stay_for_ever_or_go_at_once(log_dir: LogDir) -> None:
+def test_files_of_cleaned_segments_are_deleted_after_delay(log_dir: LogDir) -> None:
     def deleted() -> list[Path]:
         return list(directory(log_dir).glob("*.deleted"))
 
@@ -195,7 +195,7 @@ def test_the_files_of_the_old_segments_stay_for_ever_or_go_at_once(log_dir: LogD
     assert not deleted()
 
 
-def test_a_topic_made_anew_under_the_name_is_touched(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_recreated_during_cleaning_is_not_changed(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     find = cleaner.find_survivors
 
     def and_meanwhile(*arguments: Any) -> Any:
@@ -222,7 +222,7 @@ def make_anew(log_dir: LogDir) -> None:
     log_dir.create_topic("orders", partitions=1, configs=CONFIGS)
 
 
-def test_a_topic_made_anew_is_taken_for_as_clean_as_the_one_before(log_dir: LogDir) -> None:
+def test_recreated_topic_does_not_inherit_cleaner_checkpoint(log_dir: LogDir) -> None:
     cleaned = clean_partition(log_dir, "orders", 0)
     make_anew(log_dir)
     for number in range(50):
@@ -232,7 +232,7 @@ def test_a_topic_made_anew_is_taken_for_as_clean_as_the_one_before(log_dir: LogD
     assert (report.first_uncleanable_offset or 0) > (cleaned.first_uncleanable_offset or 0)
 
 
-def test_a_topic_made_anew_while_its_name_is_cleaned_is_called_clean(
+def test_topic_recreated_as_cleaning_finishes_gets_no_checkpoint(
     log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish = Cleaning.finish
@@ -260,7 +260,9 @@ def _roots() -> list[tuple[str, Callable[[Path], LogDir], str]]:
 
 
 @pytest.mark.parametrize(("make", "topic"), [(make, topic) for _, make, topic in _roots()], ids=["transactions"])
-def test_a_cleaning_killed_at_any_change_does_harm(tmp_path: Path, make: Callable[[Path], LogDir], topic: str) -> None:
+def test_cleaning_killed_at_any_change_loses_nothing(
+    tmp_path: Path, make: Callable[[Path], LogDir], topic: str
+) -> None:
     make(tmp_path / "root")
 
     def read(root: Path) -> list[tuple[int, bytes, bytes | None]]:
@@ -297,7 +299,7 @@ def test_a_cleaning_killed_at_any_change_does_harm(tmp_path: Path, make: Callabl
     assert died_at > 60
 
 
-def test_a_full_disk_leaves_less_than_there_was(log_dir: LogDir) -> None:
+def test_cleaning_on_full_disk_fails_and_keeps_latest_records(log_dir: LogDir) -> None:
     class Full(FileSystem):
         def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
             raise LogDirError(28, "No space left on device")

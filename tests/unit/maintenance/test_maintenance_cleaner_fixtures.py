@@ -1,10 +1,10 @@
-"""Cleaning what Kafka's cleaner has cleaned leaves what Kafka's left: every file of the partition, byte for byte.
+"""Cleaning leaves the same files as Kafka's own cleaner, byte for byte.
 
-What the clock decides: the delete horizons that the pass sets (now + delete.retention.ms). Kafka's clock at its pass is
-read back from those, so they are equal here too. Nothing else may differ, but for:
+The clock decides only the delete horizons that the pass sets (now + delete.retention.ms). The tests read Kafka's clock
+at its pass back from those, so the horizons are equal. Only these files may differ:
 
     leader-epoch-checkpoint   adopting a broker's directory begins a leader epoch
-    .maintenance-lock         ours
+    .maintenance-lock         written only by this package
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _kafkas_clock_ms(before: Path, after: Path, configs: dict[str, str]) -> int:
 @pytest.mark.parametrize("topic", _TOPICS)
 @pytest.mark.parametrize(("dirty", "cleaned"), _PAIRS)
 @pytest.mark.parametrize("buffer_bytes", [None, _SMALL_BUFFER_BYTES], ids=["one map", "many maps"])
-def test_cleaning_leaves_what_kafkas_own_run_left(
+def test_cleaned_files_match_kafka_cleaner(
     tmp_path: Path, dirty: str, cleaned: str, topic: str, buffer_bytes: int | None
 ) -> None:
     log_dir = _adopt(dirty, tmp_path / "root")
@@ -79,7 +79,7 @@ def test_cleaning_leaves_what_kafkas_own_run_left(
 
 
 @pytest.mark.parametrize(("dirty", "cleaned"), _PAIRS)
-def test_a_consumer_gets_the_records_that_kafka_served_after_its_run(tmp_path: Path, dirty: str, cleaned: str) -> None:
+def test_records_after_cleaning_match_kafka_consumer(tmp_path: Path, dirty: str, cleaned: str) -> None:
     log_dir = _adopt(dirty, tmp_path / "root")
     for topic in _TOPICS:
         configs = manifest(dirty)["topics"][topic]["configs"]
@@ -92,7 +92,7 @@ def test_a_consumer_gets_the_records_that_kafka_served_after_its_run(tmp_path: P
         assert table["offset"].to_pylist() == [each["offset"] for each in expected]
 
 
-def test_the_cleaners_job_does_not_clean_the_filthiest_first_or_leaves_some(tmp_path: Path) -> None:
+def test_cleaner_job_cleans_all_partitions_dirtiest_first(tmp_path: Path) -> None:
     root = tmp_path / "root"
     _adopt("compacted-3-dirty", root)
     this_round = Round(path=root)
@@ -107,7 +107,7 @@ def test_the_cleaners_job_does_not_clean_the_filthiest_first_or_leaves_some(tmp_
     assert all(each.skipped is not None for each in job.run(ThreadTasks(slots=1), this_round, chosen))
 
 
-def test_cleaning_a_clean_log_again_changes_nothing(tmp_path: Path) -> None:
+def test_cleaning_clean_log_changes_nothing(tmp_path: Path) -> None:
     log_dir = _adopt("compacted-1-dirty", tmp_path / "root")
     now_ms = 1_795_300_000_000
     for topic in _TOPICS:
@@ -119,7 +119,7 @@ def test_cleaning_a_clean_log_again_changes_nothing(tmp_path: Path) -> None:
         assert files_of(directory) == before
 
 
-def test_a_dry_run_tells_what_is_dirty_and_changes_nothing(tmp_path: Path) -> None:
+def test_dry_run_reports_dirty_range_and_changes_nothing(tmp_path: Path) -> None:
     log_dir = _adopt("compacted-1-dirty", tmp_path / "root")
     directory = tmp_path / "root" / "compacted-plain-0"
     before = files_of(directory)
@@ -132,7 +132,7 @@ def test_a_dry_run_tells_what_is_dirty_and_changes_nothing(tmp_path: Path) -> No
     assert not (tmp_path / "root" / CLEANER_OFFSET_CHECKPOINT).exists()
 
 
-def test_a_damaged_batch_leaves_the_partition_as_it_is_and_says_where(tmp_path: Path) -> None:
+def test_damaged_batch_is_reported_and_partition_is_unchanged(tmp_path: Path) -> None:
     log_dir = _adopt("compacted-1-dirty", tmp_path / "root")
     path = tmp_path / "root" / "compacted-plain-0" / "00000000000000000073.log"
     data = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Deleted records are read, records above them are not, or a wrong offset moves the log start."""
+"""Delete-records moves the log start of a partition to a valid offset, and nothing else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def error_of(log_dir: LogDir, offset: int, where: TopicPartition = ORDERS) -> st
     return report.error
 
 
-def test_a_log_start_inside_a_batch_shows_records_below_it(log_dir: LogDir) -> None:
+def test_records_below_log_start_inside_batch_are_not_read(log_dir: LogDir) -> None:
     [report] = delete_records(log_dir, {ORDERS: 67})
     assert (report.error, report.log_start_offset) == (None, 67)
     for found in (log_dir, LogDir.open(log_dir.path)):
@@ -56,7 +56,7 @@ def test_a_log_start_inside_a_batch_shows_records_below_it(log_dir: LogDir) -> N
     assert log_dir.read("orders")["offset"].to_pylist() == list(range(67, 201))
 
 
-def test_offsets_of_a_query_begin_below_the_log_start(log_dir: LogDir) -> None:
+def test_offsets_of_batch_query_begin_at_log_start(log_dir: LogDir) -> None:
     delete_records(log_dir, {ORDERS: 67})
     log_dir.refresh()
     resolver = OffsetResolver(
@@ -69,7 +69,7 @@ def test_offsets_of_a_query_begin_below_the_log_start(log_dir: LogDir) -> None:
     assert resolver.resolve_starts(GlobalTimestamp(T0 - 996)) == {ORDERS: 80}
 
 
-def test_a_stream_begins_below_the_log_start_or_passes_over_what_it_lost(log_dir: LogDir) -> None:
+def test_stream_begins_at_log_start_and_reports_lost_offsets(log_dir: LogDir) -> None:
     delete_records(log_dir, {ORDERS: 67})
     log_dir.refresh()
     view = take_view(log_dir, Subscribe(("orders",)), committed=False)
@@ -80,7 +80,7 @@ def test_a_stream_begins_below_the_log_start_or_passes_over_what_it_lost(log_dir
     assert len(read.losses) == 1
 
 
-def test_minus_one_is_not_the_high_watermark(log_dir: LogDir) -> None:
+def test_offset_minus_one_deletes_up_to_high_watermark(log_dir: LogDir) -> None:
     [report] = delete_records(log_dir, {ORDERS: -1})
     assert report.log_start_offset == 200
     log_dir.refresh()
@@ -92,7 +92,7 @@ def test_minus_one_is_not_the_high_watermark(log_dir: LogDir) -> None:
     assert log_dir.read("orders")["offset"].to_pylist() == [200]
 
 
-def test_wrong_offsets_move_the_log_start(log_dir: LogDir) -> None:
+def test_invalid_offsets_do_not_move_log_start(log_dir: LogDir) -> None:
     assert "the high watermark is 200" in (error_of(log_dir, 201) or "")
     assert "not valid" in (error_of(log_dir, -2) or "")
     assert "nothing" in (error_of(log_dir, 5, TopicPartition("nothing", 0)) or "")
@@ -104,7 +104,7 @@ def test_wrong_offsets_move_the_log_start(log_dir: LogDir) -> None:
     assert (report.error, report.log_start_offset) == (None, 50)
 
 
-def test_one_partition_s_error_keeps_the_others_from_moving(log_dir: LogDir) -> None:
+def test_error_of_one_partition_does_not_stop_others(log_dir: LogDir) -> None:
     log_dir.create_topic("kept", partitions=1, configs={"cleanup.policy": "compact"})
     log_dir.create_topic("__consumer_offsets", partitions=1)
     asked = {TopicPartition("kept", 0): 0, TopicPartition("__consumer_offsets", 0): 0, ORDERS: 10}
@@ -114,7 +114,7 @@ def test_one_partition_s_error_keeps_the_others_from_moving(log_dir: LogDir) -> 
     assert reports["orders"].log_start_offset == 10
 
 
-def test_dry_run_moves_something(log_dir: LogDir) -> None:
+def test_dry_run_changes_nothing(log_dir: LogDir) -> None:
     before = log_dir.version
     [report] = delete_records(log_dir, {ORDERS: 10}, dry_run=True)
     assert report.log_start_offset == 10
@@ -123,7 +123,7 @@ def test_dry_run_moves_something(log_dir: LogDir) -> None:
     assert log_dir.version == before
 
 
-def test_segments_below_the_log_start_stay_with_any_cleanup_policy(log_dir: LogDir) -> None:
+def test_segments_below_log_start_are_deleted_with_any_cleanup_policy(log_dir: LogDir) -> None:
     delete_records(log_dir, {ORDERS: 67})
     log_dir.alter_topic("orders", add={"cleanup.policy": "compact", "retention.ms": "-1"})
     directory = log_dir.path / "orders-0"
@@ -137,7 +137,7 @@ def test_segments_below_the_log_start_stay_with_any_cleanup_policy(log_dir: LogD
     assert log_dir.read("orders")["offset"].to_pylist() == list(range(67, 200))
 
 
-def test_kafka_is_not_told_of_the_log_start(log_dir: LogDir) -> None:
+def test_log_start_is_written_to_checkpoint_and_leader_epochs(log_dir: LogDir) -> None:
     delete_records(log_dir, {ORDERS: 67})
     path = log_dir.path / LOG_START_OFFSET_CHECKPOINT
     assert read_offset_checkpoint(path) == {ORDERS: 67}
@@ -151,7 +151,7 @@ def test_kafka_is_not_told_of_the_log_start(log_dir: LogDir) -> None:
     assert read_offset_checkpoint(path) == {}
 
 
-def test_a_broker_s_directory_is_written_to() -> None:
+def test_delete_records_in_broker_directory_is_rejected() -> None:
     fixture = Path(__file__).parents[2] / "data" / "fixtures" / "retention"
     with pytest.raises(ReadOnlyLogDirError):
         delete_records(LogDir.open(fixture), {ORDERS: 1})

@@ -1,4 +1,4 @@
-"""A disk without a free block, or a free inode, is freed by retention, delete-records and the deletion of topics."""
+"""Retention, delete-records and deletion of topics free a disk without free blocks or inodes."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_full_disk_is_freed(disk: Disk, drop: Callable[[Disk], None], monkeypatc
     assert_freed(disk, monkeypatch)
 
 
-def test_several_commits_in_a_row_free_a_disk_that_stays_full(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_commits_in_a_row_free_disk_that_stays_full(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(disk)
     disk.fill()
     delete_records(disk.open(), {OLD: 10})
@@ -164,8 +164,8 @@ def test_several_commits_in_a_row_free_a_disk_that_stays_full(disk: Disk, monkey
     assert_freed(disk, monkeypatch)
 
 
-def test_roll_without_files_leaves_the_state_that_a_roll_leaves(tmp_path: Path) -> None:
-    """So that the next writer goes on from there, and creates the segment."""
+def test_roll_without_files_commits_same_state_as_normal_roll(tmp_path: Path) -> None:
+    """The next writer continues from there, and creates the segment."""
     states = []
     for lacks in (None, "inodes"):
         fs = CountingDisk()
@@ -186,8 +186,8 @@ def test_roll_without_files_leaves_the_state_that_a_roll_leaves(tmp_path: Path) 
     assert states[0] == states[1]
 
 
-def test_run_that_locked_a_directory_keeps_others_away(tmp_path: Path) -> None:
-    """Also those that find room for the file of the lock meanwhile, and they it."""
+def test_run_that_locked_directory_excludes_others(tmp_path: Path) -> None:
+    """Other runs are excluded even if they can create the lock file meanwhile."""
     disk = CountingDisk(inodes=0)
     with partition_lock(tmp_path, fs=disk) as first:
         assert first
@@ -214,7 +214,7 @@ class NoRoomForNames(CountingDisk):
         super().rename(source, target)
 
 
-def test_files_and_directories_go_at_once_where_there_is_no_room_for_a_longer_name(tmp_path: Path) -> None:
+def test_files_are_deleted_at_once_if_longer_names_do_not_fit(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "log", NoRoomForNames(), "blocks")
     log_dir = prepare(disk)
     log_dir.delete_topic("gone")
@@ -224,8 +224,8 @@ def test_files_and_directories_go_at_once_where_there_is_no_room_for_a_longer_na
     assert written_by(log_dir, "kept") == ["first", "second"]
 
 
-def test_retention_removes_directories_of_deleted_topics_after_the_delay(tmp_path: Path) -> None:
-    """No other topic has to be deleted for that, and none has to be left."""
+def test_retention_removes_directories_of_deleted_topics_after_delay(tmp_path: Path) -> None:
+    """This needs neither the deletion of another topic nor a remaining topic."""
     disk = Disk(tmp_path / "log", FileSystem(), "blocks")
     prepare(disk)
     for topic in ("old", "kept", "gone"):
@@ -240,7 +240,7 @@ def test_retention_removes_directories_of_deleted_topics_after_the_delay(tmp_pat
     assert list(disk.root.glob("*-delete")) == []
 
 
-def test_retention_removes_what_a_killed_deletion_left_and_nothing_that_somebody_put_there(tmp_path: Path) -> None:
+def test_retention_removes_leftovers_of_killed_deletion_and_keeps_foreign_directories(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "log", FileSystem(), "blocks")
     log_dir = prepare(disk)
     shutil.copytree(disk.root / "gone-0", tmp_path / "gone-0")

@@ -1,4 +1,4 @@
-"""Options, loops and exit statuses of maintenance jobs: a mistake ends a service, or passes for success."""
+"""Maintenance jobs reject invalid options, keep their loop running, and exit with a status that shows failures."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def root(tmp_path: Path) -> Path:
     ],
     ids=" ".join,
 )
-def test_wrong_options_pass_for_a_failed_partition(
+def test_invalid_options_exit_with_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, wrong: Sequence[str]
 ) -> None:
     exit_code, out, err = Command(name, tmp_path, capsys).try_to(*wrong)
@@ -69,7 +69,7 @@ def test_wrong_options_pass_for_a_failed_partition(
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_what_cannot_be_done_starts_a_session(root: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_unknown_topic_or_root_exits_with_status_1(root: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     exit_code, out, err = Command(name, root, capsys).try_to("--topic", "nix")
     assert (exit_code, out) == (1, "")
     assert "nix" in err
@@ -134,7 +134,7 @@ class Seen:
         self.told.append("end")
 
 
-def test_a_bad_round_ends_the_loop(tmp_path: Path) -> None:
+def test_loop_continues_after_failed_round(tmp_path: Path) -> None:
     job, clock, seen = CountingJob({2: OSError("gone"), 3: RuntimeError("odd"), 4: None}), Clock(5), Seen()
     status = run_loop(
         job, lambda _: ThreadTasks(), Round(path=tmp_path), [seen], interval_s=7.5, stop=clock, is_alive=lambda: True
@@ -148,7 +148,7 @@ def test_a_bad_round_ends_the_loop(tmp_path: Path) -> None:
     ]
 
 
-def test_a_loop_goes_on_without_a_session_or_fails_when_told_to_end(tmp_path: Path) -> None:
+def test_loop_fails_without_session_and_succeeds_when_stopped(tmp_path: Path) -> None:
     job, clock = CountingJob({}), Clock(9)
     arguments = (lambda _: ThreadTasks(), Round(path=tmp_path), [])
     assert run_loop(job, *arguments, interval_s=1, stop=clock, is_alive=lambda: False) == SOME_FAILED
@@ -167,7 +167,7 @@ def test_a_loop_goes_on_without_a_session_or_fails_when_told_to_end(tmp_path: Pa
     assert job.rounds == 1
 
 
-def test_a_failed_partition_passes_for_success(tmp_path: Path) -> None:
+def test_failed_partition_fails_round(tmp_path: Path) -> None:
     assert run_round(CountingJob({}), lambda _: ThreadTasks(), Round(path=tmp_path), []) == ALL_FINE
     assert run_round(CountingJob({1: None}), lambda _: ThreadTasks(), Round(path=tmp_path), []) == SOME_FAILED
 
@@ -177,7 +177,7 @@ def _reports(partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
 
 
 @pytest.mark.parametrize(("count", "most", "tasks_expected"), [(0, 5, 0), (3, 128, 2), (4, 1, 4), (1000, 128, 8)])
-def test_partitions_are_not_shared_out_evenly_or_lost(count: int, most: int, tasks_expected: int) -> None:
+def test_partitions_are_split_evenly_into_tasks(count: int, most: int, tasks_expected: int) -> None:
     partitions = [TopicPartition("a", number) for number in range(count)]
     tasks = ThreadTasks(2)
     reports = list(run_chunks(tasks, partitions, _reports, action="x", partitions_max=most))
@@ -185,7 +185,7 @@ def test_partitions_are_not_shared_out_evenly_or_lost(count: int, most: int, tas
     assert tasks.submitted == tasks_expected
 
 
-def test_a_lost_task_leaves_partitions_without_a_report() -> None:
+def test_partitions_of_lost_task_are_reported_as_failed() -> None:
     partitions = [TopicPartition("a", number) for number in range(6)]
     tasks = ThreadTasks(2, lose=lambda number: number == 1)
     reports = list(run_chunks(tasks, partitions, _reports, action="x", partitions_max=2))
@@ -193,7 +193,7 @@ def test_a_lost_task_leaves_partitions_without_a_report() -> None:
     assert (len(reports), failed) == (6, {2, 3})
 
 
-def test_the_first_signal_does_not_ask_or_the_second_does_nothing() -> None:
+def test_first_signal_requests_stop_and_second_acts_as_before() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with stop_signal() as stop:
         assert not stop.is_set()
@@ -203,7 +203,7 @@ def test_the_first_signal_does_not_ask_or_the_second_does_nothing() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_report_lacks_a_value_that_it_has() -> None:
+def test_json_report_has_zero_values_and_no_unset_ones() -> None:
     stream = io.StringIO()
     lines = JsonLines(stream)
     lines.begin("x", Round(path=Path("/"), dry_run=True), 1)
@@ -216,7 +216,7 @@ def test_a_report_lacks_a_value_that_it_has() -> None:
 # What is divided over tasks
 
 
-def test_tasks_together_use_more_than_what_is_set() -> None:
+def test_tasks_share_configured_limits() -> None:
     config = BrokerConfig.from_properties(
         {"log.cleaner.dedupe.buffer.size": "104857600", "log.cleaner.io.max.bytes.per.second": "1000"}
     )
@@ -231,7 +231,7 @@ def test_tasks_together_use_more_than_what_is_set() -> None:
 # Marks and sums in the root
 
 
-def test_a_mark_is_lost_or_stays_for_a_topic_that_is_gone(root: Path) -> None:
+def test_uncleanable_marks_persist_until_cleared_or_topic_is_recreated(root: Path) -> None:
     log_dir = LogDir.open(root)
     own = log_dir.own_root()
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 2)
@@ -255,14 +255,14 @@ def test_a_mark_is_lost_or_stays_for_a_topic_that_is_gone(root: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"partitions": [1]}', b'{"partitions": 3}', b"\xff", b"[" * 9999])
-def test_a_damaged_file_of_the_cleaner_ends_its_run(tmp_path: Path, data: bytes) -> None:
+def test_damaged_cleaner_state_files_read_as_empty(tmp_path: Path, data: bytes) -> None:
     (tmp_path / UNCLEANABLE_FILE).write_bytes(data)
     (tmp_path / LAST_RUN_FILE).write_bytes(data)
     assert read_uncleanable(tmp_path) == {}
     assert read_last_run(tmp_path) is None
 
 
-def test_the_sums_of_a_run_come_back_otherwise(tmp_path: Path) -> None:
+def test_totals_of_cleaner_run_are_read_back_as_written(tmp_path: Path) -> None:
     run = CleanerRun(began_ms=1, ended_ms=2, bytes_read=3, bytes_written=4, max_clean_seconds=0.5, max_dirty_percent=6)
     assert read_last_run(tmp_path) is None
     write_last_run(tmp_path, run)
@@ -272,7 +272,7 @@ def test_the_sums_of_a_run_come_back_otherwise(tmp_path: Path) -> None:
 # Kafka's file of offsets
 
 
-def test_a_file_of_offsets_is_read_otherwise_than_by_kafkas_tool() -> None:
+def test_offset_file_is_parsed_like_kafka() -> None:
     one = b'{"partitions": [{"topic": "a", "partition": 1, "offset": 5}, {"topic": "a", "partition": 0, "offset": -1}]}'
     assert parse_offsets(one) == {TopicPartition("a", 1): 5, TopicPartition("a", 0): -1}
     assert parse_offsets(b'{"version": 1, "partitions": []}') == {}
@@ -300,14 +300,12 @@ def test_a_file_of_offsets_is_read_otherwise_than_by_kafkas_tool() -> None:
         ),
     ],
 )
-def test_a_wrong_file_of_offsets_deletes_records(data: bytes, found: str) -> None:
+def test_invalid_offset_file_is_rejected(data: bytes, found: str) -> None:
     with pytest.raises(OffsetFileError, match=found):
         parse_offsets(data)
 
 
-def test_delete_records_prints_otherwise_than_kafkas_tool(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_delete_records_prints_like_kafka(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "offsets.json"
     path.write_text(json.dumps({"partitions": [{"topic": "orders", "partition": 0, "offset": -1}], "version": 1}))
     command = Command("delete-records", root, capsys)

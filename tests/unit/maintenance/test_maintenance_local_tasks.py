@@ -1,4 +1,4 @@
-"""Maintenance in the command's own process: which work is small enough for it, and how its tasks end."""
+"""Maintenance in the command's own process: the size limit, and success, failure and stop of its tasks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_small_work_is_done_without_loading_spark(root: Path, command: str) -> N
     assert {(each["topic"], each["partition"]) for each in map(json.loads, reports)} >= {("orders", 0), ("orders", 1)}
 
 
-def test_work_is_small_up_to_a_number_of_bytes_and_of_partitions(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_small_up_to_limits_of_bytes_and_partitions(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     partitions = [TopicPartition("orders", number) for number in range(2)]
     size_bytes = sum(path.stat().st_size for path in root.glob("orders-*/*.log"))
     assert is_small(root, partitions)
@@ -80,7 +80,7 @@ def test_failed_call_fails_its_own_future_with_one_line() -> None:
     tasks.close()
 
 
-def test_calls_marked_first_overtake_those_that_wait() -> None:
+def test_calls_marked_first_overtake_waiting_calls() -> None:
     tasks, order = LocalTasks(slots=1), []
     begin = threading.Event()
     futures: list[Future[object]] = [tasks.submit(partial(begin.wait, SECONDS_MAX))]
@@ -92,7 +92,7 @@ def test_calls_marked_first_overtake_those_that_wait() -> None:
     assert order == ["first", "in turn"]
 
 
-def test_stop_ends_the_run_without_waiting_for_calls_under_way() -> None:
+def test_stop_ends_run_without_waiting_for_running_calls() -> None:
     stop = threading.Event()
     tasks = LocalTasks(slots=2, stop=stop)
     release = threading.Event()

@@ -1,4 +1,4 @@
-"""Merging changes a batch, loses or repeats one, or leaves what Kafka or a reader cannot use."""
+"""Merging keeps every batch once and leaves segments that Kafka, readers and writers can use."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def all_bytes(log_dir: LogDir) -> bytes:
     return b"".join((where / f"{base:020d}.log").read_bytes() for base in list_base_offsets(where))
 
 
-def test_batches_change_or_segments_stay_small(log_dir: LogDir) -> None:
+def test_merged_segments_are_larger_and_batches_unchanged(log_dir: LogDir) -> None:
     before, table = all_bytes(log_dir), log_dir.read("orders")
     bases = list_base_offsets(directory(log_dir))
     [report] = merge_segments(log_dir)
@@ -63,7 +63,7 @@ def test_batches_change_or_segments_stay_small(log_dir: LogDir) -> None:
     assert LogDir.open(log_dir.path).read("orders").equals(table)
 
 
-def test_merging_twice_does_more_than_merging_once(log_dir: LogDir) -> None:
+def test_second_merge_changes_nothing(log_dir: LogDir) -> None:
     merge_segments(log_dir)
     before = {path.name: path.stat().st_ino for path in directory(log_dir).iterdir()}
     [report] = merge_segments(log_dir)
@@ -71,7 +71,7 @@ def test_merging_twice_does_more_than_merging_once(log_dir: LogDir) -> None:
     assert {path.name: path.stat().st_ino for path in directory(log_dir).iterdir()} == before
 
 
-def test_indexes_are_not_what_a_rebuild_makes(log_dir: LogDir) -> None:
+def test_indexes_of_merged_segments_match_rebuilt_indexes(log_dir: LogDir) -> None:
     merge_segments(log_dir)
     where = directory(log_dir)
     for base in list_base_offsets(where)[:-1]:
@@ -82,7 +82,7 @@ def test_indexes_are_not_what_a_rebuild_makes(log_dir: LogDir) -> None:
         assert len(merged[0]) > 0
 
 
-def test_dry_run_changes_something_or_tells_something_else(log_dir: LogDir) -> None:
+def test_dry_run_changes_nothing_and_reports_same_totals(log_dir: LogDir) -> None:
     before = {path: path.stat().st_mtime_ns for path in log_dir.path.rglob("*")}
     [told] = merge_segments(log_dir, dry_run=True)
     assert {path: path.stat().st_mtime_ns for path in log_dir.path.rglob("*")} == before
@@ -90,7 +90,7 @@ def test_dry_run_changes_something_or_tells_something_else(log_dir: LogDir) -> N
     assert (told.bytes_read, told.segments_dropped) == (done.bytes_read, done.segments_dropped)
 
 
-def test_age_of_the_newest_part_is_lost(log_dir: LogDir) -> None:
+def test_merged_segment_has_age_of_its_newest_part(log_dir: LogDir) -> None:
     where = directory(log_dir)
     for number, base in enumerate(list_base_offsets(where)):
         os.utime(where / f"{base:020d}.log", ns=(10**15, (T0 + number) * 10**6))
@@ -101,14 +101,14 @@ def test_age_of_the_newest_part_is_lost(log_dir: LogDir) -> None:
         assert (where / f"{base:020d}.log").stat().st_mtime_ns == (T0 + ends.index(following) - 1) * 10**6
 
 
-def test_old_files_stay_for_ever(log_dir: LogDir) -> None:
+def test_old_files_are_deleted_after_delay(log_dir: LogDir) -> None:
     merge_segments(log_dir)
     assert list(directory(log_dir).glob("*.log.deleted"))
     merge_segments(log_dir, now_ms=T0 + 1000)
     assert not [path.name for path in directory(log_dir).iterdir() if path.suffix in (".deleted", ".swap", ".cleaned")]
 
 
-def test_a_damaged_segment_is_merged(log_dir: LogDir) -> None:
+def test_damaged_segment_is_reported_and_not_merged(log_dir: LogDir) -> None:
     where = directory(log_dir)
     bases = list_base_offsets(where)
     with (where / f"{bases[2]:020d}.log").open("r+b") as file:
@@ -120,7 +120,7 @@ def test_a_damaged_segment_is_merged(log_dir: LogDir) -> None:
     assert not list(where.glob("*.cleaned"))
 
 
-def test_segments_below_the_log_start_are_copied(log_dir: LogDir) -> None:
+def test_segments_below_log_start_are_not_merged(log_dir: LogDir) -> None:
     bases = list_base_offsets(directory(log_dir))
     delete_records(log_dir, {ORDERS: bases[5] + 3})
     merge_segments(log_dir)
@@ -129,12 +129,12 @@ def test_segments_below_the_log_start_are_copied(log_dir: LogDir) -> None:
     assert log_dir.read("orders")["offset"].to_pylist() == list(range(bases[5] + 3, 400))
 
 
-def test_a_second_run_works_on_the_same_partition(log_dir: LogDir) -> None:
+def test_partition_locked_by_another_run_is_skipped(log_dir: LogDir) -> None:
     with partition_lock(directory(log_dir)):
         assert [each.skipped for each in merge_segments(log_dir)] == ["another run has the partition"]
 
 
-def test_a_writer_cannot_go_on(log_dir: LogDir) -> None:
+def test_writer_appends_after_merge(log_dir: LogDir) -> None:
     for number in range(3):
         merge_segments(log_dir)
         log_dir.append("orders", pa.table({"value": [b"n" * 3000]}), partition=0)
@@ -142,7 +142,7 @@ def test_a_writer_cannot_go_on(log_dir: LogDir) -> None:
         assert log_dir.read("orders")["offset"].to_pylist() == list(range(401 + number))
 
 
-def test_a_reader_with_an_old_listing_misses_or_repeats_records(log_dir: LogDir) -> None:
+def test_reader_with_old_listing_reads_every_batch_once(log_dir: LogDir) -> None:
     expected = [
         int(offset) for run in log_dir.reader("orders", 0).runs(0, 400) for offset in run.batches["last_offset"]
     ]
@@ -164,7 +164,7 @@ def groups(
     return [[each.base_offset for each in group] for group in plan_merge(segments, config, boundaries=boundaries)]
 
 
-def test_groups_are_too_large_too_small_or_out_of_bounds() -> None:
+def test_groups_stay_within_bounds_of_segment_and_indexes() -> None:
     assert groups([segment(0, 30), segment(10, 30), segment(20, 40), segment(30, 1)]) == [[0, 10, 20]]
     assert groups([segment(0, 30), segment(10, 50), segment(20, 30)]) == []
     assert groups([segment(0, 40), segment(10, 1), segment(20, 1)]) == []

@@ -1,4 +1,4 @@
-"""Metrics that differ from what lies on disk, or from what a broker tells of the same logs under the same names."""
+"""Metrics match the files on disk and, under Kafka's names, what a broker reports for the same logs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write(log_dir: LogDir, times: int) -> None:
         log_dir.append("t", pa.table({"value": ["v" * 100] * 20}), partition=0, flush="os")
 
 
-def test_a_log_of_ours_is_told_otherwise_than_its_files_and_its_commits_say(log_dir: LogDir) -> None:
+def test_metrics_of_own_log_match_its_files_and_commits(log_dir: LogDir) -> None:
     write(log_dir, 9)
     files = sorted((log_dir.path / "t-0").glob("*.log"))
     metrics = collected(log_dir)
@@ -65,7 +65,7 @@ def test_a_log_of_ours_is_told_otherwise_than_its_files_and_its_commits_say(log_
     assert metrics["UnderReplicatedPartitions"].values == {(): 0}
 
 
-def test_what_a_killed_writer_left_counts_or_what_retention_has_not_taken_does_not(log_dir: LogDir) -> None:
+def test_metrics_omit_bytes_of_killed_writer_and_count_undeleted_segments(log_dir: LogDir) -> None:
     write(log_dir, 9)
     before = of_partition(collected(log_dir), "t", 0)
     active = max((log_dir.path / "t-0").glob("*.log"))
@@ -77,7 +77,7 @@ def test_what_a_killed_writer_left_counts_or_what_retention_has_not_taken_does_n
     assert of_partition(collected(log_dir), "t", 0) == {**before, "LogStartOffset": 100}
 
 
-def test_the_cleaners_last_run_and_its_failures_are_not_told(log_dir: LogDir) -> None:
+def test_metrics_include_last_cleaner_run_and_uncleanable_partitions(log_dir: LogDir) -> None:
     write(log_dir, 2)
     before = collected(log_dir)
     assert "max-dirty-percent" not in before
@@ -100,9 +100,7 @@ def test_the_cleaners_last_run_and_its_failures_are_not_told(log_dir: LogDir) ->
     assert after["uncleanable-partitions-count"].values == {(str(log_dir.path),): 1}
 
 
-def test_bytes_that_no_cleaning_is_about_count_as_uncleanable(
-    log_dir: LogDir, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_uncleanable_bytes_count_only_dirty_closed_segments(log_dir: LogDir, caplog: pytest.LogCaptureFixture) -> None:
     write(log_dir, 9)
     where = TopicPartition("t", 0)
     mark_uncleanable(log_dir.own_root(), where, "damaged", now_ms=NOW_MS)
@@ -119,14 +117,14 @@ def test_bytes_that_no_cleaning_is_about_count_as_uncleanable(
     assert "what there is to clean of t-0 cannot be told" in caplog.text
 
 
-def test_the_lag_of_a_group_is_told_wrong(log_dir: LogDir) -> None:
+def test_lag_of_group_is_reported(log_dir: LogDir) -> None:
     write(log_dir, 2)
     log_dir.group("g").commit({("t", 0): 15, ("t", 1): 0})
     assert collected(log_dir)["records-lag"].values == {("g", "t", "0"): 25, ("g", "t", "1"): 0}
 
 
 @pytest.mark.parametrize("root", sorted({part.root for part in partitions_with_offsets()}), ids=lambda root: root.name)
-def test_a_brokers_logs_are_told_otherwise_than_the_broker_did(root: Path) -> None:
+def test_metrics_of_broker_logs_match_broker(root: Path) -> None:
     metrics = collected(LogDir.open(root))
     for part in partitions_with_offsets():
         if part.root != root:
@@ -139,7 +137,7 @@ def test_a_brokers_logs_are_told_otherwise_than_the_broker_did(root: Path) -> No
         assert found["LastStableOffsetLag"] == part.offsets["latest"] - part.offsets["last_stable"]
 
 
-def test_one_unreadable_partition_takes_the_others_with_it(tmp_path: Path) -> None:
+def test_unreadable_partition_is_offline_and_others_are_reported(tmp_path: Path) -> None:
     shutil.copytree(KAFKA_FIXTURES / "cars", tmp_path / "log", ignore=shutil.ignore_patterns("expected"))
     good = collected(LogDir.open(tmp_path / "log"))
     (tmp_path / "log" / "odd-0").mkdir()
@@ -150,7 +148,7 @@ def test_one_unreadable_partition_takes_the_others_with_it(tmp_path: Path) -> No
     assert metrics["Size"].values == good["Size"].values
 
 
-def test_names_are_not_those_that_dashboards_for_brokers_know(log_dir: LogDir) -> None:
+def test_prometheus_names_match_kafka_dashboards(log_dir: LogDir) -> None:
     write_last_run(log_dir.path, CleanerRun(began_ms=0, ended_ms=0))
     assert [each.prometheus_name for each in collected(log_dir).values()] == [
         "kafka_log_log_size",

@@ -1,4 +1,4 @@
-"""The offset map forgets a key, mixes two up, or does not fit in its buffer."""
+"""The offset map keeps the latest offset of every key and stays within its buffer."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def _siphash(key: bytes, data: bytes, rounds: tuple[int, int], *, wide: bool) ->
     return out
 
 
-def test_the_plain_hash_is_not_the_authors() -> None:
+def test_plain_siphash_matches_reference_vectors() -> None:
     key = bytes(range(16))
     assert _siphash(key, bytes(range(15)), (2, 4), wide=False).hex() == "e545be4961ca29a1"
     assert _siphash(key, b"", (2, 4), wide=True).hex() == "a3817f04ba25a8e66df67214c7550293"
 
 
 @given(key=st.binary(max_size=300), seed=st.binary(min_size=16, max_size=16))
-def test_the_compiled_hash_is_not_the_plain_one(key: bytes, seed: bytes) -> None:
+def test_compiled_hash_matches_plain_hash(key: bytes, seed: bytes) -> None:
     found = hash_key(np.frombuffer(key, np.uint8), np.frombuffer(seed, np.uint64))
     assert np.array(found, np.uint64).tobytes() == _siphash(seed, key, (1, 3), wide=True)
 
@@ -104,7 +104,7 @@ _key_lists = st.lists(st.one_of(st.none(), st.integers(0, 60).map(lambda each: b
 
 @settings(deadline=None)
 @given(keys=_key_lists, slots=st.integers(2, 80))
-def test_shards_together_keep_something_else_than_one_map(keys: list[bytes | None], slots: int) -> None:
+def test_shards_together_keep_same_records_as_one_map(keys: list[bytes | None], slots: int) -> None:
     records = _records(keys)
     latest = {key: offset for offset, key in enumerate(keys)}
     expected = {offset for offset, key in enumerate(keys) if key is not None and latest[key] == offset}
@@ -121,14 +121,14 @@ def test_shards_together_keep_something_else_than_one_map(keys: list[bytes | Non
     assert entries == len(set(keys) - {None})
 
 
-def test_records_above_what_the_map_has_seen_go() -> None:
+def test_records_above_latest_offset_of_map_are_kept() -> None:
     offset_map = OffsetMap(ENTRY_BYTES * 10, 0.9)
     assert list(offset_map.put(_records([b"a", b"b", b"a"]))) == []
     offset_map.latest_offset = 2
     assert _kept(offset_map, _records([b"a", b"b", b"a", b"a", None, b"b"])) == [1, 2, 3, 4, 5]
 
 
-def test_a_tombstone_stays_past_its_horizon_or_goes_before() -> None:
+def test_tombstones_are_kept_only_until_their_horizon() -> None:
     offset_map = OffsetMap(ENTRY_BYTES * 10, 0.9)
     list(offset_map.put(_records([b"a", b"b"])))
     offset_map.latest_offset = 1
@@ -136,7 +136,7 @@ def test_a_tombstone_stays_past_its_horizon_or_goes_before() -> None:
     assert _kept(offset_map, _records([b"a", b"b"], value=False), tombstones=False) == []
 
 
-def test_a_map_that_is_used_again_remembers_what_it_was_to_forget() -> None:
+def test_cleared_map_has_no_keys() -> None:
     offset_map = OffsetMap(ENTRY_BYTES * 10, 0.9)
     list(offset_map.put(_records([b"a", b"b"], first_offset=10)))
     offset_map.clear(Shard(1, 1))
@@ -146,7 +146,7 @@ def test_a_map_that_is_used_again_remembers_what_it_was_to_forget() -> None:
     assert _kept(offset_map, _records([b"a", b"b"])) == [0, 1]
 
 
-def test_a_buffer_that_holds_no_key_is_taken() -> None:
+def test_buffer_too_small_for_a_key_is_rejected() -> None:
     with pytest.raises(InvalidOptionError, match="holds no key"):
         OffsetMap(ENTRY_BYTES, 0.9)
 
@@ -156,9 +156,7 @@ def test_a_buffer_that_holds_no_key_is_taken() -> None:
     keys=st.lists(st.one_of(st.none(), st.binary(max_size=20)), min_size=1, max_size=20),
     compression=st.sampled_from(CompressionType),
 )
-def test_a_chunk_tells_something_else_than_its_records(
-    tmp_path: Path, keys: list[bytes | None], compression: CompressionType
-) -> None:
+def test_chunk_rows_match_their_records(tmp_path: Path, keys: list[bytes | None], compression: CompressionType) -> None:
     records = [
         Record(offset=7 + 2 * i, timestamp_ms=i * i, key=key, value=None if i % 3 else b"v" * i)
         for i, key in enumerate(keys)
@@ -193,7 +191,7 @@ def _batch_table(ranges: list[tuple[int, int]]) -> NDArray[np.void]:
     marks_max=st.sampled_from([4 << 20, 40, 3]),
 )
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_batch_with_a_latest_offset_is_taken_for_one_without(
+def test_batch_with_latest_offset_is_never_unmarked(
     monkeypatch: pytest.MonkeyPatch, offsets: set[int], ranges: list[tuple[int, int]], marks_max: int
 ) -> None:
     monkeypatch.setattr("pyspark_kafkalog.maintenance.offset_map._MARKS_MAX", marks_max)
@@ -214,7 +212,7 @@ def test_batch_with_a_latest_offset_is_taken_for_one_without(
             assert not is_empty
 
 
-def test_map_of_an_empty_or_enormous_range_marks_nothing_that_is_not_there() -> None:
+def test_map_of_empty_or_enormous_range_marks_only_its_offsets() -> None:
     offset_map = OffsetMap(1000 * ENTRY_BYTES, 0.9)
     assert len(offset_map.marks(0).bytes) == 0
     assert not offset_map.marks(0).unmarked(_batch_table([(0, 5)])).any()

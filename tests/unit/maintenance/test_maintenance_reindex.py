@@ -1,4 +1,4 @@
-"""Reindexing leaves a wrong index, changes a right one, or believes an index against the log."""
+"""Reindexing restores lost and damaged indexes from the log, and keeps correct ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def hints(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.suffix in KINDS}
 
 
-def test_a_healthy_log_is_changed(log_dir: LogDir) -> None:
+def test_sound_log_is_not_changed(log_dir: LogDir) -> None:
     before = hints(log_dir.path / "orders-0")
     [report] = reindex(log_dir)
     assert (report.error, report.files_written) == (None, 0)
@@ -44,7 +44,7 @@ def test_a_healthy_log_is_changed(log_dir: LogDir) -> None:
 
 @pytest.mark.parametrize("kind", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("damage", ["gone", "short", "garbage", "long"])
-def test_a_lost_or_damaged_file_is_not_made_anew(log_dir: LogDir, kind: str, damage: str) -> None:
+def test_lost_or_damaged_file_is_rebuilt(log_dir: LogDir, kind: str, damage: str) -> None:
     directory = log_dir.path / "orders-0"
     before = hints(directory)
     for path in sorted(directory.glob("*" + kind)):
@@ -64,7 +64,7 @@ def test_a_lost_or_damaged_file_is_not_made_anew(log_dir: LogDir, kind: str, dam
     assert log_dir.read("orders").num_rows == 201
 
 
-def test_indexes_and_snapshots_of_transactions_are_not_what_a_broker_left(tmp_path: Path) -> None:
+def test_rebuilt_transaction_indexes_and_snapshots_match_broker(tmp_path: Path) -> None:
     root = tmp_path / "log"
     shutil.copytree(FIXTURES / "transactions", root)
     log_dir = LogDir.adopt(root, create_missing=True)
@@ -85,7 +85,7 @@ def test_indexes_and_snapshots_of_transactions_are_not_what_a_broker_left(tmp_pa
                 assert after[name] == content
 
 
-def test_damage_in_the_log_is_not_told_of_or_indexed(log_dir: LogDir) -> None:
+def test_damaged_log_is_reported_and_not_changed(log_dir: LogDir) -> None:
     directory = log_dir.path / "orders-0"
     base = list_base_offsets(directory)[1]
     path = directory / f"{base:020d}.log"
@@ -97,7 +97,7 @@ def test_damage_in_the_log_is_not_told_of_or_indexed(log_dir: LogDir) -> None:
     assert path.read_bytes() == content
 
 
-def test_a_tail_that_was_not_committed_is_indexed(log_dir: LogDir) -> None:
+def test_uncommitted_tail_is_not_indexed(log_dir: LogDir) -> None:
     directory = log_dir.path / "orders-0"
     path = directory / f"{list_base_offsets(directory)[-1]:020d}.log"
     first = (directory / f"{0:020d}.log").read_bytes()
@@ -108,12 +108,12 @@ def test_a_tail_that_was_not_committed_is_indexed(log_dir: LogDir) -> None:
     assert path.read_bytes().endswith(first)
 
 
-def test_a_second_run_works_on_the_same_partition(log_dir: LogDir) -> None:
+def test_partition_locked_by_another_run_is_skipped(log_dir: LogDir) -> None:
     with partition_lock(log_dir.path / "orders-0"):
         assert [each.skipped for each in reindex(log_dir)] == ["another run has the partition"]
 
 
-def test_an_index_that_other_settings_made_is_replaced_unasked_or_kept_against_the_will(log_dir: LogDir) -> None:
+def test_index_written_with_other_settings_is_replaced_only_with_force(log_dir: LogDir) -> None:
     before = hints(log_dir.path / "orders-0")
     log_dir.alter_topic("orders", add={"index.interval.bytes": "4096"})
     [report] = reindex(log_dir)
@@ -124,7 +124,7 @@ def test_an_index_that_other_settings_made_is_replaced_unasked_or_kept_against_t
     log_dir.append("orders", pa.table({"value": [b"x"]}), partition=0)
 
 
-def test_indexes_that_lead_past_damage_are_cut(log_dir: LogDir) -> None:
+def test_indexes_past_damage_are_kept(log_dir: LogDir) -> None:
     directory = log_dir.path / "orders-0"
     before = hints(directory)
     path = directory / f"{list_base_offsets(directory)[1]:020d}.log"
@@ -135,7 +135,7 @@ def test_indexes_that_lead_past_damage_are_cut(log_dir: LogDir) -> None:
     assert (report.files_written, hints(directory)) == (0, before)
 
 
-def test_a_snapshot_is_made_of_what_damage_has_left(log_dir: LogDir) -> None:
+def test_no_snapshot_is_created_from_damaged_log(log_dir: LogDir) -> None:
     directory = log_dir.path / "orders-0"
     _, second, third, *_ = list_base_offsets(directory)
     path = directory / f"{second:020d}.log"

@@ -1,4 +1,4 @@
-"""A repair leaves what it could set right, touches committed records, or does something that it did not say."""
+"""A repair restores everything that follows from the log, reports each step, and leaves committed records alone."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def damage_all_that_can_be_derived(root: Path) -> None:
     (root / METADATA / "partition.metadata").unlink()
 
 
-def test_what_can_be_derived_is_not_made_anew(root: Path, whole: Path) -> None:
+def test_derived_files_are_repaired_as_planned(root: Path, whole: Path) -> None:
     damage_all_that_can_be_derived(root)
     broken = contents(root)
     found = findings_in(root)
@@ -155,7 +155,7 @@ def test_what_can_be_derived_is_not_made_anew(root: Path, whole: Path) -> None:
     assert contents(root) == after
 
 
-def test_a_verification_changes_something(root: Path) -> None:
+def test_verification_without_repair_changes_nothing(root: Path) -> None:
     damage_all_that_can_be_derived(root)
     broken = contents(root)
     result = run(root, repair=False)
@@ -163,7 +163,7 @@ def test_a_verification_changes_something(root: Path) -> None:
     assert contents(root) == broken
 
 
-def test_damaged_records_are_touched_or_their_indexes_made_shorter(root: Path) -> None:
+def test_damaged_records_and_their_indexes_are_not_changed(root: Path) -> None:
     flip(logs(root)[0], 90)
     flip(logs(root)[0].with_suffix(".index"), 7)
     before = contents(root)
@@ -175,12 +175,12 @@ def test_damaged_records_are_touched_or_their_indexes_made_shorter(root: Path) -
     assert [step for step, _ in result.steps("failed")] == ["reindex"]
 
 
-def test_a_brokers_directory_is_repaired() -> None:
+def test_repair_of_broker_directory_is_rejected() -> None:
     with pytest.raises(ReadOnlyLogDirError):
         run(FIXTURES / "unclean")
 
 
-def test_a_snapshot_that_contradicts_the_log_stays(root: Path) -> None:
+def test_producer_snapshot_that_contradicts_log_is_rebuilt(root: Path) -> None:
     from test_maintenance_verify_damage import change_snapshot, snapshot_with_producers
 
     path = snapshot_with_producers(root)
@@ -192,7 +192,7 @@ def test_a_snapshot_that_contradicts_the_log_stays(root: Path) -> None:
     assert 10 < path.stat().st_size <= len(before)
 
 
-def test_a_damaged_metadata_snapshot_stays(root: Path) -> None:
+def test_damaged_metadata_snapshot_is_repaired(root: Path) -> None:
     forget_images()
     Snapshots(root / METADATA, LOCAL).write(LogDir.open(root).own_root().store.image)
     path = next((root / METADATA).glob("*.checkpoint"))
@@ -201,7 +201,7 @@ def test_a_damaged_metadata_snapshot_stays(root: Path) -> None:
     assert (result.status, result.steps("done")) == (0, [("metadata-snapshot", None)])
 
 
-def test_lines_that_are_right_go_from_a_checkpoint(root: Path) -> None:
+def test_repair_removes_only_wrong_checkpoint_lines(root: Path) -> None:
     path = root / "cleaner-offset-checkpoint"
     write_offset_checkpoint(path, {TopicPartition("orders", 0): 999, TopicPartition("orders", 1): 10})
     result = run(root)
@@ -209,7 +209,7 @@ def test_lines_that_are_right_go_from_a_checkpoint(root: Path) -> None:
     assert read_offset_checkpoint(path) == {TopicPartition("orders", 1): 10}
 
 
-def test_a_partition_that_another_run_has_is_waited_for(root: Path) -> None:
+def test_repair_fails_for_partition_locked_by_another_run(root: Path) -> None:
     logs(root)[0].with_suffix(".index").unlink()
     with partition_lock(root / "orders-1"):
         result = run(root)
@@ -217,20 +217,20 @@ def test_a_partition_that_another_run_has_is_waited_for(root: Path) -> None:
     assert run(root).status == 0
 
 
-def test_records_of_a_directory_that_is_gone_are_forgotten(root: Path) -> None:
+def test_lost_directory_with_records_is_reported_and_not_recreated(root: Path) -> None:
     shutil.rmtree(root / "orders-1")
     result = run(root)
     assert (result.status, result.steps("failed")) == (1, [("make-directory", "orders")])
     assert not (root / "orders-1").exists()
 
 
-def test_a_lost_task_passes_for_a_sound_partition(root: Path) -> None:
+def test_partition_of_lost_task_is_reported_as_failed(root: Path) -> None:
     result = run(root, tasks=TasksHere(lambda number: number == 1), repair=False)
     assert result.status == 1
     assert any(report.error is not None and "Killed" in report.error for report in result.reports)
 
 
-def test_a_log_after_a_repair_is_read_or_written_otherwise(root: Path, whole: Path) -> None:
+def test_repaired_log_is_read_and_written_as_before(root: Path, whole: Path) -> None:
     forget_images()
     expected = LogDir.open(whole).read("transactions", isolation="read_committed")
     damage_all_that_can_be_derived(root)

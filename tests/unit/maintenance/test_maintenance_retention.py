@@ -1,4 +1,4 @@
-"""Retention takes other segments than Kafka does, tells readers late, or leaves files that nobody removes."""
+"""Retention deletes the same segments as Kafka, readers see it at once, and deleted files are removed after a delay."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def directory(log_dir: LogDir) -> Path:
     return log_dir.path / "orders-0"
 
 
-def test_segments_younger_than_retention_ms_go_or_older_ones_stay(log_dir: LogDir, clock: Clock) -> None:
+def test_only_segments_older_than_retention_ms_are_deleted(log_dir: LogDir, clock: Clock) -> None:
     make(log_dir, retention_ms="1000")
     fill(log_dir, step_ms=100)
     bases = list_base_offsets(directory(log_dir))
@@ -86,7 +86,7 @@ def test_segments_younger_than_retention_ms_go_or_older_ones_stay(log_dir: LogDi
     assert report.bytes_dropped > 0
 
 
-def test_dry_run_changes_something_or_tells_something_else(log_dir: LogDir, clock: Clock) -> None:
+def test_dry_run_changes_nothing_and_reports_same_bytes(log_dir: LogDir, clock: Clock) -> None:
     make(log_dir, retention_ms="1000")
     fill(log_dir, step_ms=100)
     clock.now_ms += 1500
@@ -97,7 +97,7 @@ def test_dry_run_changes_something_or_tells_something_else(log_dir: LogDir, cloc
     assert (told.bytes_dropped, told.bytes_kept) == (done.bytes_dropped, done.bytes_kept)
 
 
-def test_more_or_less_than_retention_bytes_is_kept(log_dir: LogDir) -> None:
+def test_fewest_segments_with_retention_bytes_are_kept(log_dir: LogDir) -> None:
     make(log_dir, retention_bytes="5000")
     fill(log_dir)
     sizes = {
@@ -110,7 +110,7 @@ def test_more_or_less_than_retention_bytes_is_kept(log_dir: LogDir) -> None:
     assert offsets(log_dir) == list(range(kept[0], 200))
 
 
-def test_an_expired_active_segment_stays_or_leaves_a_log_that_cannot_be_written(log_dir: LogDir, clock: Clock) -> None:
+def test_expired_active_segment_is_rolled_and_deleted(log_dir: LogDir, clock: Clock) -> None:
     make(log_dir, retention_ms="1000")
     fill(log_dir)
     clock.now_ms += 1001
@@ -125,7 +125,7 @@ def test_an_expired_active_segment_stays_or_leaves_a_log_that_cannot_be_written(
     assert LogDir.open(log_dir.path).read("orders").num_rows == 20
 
 
-def test_an_empty_log_is_rolled_for_ever(log_dir: LogDir, clock: Clock) -> None:
+def test_empty_log_is_not_rolled_again(log_dir: LogDir, clock: Clock) -> None:
     make(log_dir, retention_ms="1000")
     log_dir.append("orders", pa.table({"value": [b"x"]}))
     clock.now_ms += 5000
@@ -136,13 +136,13 @@ def test_an_empty_log_is_rolled_for_ever(log_dir: LogDir, clock: Clock) -> None:
     assert LogDir.open(log_dir.path).version == version
 
 
-def test_a_topic_never_written_to_fails(log_dir: LogDir) -> None:
+def test_unwritten_topic_is_no_error(log_dir: LogDir) -> None:
     make(log_dir, retention_ms="1000")
     [report] = apply_retention(log_dir, now_ms=T0 + DAY_MS)
     assert report.error is None
 
 
-def test_deleted_files_stay_for_ever_or_go_at_once(log_dir: LogDir, clock: Clock) -> None:
+def test_deleted_files_are_removed_after_file_delete_delay(log_dir: LogDir, clock: Clock) -> None:
     make(log_dir, retention_bytes="5000", file_delete_delay_ms="60000")
     fill(log_dir)
     apply_retention(log_dir)
@@ -156,7 +156,7 @@ def test_deleted_files_stay_for_ever_or_go_at_once(log_dir: LogDir, clock: Clock
     assert not list(directory(log_dir).glob("*" + DELETED_SUFFIX))
 
 
-def test_timestamps_in_the_future_do_not_keep_a_segment(log_dir: LogDir, clock: Clock) -> None:
+def test_timestamps_in_future_keep_segments(log_dir: LogDir, clock: Clock) -> None:
     make(log_dir, retention_ms="1000", message_timestamp_after_max_ms="9223372036854775807")
     fill(log_dir, 3, step_ms=10 * DAY_MS)
     clock.now_ms += 10 * DAY_MS
@@ -165,7 +165,7 @@ def test_timestamps_in_the_future_do_not_keep_a_segment(log_dir: LogDir, clock: 
     assert offsets(log_dir)[0] in (0, 20)
 
 
-def test_compact_alone_loses_segments_to_age(log_dir: LogDir, clock: Clock) -> None:
+def test_compacted_topic_keeps_expired_segments(log_dir: LogDir, clock: Clock) -> None:
     make(log_dir, retention_ms="1000", cleanup_policy="compact")
     log_dir.append("orders", pa.table({"key": [b"k"] * 20, "value": [b"v" * 100] * 20}))
     clock.now_ms += DAY_MS
@@ -173,8 +173,8 @@ def test_compact_alone_loses_segments_to_age(log_dir: LogDir, clock: Clock) -> N
     assert offsets(log_dir) == list(range(20))
 
 
-def test_an_empty_time_index_counts_as_age_zero(log_dir: LogDir, clock: Clock) -> None:
-    """As segments without timestamps have it: then the file's modification time decides."""
+def test_age_of_segment_with_empty_time_index_is_modification_time(log_dir: LogDir, clock: Clock) -> None:
+    """Segments without timestamps have such an index; the file's modification time then decides."""
     make(log_dir, retention_ms="1000")
     fill(log_dir)
     first = directory(log_dir) / f"{0:020d}.timeindex"
@@ -189,7 +189,7 @@ def test_an_empty_time_index_counts_as_age_zero(log_dir: LogDir, clock: Clock) -
     assert offsets(log_dir) == []
 
 
-def test_a_lost_or_torn_time_index_decides(log_dir: LogDir, clock: Clock) -> None:
+def test_age_of_segment_with_lost_or_torn_time_index_comes_from_log(log_dir: LogDir, clock: Clock) -> None:
     make(log_dir, retention_ms="1000")
     fill(log_dir, step_ms=100)
     bases = list_base_offsets(directory(log_dir))
@@ -200,7 +200,7 @@ def test_a_lost_or_torn_time_index_decides(log_dir: LogDir, clock: Clock) -> Non
     assert offsets(log_dir)[0] == bases[1]
 
 
-def test_epochs_or_log_start_checkpoint_do_not_follow(log_dir: LogDir) -> None:
+def test_retention_updates_leader_epochs_and_log_start_checkpoint(log_dir: LogDir) -> None:
     make(log_dir, retention_bytes="5000")
     fill(log_dir)
     apply_retention(log_dir)
@@ -210,7 +210,7 @@ def test_epochs_or_log_start_checkpoint_do_not_follow(log_dir: LogDir) -> None:
     assert read_offset_checkpoint(log_dir.path / LOG_START_OFFSET_CHECKPOINT) == {}
 
 
-def test_a_reader_finds_records_twice_or_something_else_than_that_they_are_gone(log_dir: LogDir, clock: Clock) -> None:
+def test_reader_of_deleted_records_gets_offset_out_of_range(log_dir: LogDir, clock: Clock) -> None:
     make(log_dir, retention_bytes="5000")
     fill(log_dir)
     early = LogDir.open(log_dir.path)
@@ -226,7 +226,7 @@ def test_a_reader_finds_records_twice_or_something_else_than_that_they_are_gone(
     assert early.read("orders")["offset"].to_pylist() == offsets(log_dir)
 
 
-def test_a_second_run_works_on_the_same_partition(log_dir: LogDir) -> None:
+def test_partition_locked_by_another_run_is_skipped(log_dir: LogDir) -> None:
     from pyspark_kafkalog.maintenance.partition_lock import partition_lock
 
     make(log_dir, retention_bytes="5000")
@@ -240,7 +240,7 @@ def test_a_second_run_works_on_the_same_partition(log_dir: LogDir) -> None:
     assert offsets(log_dir)[0] > 0
 
 
-def test_unknown_topics_and_foreign_roots_are_passed_over(log_dir: LogDir) -> None:
+def test_unknown_topics_and_broker_directories_are_rejected(log_dir: LogDir) -> None:
     with pytest.raises(UnknownTopicError):
         apply_retention(log_dir, topics=["nothing"])
     fixture = Path(__file__).parents[2] / "data" / "fixtures" / "retention"
@@ -249,7 +249,7 @@ def test_unknown_topics_and_foreign_roots_are_passed_over(log_dir: LogDir) -> No
 
 
 @pytest.mark.parametrize("act", [apply_retention, merge_segments])
-def test_a_write_is_made_again_with_a_file_whose_segment_went(
+def test_retry_with_staged_file_of_deleted_segment_is_rejected(
     log_dir: LogDir, act: Callable[[LogDir], list[PartitionReport]]
 ) -> None:
     """A crash after the commit leaves the staged file's own name, by which its segment is told to be committed."""

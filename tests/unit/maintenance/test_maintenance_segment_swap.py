@@ -1,4 +1,4 @@
-"""A swap that is killed, or read beside, loses a record, shows one twice, or leaves what nobody can finish."""
+"""Swapped segments replace the old ones for readers at once, and a killed swap is finished or undone."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def calls_of(action: Callable[[FileSystem], Any]) -> int:
     return len(calls)
 
 
-def test_the_new_segment_is_not_where_the_old_ones_were(directory: Path) -> None:
+def test_new_segment_replaces_old_segments(directory: Path) -> None:
     swap(directory, LOCAL)
     assert list_base_offsets(directory) == [0, 30, 40]
     assert list(offsets_read(new_reader(directory))) == SURVIVORS
@@ -98,7 +98,7 @@ def test_the_new_segment_is_not_where_the_old_ones_were(directory: Path) -> None
     assert gone == {offset_file_name(base, suffix) + ".deleted" for base in (10, 20) for suffix in kinds}
 
 
-def test_a_reader_beside_a_swap_misses_a_record_or_sees_one_twice(directory: Path) -> None:
+def test_reader_beside_swap_reads_every_record_once(directory: Path) -> None:
     long_lived = new_reader(directory)
     begun: list[tuple[list[int], Iterator[int]]] = []
 
@@ -117,7 +117,7 @@ def test_a_reader_beside_a_swap_misses_a_record_or_sees_one_twice(directory: Pat
         check_read([*taken, *reading])
 
 
-def test_a_killed_swap_is_neither_finished_nor_undone(directory: Path, tmp_path: Path) -> None:
+def test_killed_swap_is_finished_or_undone(directory: Path, tmp_path: Path) -> None:
     shutil.copytree(directory, tmp_path / "whole" / "orders-0")
     calls = calls_of(lambda fs: swap(tmp_path / "whole" / "orders-0", fs))
     assert calls > 15
@@ -133,7 +133,7 @@ def test_a_killed_swap_is_neither_finished_nor_undone(directory: Path, tmp_path:
         assert list_base_offsets(copy) in ([0, 10, 20, 30, 40], [0, 30, 40])
 
 
-def test_a_kill_while_a_killed_swap_is_finished_does_harm(directory: Path, tmp_path: Path) -> None:
+def test_kill_while_finishing_killed_swap_does_no_harm(directory: Path, tmp_path: Path) -> None:
     number = 0
     for died_at in range(0, 24, 2):
         first = tmp_path / f"first-{died_at}" / "orders-0"
@@ -157,14 +157,14 @@ def test_a_kill_while_a_killed_swap_is_finished_does_harm(directory: Path, tmp_p
     assert number > 20
 
 
-def test_what_is_not_decided_is_undone(directory: Path) -> None:
+def test_undecided_swap_is_undone(directory: Path) -> None:
     before = {path.name: path.read_bytes() for path in directory.iterdir() if not path.name.endswith(".cleaned")}
     (directory / "00000000000000000000.log.cleaned").rename(directory / "00000000000000000000.log.swap")
     finish_swaps(directory, CONFIG, now_ms=NOW_MS, fs=LOCAL)
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 
 
-def test_a_transaction_index_that_the_new_segment_lacks_stays_in_use(directory: Path) -> None:
+def test_transaction_index_that_new_segment_lacks_is_deleted(directory: Path) -> None:
     (directory / "00000000000000000000.txnindex").write_bytes(b"")
     swap(directory, LOCAL)
     assert not (directory / "00000000000000000000.txnindex").exists()

@@ -1,4 +1,4 @@
-"""A cleaning that is spread over tasks leaves something else than one in a single process."""
+"""A cleaning that is spread over tasks leaves the same files as a cleaning in a single process."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def root(whole_root: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("fixture", ["compacted-1-dirty", "compacted-3-dirty"])
 @pytest.mark.parametrize("buffer_bytes", [1 << 20, _MANY_MAPS_BYTES], ids=["one map", "many maps"])
-def test_spread_or_not_the_files_differ(tmp_path: Path, fixture: str, buffer_bytes: int) -> None:
+def test_spread_cleaning_writes_same_files_as_single_process(tmp_path: Path, fixture: str, buffer_bytes: int) -> None:
     whole = tmp_path / "whole"
     shutil.copytree(KAFKA_FIXTURES / fixture, whole, ignore=shutil.ignore_patterns("expected"))
     log_dir = LogDir.adopt(whole)
@@ -96,7 +96,7 @@ def test_spread_or_not_the_files_differ(tmp_path: Path, fixture: str, buffer_byt
 
 
 @pytest.mark.parametrize("buffer_bytes", [1 << 20, _MANY_MAPS_BYTES], ids=["one map", "many maps"])
-def test_groups_copied_side_by_side_come_out_differently(root: Path, tmp_path: Path, buffer_bytes: int) -> None:
+def test_groups_copied_concurrently_match_single_process(root: Path, tmp_path: Path, buffer_bytes: int) -> None:
     shutil.copytree(root, tmp_path / "whole")
     one = clean_partition(LogDir.open(tmp_path / "whole"), "orders", 0, now_ms=NOW_MS, dedupe_buffer_bytes=buffer_bytes)
     tasks = ThreadTasks()
@@ -108,7 +108,9 @@ def test_groups_copied_side_by_side_come_out_differently(root: Path, tmp_path: P
 
 @pytest.mark.parametrize("lost", range(8))
 @pytest.mark.parametrize("buffer_bytes", [1 << 20, _MANY_MAPS_BYTES], ids=["one map", "many maps"])
-def test_a_lost_task_costs_a_record_or_the_next_run(root: Path, tmp_path: Path, lost: int, buffer_bytes: int) -> None:
+def test_lost_task_fails_run_and_next_run_completes_it(
+    root: Path, tmp_path: Path, lost: int, buffer_bytes: int
+) -> None:
     shutil.copytree(root, tmp_path / "whole")
     clean_partition(LogDir.open(tmp_path / "whole"), "orders", 0, now_ms=NOW_MS)
     tasks = ThreadTasks(lose=lambda number: number == lost)
@@ -127,7 +129,7 @@ def test_a_lost_task_costs_a_record_or_the_next_run(root: Path, tmp_path: Path, 
     assert LogDir.open(root).read("orders", columns=columns) == expected
 
 
-def test_the_job_spreads_a_large_partition_and_cleans_small_ones_whole(root: Path) -> None:
+def test_job_spreads_large_partition_and_cleans_small_ones_whole(root: Path) -> None:
     log_dir = LogDir.open(root)
     log_dir.create_topic("small", partitions=2, configs={"cleanup.policy": "compact", "internal.segment.bytes": "300"})
     for number in range(6):
@@ -144,7 +146,7 @@ def test_the_job_spreads_a_large_partition_and_cleans_small_ones_whole(root: Pat
     assert [each.records_dropped for each in again] == [0] * 3
 
 
-def test_two_runs_work_on_a_partition_at_once(tmp_path: Path) -> None:
+def test_shared_lock_admits_its_own_tasks_and_no_other_run(tmp_path: Path) -> None:
     with shared_partition_lock(tmp_path) as ticket:
         assert ticket is not None
         with join_partition_lock(tmp_path, ticket), join_partition_lock(tmp_path, ticket):
@@ -158,7 +160,7 @@ def test_two_runs_work_on_a_partition_at_once(tmp_path: Path) -> None:
         assert is_mine
 
 
-def test_a_task_that_outlives_its_driver_does_not_keep_others_away_or_begins_too_late(tmp_path: Path) -> None:
+def test_task_that_outlives_its_driver_keeps_lock_and_late_task_fails(tmp_path: Path) -> None:
     with shared_partition_lock(tmp_path) as ticket:
         assert ticket is not None
         task = join_partition_lock(tmp_path, ticket)
@@ -175,7 +177,7 @@ def test_a_task_that_outlives_its_driver_does_not_keep_others_away_or_begins_too
         pass
 
 
-def test_two_attempts_at_a_task_write_the_same_file(tmp_path: Path) -> None:
+def test_second_attempt_at_task_cannot_claim_file(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(b"a")
     inode = path.stat().st_ino
@@ -187,6 +189,6 @@ def test_two_attempts_at_a_task_write_the_same_file(tmp_path: Path) -> None:
         pass
 
 
-def test_a_partition_that_another_run_has_is_taken(root: Path) -> None:
+def test_partition_locked_by_another_run_is_skipped(root: Path) -> None:
     with partition_lock(root / "orders-0"):
         assert spread(root, "orders", buffer_bytes=1 << 20).skipped == ANOTHER_RUN

@@ -1,4 +1,4 @@
-"""What a maintenance command prints for people, and which fields its JSON lines have."""
+"""Text of maintenance commands for people, and the fields of their JSON lines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def retained(partition: int, segments: int, **fields: object) -> PartitionReport
     )  # fmt: skip
 
 
-def test_table_lists_only_partitions_where_something_was_done_in_order() -> None:
+def test_table_lists_only_changed_partitions_in_order() -> None:
     assert printed("retention", retained(10, 2), retained(1, 0), retained(2, 12)) == [
         "partition  segments deleted  bytes deleted  log start",
         "a-2                      12       12.0 MiB        120",
@@ -46,7 +46,7 @@ def test_table_lists_only_partitions_where_something_was_done_in_order() -> None
     ]
 
 
-def test_only_the_sum_is_printed_when_nothing_was_done() -> None:
+def test_only_summary_is_printed_if_nothing_changed() -> None:
     assert printed("retention", retained(0, 0)) == ["retention: 0 segments, 0 B, deleted in 0 of 1 partition (1.2 s)"]
 
 
@@ -77,7 +77,7 @@ def test_partition_of_another_run_is_counted() -> None:
     ],
     ids=lambda each: each.action if isinstance(each, PartitionReport) else "",
 )
-def test_sum_of_a_dry_run_says_what_would_be_done(report: PartitionReport, expected: str) -> None:
+def test_summary_of_dry_run_uses_conditional(report: PartitionReport, expected: str) -> None:
     assert printed(report.action, report, dry_run=True)[-1] == expected
 
 
@@ -92,7 +92,7 @@ def test_verdict_of_verify_counts_errors_and_warnings() -> None:
     assert lines[-1] == "verify: 2 errors, 2 warnings in 2 partitions, 20.0 MiB (1.2 s)"
 
 
-def test_finding_is_printed_as_it_comes_up_and_notes_are_only_counted() -> None:
+def test_finding_is_printed_at_once_and_notes_are_only_counted() -> None:
     stream = io.StringIO()
     output = TextReport(stream, clock=iter((0.0, 1.25)).__next__)
     output.begin("verify", Round(path=Path("/")), 0)

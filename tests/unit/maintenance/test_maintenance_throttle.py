@@ -1,4 +1,4 @@
-"""The throttle lets more through than its rate, or waits for nothing."""
+"""The throttle keeps to its rate and does not wait needlessly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock:
         self.slept += seconds
 
 
-def test_more_goes_through_than_the_rate_allows() -> None:
+def test_throttle_sleeps_to_keep_rate() -> None:
     clock = Clock()
     throttle = Throttle(1000.0, clock=clock, sleep=clock.sleep)
     for _ in range(50):
@@ -30,7 +30,7 @@ def test_more_goes_through_than_the_rate_allows() -> None:
     assert clock.slept == pytest.approx(5 - 0.3)
 
 
-def test_time_that_passes_by_itself_is_waited_for_again() -> None:
+def test_throttle_does_not_sleep_for_elapsed_time() -> None:
     clock = Clock()
     throttle = Throttle(1000.0, clock=clock, sleep=clock.sleep)
     for _ in range(50):
@@ -39,7 +39,7 @@ def test_time_that_passes_by_itself_is_waited_for_again() -> None:
     assert clock.slept == 0.0
 
 
-def test_a_long_rest_lets_a_flood_through() -> None:
+def test_long_pause_permits_only_a_limited_burst() -> None:
     clock = Clock()
     throttle = Throttle(1000.0, clock=clock, sleep=clock.sleep)
     clock.now += 1000
@@ -47,12 +47,12 @@ def test_a_long_rest_lets_a_flood_through() -> None:
     assert clock.slept == pytest.approx(1.0)
 
 
-def test_no_limit_waits() -> None:
+def test_unlimited_throttle_never_sleeps() -> None:
     clock = Clock()
     Throttle(NO_LIMIT, clock=clock, sleep=clock.sleep).take(1 << 60)
     assert clock.slept == 0.0
 
 
-def test_a_rate_of_nothing_is_taken() -> None:
+def test_zero_rate_is_rejected() -> None:
     with pytest.raises(ValueError, match="would never end"):
         Throttle(0)

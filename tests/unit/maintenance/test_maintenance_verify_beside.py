@@ -1,4 +1,4 @@
-"""Verification beside writers, readers and maintenance finds fault with what is only under way."""
+"""Verification beside writers, readers and maintenance reports no damage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 4.0
 SMALL = {"internal.segment.bytes": "4000", "index.interval.bytes": "100", "file.delete.delay.ms": "0"}
 
 
-def test_what_others_do_meanwhile_is_called_damage(tmp_path: Path) -> None:
+def test_concurrent_writes_and_maintenance_are_not_reported_as_damage(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "log")
     log_dir.create_topic("aged", partitions=1, configs=SMALL | {"retention.bytes": "12000"})
     log_dir.create_topic("cleaned", partitions=1, configs=SMALL | {"cleanup.policy": "compact"})

@@ -1,4 +1,4 @@
-"""Damage of each kind is not found, or not where it is."""
+"""Verification finds damage of each kind, and names its file and position."""
 
 from __future__ import annotations
 
@@ -151,14 +151,16 @@ DAMAGES: list[Damage] = [
 @pytest.mark.parametrize(
     ("what", "where", "damage"), DAMAGES, ids=[f"{at}-{what}" for at, (what, _, _) in enumerate(DAMAGES)]
 )
-def test_damage_is_missed(root: Path, what: str, where: Callable[[Path], Path], damage: Callable[[Path], None]) -> None:
+def test_damaged_file_is_reported(
+    root: Path, what: str, where: Callable[[Path], Path], damage: Callable[[Path], None]
+) -> None:
     path = where(root)
     damage(path)
     assert (what, str(path)) in {(finding.what, finding.file) for finding in findings_in(root)}
 
 
 @pytest.mark.parametrize("is_foreign", [False, True])
-def test_partition_that_is_a_link_is_a_finding_and_is_not_followed(root: Path, is_foreign: bool) -> None:
+def test_partition_that_is_link_is_reported_and_not_followed(root: Path, is_foreign: bool) -> None:
     if is_foreign:
         shutil.rmtree(root / METADATA)
     outside = root.parent / "outside"
@@ -173,7 +175,7 @@ def only(findings: list[Finding], what: str) -> Finding:
     return found
 
 
-def test_the_place_of_damage_in_a_batch_is_wrong(root: Path) -> None:
+def test_damaged_batch_is_reported_with_position_and_offset(root: Path) -> None:
     path = logs(root)[0]
     data = path.read_bytes()
     second = 12 + int.from_bytes(data[8:12], "big")
@@ -183,7 +185,7 @@ def test_the_place_of_damage_in_a_batch_is_wrong(root: Path) -> None:
     assert found.partition == TopicPartition("orders", 1)
 
 
-def test_batches_after_damage_are_not_looked_at(root: Path) -> None:
+def test_batches_after_damage_are_checked(root: Path) -> None:
     path = logs(root, "transactions-1")[0]
     first = int.from_bytes(path.read_bytes()[8:12], "big")
     put(path, 12 + first + 16, b"\x7f")  # the second batch cannot be framed; the index leads on behind it
@@ -192,19 +194,19 @@ def test_batches_after_damage_are_not_looked_at(root: Path) -> None:
     assert whats == ["batch-header", "batch-crc"]
 
 
-def test_a_commit_is_lost(root: Path) -> None:
+def test_missing_commit_is_reported(root: Path) -> None:
     commits = sorted((root / METADATA).glob("*.log"))
     commits[3].unlink()
     assert "commit-missing" in [finding.what for finding in check_metadata(root)]
 
 
-def test_the_last_commit_is_lost(root: Path) -> None:
+def test_missing_last_commit_is_reported(root: Path) -> None:
     sorted((root / METADATA).glob("*.log"))[-1].unlink()
     [found] = check_metadata(root)
     assert (found.what, Path(found.file).suffix) == ("commit-missing", ".log")
 
 
-def test_a_damaged_commit_is_not_named(root: Path) -> None:
+def test_damaged_commit_is_reported_with_its_file(root: Path) -> None:
     path = sorted((root / METADATA).glob("*.log"))[3]
     flip(path, 70)
     found = check_metadata(root)
@@ -214,7 +216,7 @@ def test_a_damaged_commit_is_not_named(root: Path) -> None:
         LogDir.open(root)
 
 
-def test_a_snapshot_that_differs_from_its_commits_is_believed(root: Path) -> None:
+def test_snapshot_that_differs_from_commits_is_reported(root: Path) -> None:
     from pyspark_kafkalog.metadata.snapshots import Snapshots
     from pyspark_kafkalog.storage.filesystem import LOCAL
 
@@ -228,7 +230,7 @@ def test_a_snapshot_that_differs_from_its_commits_is_believed(root: Path) -> Non
     assert [finding.what for finding in check_metadata(root)] == ["metadata-snapshot"]
 
 
-def test_compressed_batches_are_opened_unasked_or_not_when_asked(root: Path) -> None:
+def test_compressed_batches_are_decompressed_only_on_request(root: Path) -> None:
     path = logs(root)[-1]
     data = bytearray(path.read_bytes())
     at = 0
@@ -242,7 +244,7 @@ def test_compressed_batches_are_opened_unasked_or_not_when_asked(root: Path) -> 
     assert only(findings_in(root), "record").file == str(path)
 
 
-def test_a_brokers_damage_below_the_high_watermark_is_called_a_torn_tail(tmp_path: Path) -> None:
+def test_broker_damage_below_high_watermark_is_an_error(tmp_path: Path) -> None:
     root = shutil.copytree(FIXTURES / "unclean", tmp_path / "log")
     path = logs(root, "unclean-torn-0")[0]
     flip(path, 80)
@@ -250,7 +252,7 @@ def test_a_brokers_damage_below_the_high_watermark_is_called_a_torn_tail(tmp_pat
     assert [(finding.what, finding.severity.value) for finding in found] == [("batch-crc", "error")]
 
 
-def test_more_damage_than_anyone_reads_is_told(root: Path) -> None:
+def test_findings_of_one_kind_are_limited(root: Path) -> None:
     path = logs(root, "transactions-0")[1]
     index = path.with_suffix(".txnindex")
     index.write_bytes(index.read_bytes()[:34] * 150)

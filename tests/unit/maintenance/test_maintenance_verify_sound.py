@@ -1,4 +1,4 @@
-"""Verification finds fault with logs that are as they should be."""
+"""Verification reports nothing for sound logs."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "unclean"])
-def test_a_brokers_directory_is_faulted(name: str) -> None:
+def test_broker_directory_is_sound(name: str) -> None:
     result = verify(LogDir.open(FIXTURES / name), are_records_checked=True)
     assert [each for each in result.findings if each.severity is not Severity.INFO] == []
     assert result.is_sound
 
 
 @pytest.mark.parametrize("name", ["transactions", "compacted-2-cleaned", "compacted-4-cleaned", "unclean", "retention"])
-def test_an_adopted_directory_is_faulted(name: str, tmp_path: Path) -> None:
+def test_adopted_directory_has_no_findings(name: str, tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / name, tmp_path / "log")
     LogDir.adopt(tmp_path / "log", create_missing=True)
     assert findings_in(tmp_path / "log") == []
 
 
-def test_a_transaction_below_the_log_start_needs_an_entry_in_the_index(tmp_path: Path) -> None:
-    """As Kafka's cleaner leaves it: the data stays, as nobody reads it, and the entry goes."""
+def test_transaction_below_log_start_needs_no_index_entry(tmp_path: Path) -> None:
+    """Kafka's cleaner keeps the data, which is never read, and removes the entry."""
     root = tmp_path / "log"
     shutil.copytree(FIXTURES / "transactions", root)
     index = root / "transactions-0" / "00000000000000000013.txnindex"
@@ -55,7 +55,7 @@ def test_a_transaction_below_the_log_start_needs_an_entry_in_the_index(tmp_path:
         assert [each.what for each in findings_in(root)] == found
 
 
-def test_an_entry_of_a_transaction_below_the_log_start_is_held_against_what_cleaning_left(tmp_path: Path) -> None:
+def test_index_entry_of_transaction_below_log_start_is_not_checked(tmp_path: Path) -> None:
     root = tmp_path / "log"
     shutil.copytree(FIXTURES / "transactions", root)
     index = root / "transactions-0" / "00000000000000000013.txnindex"
@@ -68,7 +68,7 @@ def test_an_entry_of_a_transaction_below_the_log_start_is_held_against_what_clea
         assert [each.what for each in findings_in(root)] == found
 
 
-def test_a_killed_brokers_directory_is_not_told_from_a_damaged_one() -> None:
+def test_tails_of_killed_broker_are_warnings_and_lost_indexes_errors() -> None:
     result = verify(LogDir.open(FIXTURES / "unclean"))
     found = [
         (finding.severity.value, finding.what, Path(finding.file).parent.name, finding.position, finding.offset)
@@ -84,7 +84,7 @@ def test_a_killed_brokers_directory_is_not_told_from_a_damaged_one() -> None:
     ]
 
 
-def test_what_a_root_of_ours_goes_through_is_faulted(tmp_path: Path) -> None:
+def test_own_root_has_no_findings_after_each_maintenance_step(tmp_path: Path) -> None:
     log_dir = make_root(tmp_path / "log")
     assert findings_in(log_dir.path) == []
     log_dir.alter_topic("orders", add={"retention.bytes": "3500"})
@@ -97,7 +97,7 @@ def test_what_a_root_of_ours_goes_through_is_faulted(tmp_path: Path) -> None:
     assert findings_in(log_dir.path) == []
 
 
-def test_units_of_a_partition_find_other_things_than_one(tmp_path: Path) -> None:
+def test_units_of_partition_cover_all_its_segments_once(tmp_path: Path) -> None:
     log_dir = make_root(tmp_path / "log")
     plan = plan_verification(log_dir, unit_bytes=1)
     assert max(len(units) for _, units in plan) >= 4
@@ -108,7 +108,7 @@ def test_units_of_a_partition_find_other_things_than_one(tmp_path: Path) -> None
         assert sorted(each.base_offset for each in outcomes) == scope.bases()
 
 
-def test_what_was_read_is_miscounted(tmp_path: Path) -> None:
+def test_bytes_and_records_read_are_counted(tmp_path: Path) -> None:
     log_dir = make_root(tmp_path / "log")
     reports = {(each.topic, each.partition): each for each in verify(log_dir).reports}
     for number in (0, 1):
@@ -118,7 +118,7 @@ def test_what_was_read_is_miscounted(tmp_path: Path) -> None:
     assert reports["empty", 1].bytes_read == 0
 
 
-def test_timestamp_zero_in_a_time_index_is_taken_for_zeros(tmp_path: Path) -> None:
+def test_timestamp_zero_in_time_index_is_valid(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "log", clock=lambda: T0)
     log_dir.create_topic("old", partitions=1, configs={"internal.segment.bytes": "300", "index.interval.bytes": "1"})
     for first_ms in (0, 0, 5):
@@ -127,7 +127,7 @@ def test_timestamp_zero_in_a_time_index_is_taken_for_zeros(tmp_path: Path) -> No
     assert findings_in(log_dir.path) == []
 
 
-def test_offsets_in_the_upper_half_are_past_every_segment(tmp_path: Path) -> None:
+def test_offsets_near_int64_maximum_are_within_their_segment(tmp_path: Path) -> None:
     offset = 2**63 - 50
     directory = tmp_path / "log" / "orders-0"
     directory.mkdir(parents=True)
@@ -136,7 +136,7 @@ def test_offsets_in_the_upper_half_are_past_every_segment(tmp_path: Path) -> Non
     assert "offset-past-segment" not in [each.what for each in findings_in(tmp_path / "log")]
 
 
-def test_one_batch_larger_than_what_is_read_at_once_is_torn(tmp_path: Path) -> None:
+def test_batch_larger_than_read_buffer_is_sound(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "log", clock=lambda: T0)
     log_dir.create_topic("large", partitions=1, configs={"max.message.bytes": str(32 << 20)})
     log_dir.append("large", pa.table({"value": [b"a", b"b" * (9 << 20), b"c"]}), partition=0)

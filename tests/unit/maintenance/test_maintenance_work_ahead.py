@@ -1,4 +1,4 @@
-"""Work done ahead comes out of order, is lost, blocks its caller, or runs on memory that is in use."""
+"""`work_ahead` returns results in order, loses none, limits what it reads ahead, and reuses only free memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark_kafkalog.maintenance.work_ahead import QUEUE_ITEMS, BufferPool, Tur
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 4])
-def test_results_come_in_another_order(threads: int) -> None:
+def test_results_are_in_order_of_items(threads: int) -> None:
     def work(item: int) -> int:
         time.sleep(0.002 * (item % 3))
         return item * item
@@ -22,7 +22,7 @@ def test_results_come_in_another_order(threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_error_of_an_item_hides_results_before_it(threads: int) -> None:
+def test_results_before_failed_item_are_returned(threads: int) -> None:
     def work(item: int) -> int:
         if item == 5:
             raise ValueError("five")
@@ -35,7 +35,7 @@ def test_error_of_an_item_hides_results_before_it(threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_too_many_items_are_asked_for_ahead(threads: int) -> None:
+def test_items_requested_ahead_are_limited(threads: int) -> None:
     asked = 0
 
     def items() -> Iterator[int]:
@@ -48,7 +48,7 @@ def test_too_many_items_are_asked_for_ahead(threads: int) -> None:
         assert asked <= done + 1 + (threads + QUEUE_ITEMS if threads else 0)
 
 
-def test_work_goes_on_after_the_caller_has_closed() -> None:
+def test_work_ends_when_caller_closes() -> None:
     running = threading.Semaphore(0)
     ended = 0
 
@@ -67,7 +67,7 @@ def test_work_goes_on_after_the_caller_has_closed() -> None:
     assert ended == ended_then <= 4
 
 
-def test_part_in_turn_is_done_out_of_turn() -> None:
+def test_part_in_turn_is_done_in_turn() -> None:
     turns = Turns()
     order: list[int] = []
 
@@ -81,7 +81,7 @@ def test_part_in_turn_is_done_out_of_turn() -> None:
     assert list(work_ahead(iter(range(20)), work, threads=3)) == list(range(20)) == order
 
 
-def test_item_that_fails_before_its_turn_blocks_the_others() -> None:
+def test_item_that_fails_before_its_turn_does_not_block_others() -> None:
     turns = Turns()
 
     def work(item: int) -> int:
@@ -97,7 +97,7 @@ def test_item_that_fails_before_its_turn_blocks_the_others() -> None:
         list(work_ahead(iter(range(10)), work, threads=3))
 
 
-def test_pool_gives_memory_twice_or_keeps_what_is_too_large() -> None:
+def test_pool_shares_no_memory_and_keeps_only_buffers_of_its_size() -> None:
     pool = BufferPool(100)
     first, second = pool.take(10), pool.take(100)
     assert len(first) == len(second) == 100
