@@ -1,4 +1,4 @@
-"""kafkalog acls: entries added, listed and removed as kafka-acls does."""
+"""`kafkalog acls` adds, lists and removes entries like kafka-acls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def operations(command: Command, *arguments: str) -> set[tuple[str, str, str]]:
     return {(each["resourceType"], each["name"], each["operation"]) for each in command.json("--list", *arguments)}
 
 
-def test_entries_differ_from_what_was_asked_for(acls: Command) -> None:
+def test_added_entries_are_listed(acls: Command) -> None:
     out = acls(
         "--add", "--allow-principal", "User:ann", "--operation", "Read", "--operation", "write", "--topic", "orders"
     )
@@ -33,7 +33,7 @@ def test_entries_differ_from_what_was_asked_for(acls: Command) -> None:
     assert (denial["principal"], denial["host"], denial["operation"]) == ("User:bob", "10.0.0.1", "ALL")
 
 
-def test_roles_permit_something_else(acls: Command) -> None:
+def test_producer_and_consumer_roles_add_their_operations(acls: Command) -> None:
     acls("--add", "--allow-principal", "User:ann", "--producer", "--topic", "orders", "--idempotent")
     assert operations(acls) == {
         *(("TOPIC", "orders", name) for name in ("WRITE", "DESCRIBE", "CREATE")),
@@ -46,7 +46,7 @@ def test_roles_permit_something_else(acls: Command) -> None:
     assert "User:ann" not in listed
 
 
-def test_removing_takes_others_or_does_not_ask(acls: Command, tmp_path: Path) -> None:
+def test_remove_asks_first_and_removes_only_matching_entries(acls: Command, tmp_path: Path) -> None:
     for topic in ("orders", "returns"):
         acls("--add", "--allow-principal", "User:ann", "--operation", "Read", "--topic", topic)
     answer = tmp_path / "answer"
@@ -64,7 +64,7 @@ def test_removing_takes_others_or_does_not_ask(acls: Command, tmp_path: Path) ->
     assert operations(acls) == set()
 
 
-def test_patterns_are_read_as_names(acls: Command) -> None:
+def test_resource_pattern_types_match_like_kafka(acls: Command) -> None:
     prefixed = ("--resource-pattern-type", "prefixed")
     acls("--add", "--allow-principal", "User:ann", "--topic", "ord", *prefixed)
     assert operations(acls, "--topic", "orders") == set()
@@ -86,6 +86,6 @@ def test_patterns_are_read_as_names(acls: Command) -> None:
         (["--add", "--producer", "--operation", "Read", "--topic", "orders"], "--operation"),
     ],
 )
-def test_options_that_do_not_go_together_are_taken(acls: Command, arguments: list[str], said: str) -> None:
+def test_invalid_option_combinations_are_rejected(acls: Command, arguments: list[str], said: str) -> None:
     assert said in acls.fails(*arguments)
     assert operations(acls) == set()

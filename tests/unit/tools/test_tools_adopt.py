@@ -1,4 +1,4 @@
-"""kafkalog adopt: what it prints, what a dry run leaves alone, and what it says when it refuses."""
+"""`kafkalog adopt` prints each step, changes nothing in a dry run, and rejects what it cannot adopt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def files_of(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_dry_run_changes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_changes_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = foreign("transactions", tmp_path, capsys)
     before = files_of(tool.root)
     assert tool("--dry-run").startswith(f"{tool.root} can be adopted: 1 topics. Nothing was changed.\n")
@@ -37,13 +37,13 @@ def test_kept_metadata_log_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert lines[-1] == "  the broker's metadata log is kept as __cluster_metadata-0.kafka-stray"
 
 
-def test_recovery_goes_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recovered_tail_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = foreign("unclean", tmp_path, capsys)()
     assert "  unclean-torn-0: 41 bytes of a damaged tail were cut off\n" in out
     assert "unclean-killed-0" not in out
 
 
-def test_json_lacks_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_topics_partitions_and_next_producer_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = foreign("transactions", tmp_path, capsys)
     tree = json.loads(tool("--output", "json"))
     log_dir = LogDir.open(tool.root)
@@ -64,7 +64,7 @@ def test_json_lacks_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert tool().startswith(f"{tool.root} is a log directory of this package already: nothing to do.\n")
 
 
-def test_adoption_is_no_part_of_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_adoption_is_first_in_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = foreign("codecs-none", tmp_path, capsys)
     tool()
     assert [(each.operation, each.topics) for each in LogDir.open(tool.root).history()] == [
@@ -73,14 +73,16 @@ def test_adoption_is_no_part_of_history(tmp_path: Path, capsys: pytest.CaptureFi
     ]
 
 
-def test_missing_partitions_are_made_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_partitions_are_created_only_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = foreign("codecs-none", tmp_path, capsys)
     shutil.rmtree(tool.root / "codecs-none-0")
     assert "missing are codecs-none: 0 of 3" in tool.fails()
     assert "  codecs-none: empty partitions for 0\n" in tool("--create-missing")
 
 
-def test_refusal_is_not_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejection_names_cause_and_leaves_directory_unadopted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tool = Command("adopt", tmp_path / "nothing", capsys)
     assert "is not a directory" in tool.fails()
     tool = foreign("cars", tmp_path, capsys)

@@ -1,4 +1,4 @@
-"""What commands say of offsets that they do not show: above the high watermark, or in remote storage."""
+"""Commands report offsets that they do not read: above the high watermark, or in remote storage."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ __all__ = ["killed", "tiered"]
 ABOVE = "lie above the high watermark of its checkpoint and are not read: the broker was not stopped cleanly"
 
 
-def test_get_offsets_says_how_many_offsets_of_the_partitions_meant_lie_above(
-    killed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_get_offsets_warns_of_offsets_above_high_watermark(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = Command("get-offsets", killed, capsys)
     exit_code, out, err = tool.try_to("--topic", "orders|paid")
     assert (exit_code, out) == (0, "orders:0:20\norders:1:30\npaid:0:10\n")
@@ -32,7 +30,9 @@ def test_get_offsets_says_how_many_offsets_of_the_partitions_meant_lie_above(
     assert tool("--topic", "orders|paid", "--read-to-log-end") == "orders:0:60\norders:1:30\npaid:0:24\n"
 
 
-def test_console_consumer_reads_to_the_log_end_when_told(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_console_consumer_reads_to_log_end_with_read_to_log_end(
+    killed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = []
     for more in ([], ["--read-to-log-end"], ["--read-to-log-end", "--isolation-level", "read_committed"]):
         arguments = ["console-consumer", "--path", str(killed), "--topic", "paid", "--from-beginning"]
@@ -43,14 +43,16 @@ def test_console_consumer_reads_to_the_log_end_when_told(killed: Path, capsys: p
     assert lines == [10, 22, 15]
 
 
-def test_topics_tell_high_watermark_and_log_end(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topics_describes_high_watermark_and_log_end_offset(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = Command("topics", killed, capsys)
     for more, high_watermark in (((), 10), (("--read-to-log-end",), 24)):
         (found,) = json.loads(tool("--describe", "--topic", "paid", "--output", "json", *more))["partitions"]
         assert (found["highWatermark"], found["logEndOffset"]) == (high_watermark, 24)
 
 
-def test_groups_and_transactions_follow_the_option(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_consumer_groups_and_transactions_honor_read_to_log_end(
+    killed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     groups = Command("consumer-groups", killed, capsys)
     _, out, err = groups.try_to("--describe", "--group", "billing", "--output", "json")
     assert [json.loads(line)["currentOffset"] for line in out.splitlines()] == [10, 10]
@@ -64,7 +66,7 @@ def test_groups_and_transactions_follow_the_option(killed: Path, capsys: pytest.
     assert json.loads(transactions("list", "--output", "json", "--read-to-log-end"))["transactionState"] == "Ongoing"
 
 
-def test_verify_finds_what_lies_above_as_a_warning_unless_the_broker_runs(killed: Path) -> None:
+def test_verify_warns_of_offsets_above_high_watermark_unless_broker_runs(killed: Path) -> None:
     def above() -> dict[str, Finding]:
         found = verify(LogDir.open(killed)).findings
         return {str(each.partition): each for each in found if each.what == "above-high-watermark"}
@@ -83,7 +85,7 @@ def test_verify_finds_what_lies_above_as_a_warning_unless_the_broker_runs(killed
         assert {each.severity for each in above().values()} == {Severity.INFO}
 
 
-def test_metrics_tell_log_end_last_stable_offset_lag_and_offsets_above(
+def test_metrics_include_log_end_last_stable_offset_lag_and_offsets_above(
     killed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = Command("metrics", killed, capsys)
@@ -98,7 +100,7 @@ def test_metrics_tell_log_end_last_stable_offset_lag_and_offsets_above(
     assert 'kafkalog_partition_offsetsabovehighwatermark{partition="0",topic="paid"} 0.0' in out
 
 
-def test_report_has_a_finding_for_what_lies_above(killed: Path) -> None:
+def test_report_has_finding_for_offsets_above_high_watermark(killed: Path) -> None:
     found = gather(LogDir.open(killed), GatherOptions(sample_bytes=0)).findings
     (above,) = [each for each in found if each.title == "Above the high watermark"]
     assert above.severity == "warning"
@@ -106,9 +108,7 @@ def test_report_has_a_finding_for_what_lies_above(killed: Path) -> None:
     assert "not stopped cleanly" in above.text
 
 
-def test_adopt_dry_run_says_what_lies_above_and_adopting_keeps_it(
-    killed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_adopt_reports_and_keeps_offsets_above_high_watermark(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = Command("adopt", killed, capsys)("--dry-run")
     assert "offsets in 4 partitions, in whole batches above the high watermark of the broker's checkpoint" in out
     adopted = LogDir.adopt(killed)
@@ -126,8 +126,8 @@ def offsets(command: Command, topic: str, time: str) -> dict[str, int]:
     return {line.replace(":", "-", 1).rpartition(":")[0]: int(line.rpartition(":")[2]) for line in out.splitlines()}
 
 
-def test_get_offsets_tells_log_start_and_local_log_start(tiered: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The broker's own answers (kafka-get-offsets)."""
+def test_get_offsets_prints_log_start_and_local_log_start(tiered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Expected: the broker's answers to kafka-get-offsets."""
     command = Command("get-offsets", tiered, capsys)
     assert offsets(command, "tiered.*", "earliest-local") == {
         name: local for name, (local, _) in TIERED_STARTS.items() if name != "local-only-0"
@@ -138,9 +138,7 @@ def test_get_offsets_tells_log_start_and_local_log_start(tiered: Path, capsys: p
     assert offsets(command, "local-only", "earliest") == {"local-only-0": 0}
 
 
-def test_get_offsets_at_a_time_is_an_error_where_the_answer_may_be_remote(
-    tiered: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_get_offsets_by_time_fails_if_answer_may_be_remote(tiered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = Command("get-offsets", tiered, capsys)
     exit_code, out, err = command.try_to("--topic", "tiered", "--partitions", "0", "--time", "0")
     assert (exit_code, out) == (1, "")
@@ -149,7 +147,7 @@ def test_get_offsets_at_a_time_is_an_error_where_the_answer_may_be_remote(
     assert (exit_code, out) == (0, "tiered:0:552\n")
 
 
-def test_console_consumer_from_the_beginning_fails_unless_local_only(
+def test_console_consumer_from_beginning_fails_unless_local_only(
     tiered: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = Command("console-consumer", tiered, capsys)
@@ -162,7 +160,7 @@ def test_console_consumer_from_the_beginning_fails_unless_local_only(
         assert (exit_code, err) == (0, "Processed a total of 138 messages\n")
 
 
-def test_verify_report_and_metrics_tell_of_remote_offsets(tiered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_report_and_metrics_include_remote_offsets(tiered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = verify(LogDir.open(tiered)).findings
     assert {each.what for each in found} == {"remote-offsets"}
     assert {str(each.partition): each.offset for each in found} == {
@@ -175,7 +173,7 @@ def test_verify_report_and_metrics_tell_of_remote_offsets(tiered: Path, capsys: 
     assert 'kafka_log_log_logstartoffset{partition="0",topic="tiered-delete-records"} 319.0' in out
 
 
-def test_adopt_refuses_remote_offsets_unless_local_only(tiered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_adopt_rejects_remote_offsets_unless_local_only(tiered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = Command("adopt", tiered, capsys)
     for arguments in (["--dry-run"], []):
         exit_code, out, err = command.try_to(*arguments)

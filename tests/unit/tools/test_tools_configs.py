@@ -1,4 +1,4 @@
-"""kafkalog configs: what it prints and changes, and what it says when it refuses."""
+"""`kafkalog configs` prints and changes configurations like kafka-configs, and rejects invalid ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def configs_of(tool: Command, topic: str = "orders") -> dict[str, str]:
     return dict(LogDir.open(tool.root).topic(topic).configs)
 
 
-def test_alter_does_not_set_and_delete(tool: Command) -> None:
+def test_alter_sets_and_deletes_configs(tool: Command) -> None:
     out = tool(
         "--entity-type",
         "topics",
@@ -43,20 +43,20 @@ def test_alter_does_not_set_and_delete(tool: Command) -> None:
     assert configs_of(tool) == {"cleanup.policy": "compact,delete", "segment.ms": "5"}
 
 
-def test_a_change_is_not_one_commit(tool: Command) -> None:
+def test_change_is_one_commit(tool: Command) -> None:
     before = len(list((tool.root / "__cluster_metadata-0").glob("*.log")))
     tool("--topic", "orders", "--alter", "--add-config", "segment.ms=5,flush.ms=6", "--delete-config", "retention.ms")
     assert len(list((tool.root / "__cluster_metadata-0").glob("*.log"))) == before + 1
 
 
-def test_internal_segment_bytes_is_refused_or_shown_unset(tool: Command) -> None:
+def test_internal_segment_bytes_is_accepted_and_shown_only_when_set(tool: Command) -> None:
     assert "internal.segment.bytes" not in tool("--topic", "orders", "--describe", "--all")
     tool("--topic", "orders", "--alter", "--add-config", "internal.segment.bytes=1000")
     assert LogDir.open(tool.root).log_config("orders").segment_bytes == 1000
     assert "internal.segment.bytes=1000" in tool("--topic", "orders", "--describe")
 
 
-def test_description_is_not_laid_out_as_kafka_configs_does(tool: Command) -> None:
+def test_description_matches_kafka_configs(tool: Command) -> None:
     tool("--broker-defaults", "--alter", "--add-config", "log.segment.bytes=2000000")
     tool("--topic", "orders", "--alter", "--add-config", "segment.bytes=1048576")
     assert tool("--topic", "orders", "--describe").split("\n") == [
@@ -74,13 +74,13 @@ def test_description_is_not_laid_out_as_kafka_configs_does(tool: Command) -> Non
     )
 
 
-def test_all_topics_are_not_described_without_a_name(tool: Command) -> None:
+def test_all_topics_are_described_without_a_name(tool: Command) -> None:
     LogDir.open(tool.root).create_topic("other", partitions=1)
     out = tool("--entity-type", "topics", "--describe")
     assert out.split("\n")[::2] == ["Dynamic configs for topic orders are:", "Dynamic configs for topic other are:"]
 
 
-def test_broker_settings_do_not_reach_topics(tool: Command) -> None:
+def test_broker_defaults_apply_to_topics(tool: Command) -> None:
     out = tool("--entity-type", "brokers", "--entity-default", "--alter", "--add-config", "log.segment.bytes=2000000")
     assert out == "Completed updating default config for brokers in the cluster.\n"
     assert LogDir.open(tool.root).log_config("orders").segment_bytes == 2_000_000
@@ -95,13 +95,13 @@ def test_broker_settings_do_not_reach_topics(tool: Command) -> None:
     assert LogDir.open(tool.root).log_config("orders").segment_bytes == 1 << 30
 
 
-def test_file_of_configs_is_not_read(tool: Command, tmp_path: Path) -> None:
+def test_configs_are_added_from_file(tool: Command, tmp_path: Path) -> None:
     (tmp_path / "new.properties").write_text("segment.ms=9\ncleanup.policy=compact,delete\n")
     tool("--topic", "orders", "--alter", "--add-config-file", str(tmp_path / "new.properties"))
     assert configs_of(tool) == {"retention.ms": "7", "segment.ms": "9", "cleanup.policy": "compact,delete"}
 
 
-def test_json_is_not_one_object_a_line(tool: Command) -> None:
+def test_json_is_one_object_per_line(tool: Command) -> None:
     changed = json.loads(tool("--topic", "orders", "--alter", "--add-config", "segment.ms=9", "--output", "json"))
     assert (changed["entityType"], changed["entityName"]) == ("topics", "orders")
     assert {each["name"]: each["value"] for each in changed["configs"]} == {"retention.ms": "7", "segment.ms": "9"}
@@ -135,18 +135,20 @@ def test_json_is_not_one_object_a_line(tool: Command) -> None:
         (("--entity-type", "users", "--describe"), "invalid choice: 'users'"),
     ],
 )
-def test_refusal_is_not_one_clear_line(tool: Command, arguments: tuple[str, ...], message: str) -> None:
+def test_rejected_change_names_cause_and_changes_nothing(
+    tool: Command, arguments: tuple[str, ...], message: str
+) -> None:
     assert message in tool.fails(*arguments)
     assert configs_of(tool) == {"retention.ms": "7"}
 
 
-def test_broker_setting_that_a_topics_own_contradict_is_taken(tool: Command) -> None:
+def test_broker_config_that_contradicts_topic_config_is_rejected(tool: Command) -> None:
     tool("--topic", "orders", "--alter", "--add-config", "max.compaction.lag.ms=50")
     said = tool.fails("--broker-defaults", "--alter", "--add-config", "log.cleaner.min.compaction.lag.ms=100")
     assert "the configuration of topic orders would not be allowed" in said
 
 
-def test_brokers_directory_is_changed_or_not_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broker_directory_is_described_and_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(FIXTURES / "cluster-metadata", tmp_path / "theirs")
     (tmp_path / "theirs" / "meta-0-2-0").mkdir()
     tool = Command("configs", tmp_path / "theirs", capsys)
@@ -158,11 +160,11 @@ def test_brokers_directory_is_changed_or_not_described(tmp_path: Path, capsys: p
     assert "is a Kafka broker's" in tool.fails("--topic", "meta-0-2", "--alter", "--add-config", "segment.ms=5")
 
 
-def test_brackets_do_not_keep_commas_and_equals_signs() -> None:
+def test_brackets_keep_commas_and_equals_signs() -> None:
     assert parse_settings(["a=[1,2],b=", " c = [x=y] "]) == {"a": "1,2", "b": "", "c": "x=y"}
 
 
-def test_synonyms_come_in_another_order_than_kafkas() -> None:
+def test_synonyms_are_in_same_order_as_kafka() -> None:
     (entry,) = [each for each in topic_entries({}, {"log.retention.hours": "1"}) if each.name == "retention.ms"]
     assert (entry.value, entry.synonyms) == ("3600000", ())
     (entry,) = [each for each in topic_entries({}, {"log.retention.ms": "5"}) if each.name == "retention.ms"]

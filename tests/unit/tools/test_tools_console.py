@@ -1,4 +1,4 @@
-"""kafkalog console-producer and console-consumer: lines to records and back, by Kafka's properties."""
+"""`kafkalog console-producer` and `console-consumer` turn lines into records and back, by Kafka properties."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Console:
         (b"\xff\n", [b"\xff"]),
     ],
 )
-def test_lines_are_cut_elsewhere(console: Console, text: bytes, values: list[bytes]) -> None:
+def test_each_line_becomes_one_record(console: Console, text: bytes, values: list[bytes]) -> None:
     LogDir.create(console.root).create_topic("t", partitions=1)
     console.produces(text)
     assert console.records() == [(None, value, []) for value in values]
@@ -104,7 +104,7 @@ def test_lines_are_cut_elsewhere(console: Console, text: bytes, values: list[byt
         ),
     ],
 )
-def test_line_becomes_another_record(
+def test_line_is_parsed_by_properties(
     console: Console, properties: tuple[str, ...], line: bytes, record: tuple[Any, ...]
 ) -> None:
     console.produces(line + b"\n", *properties)
@@ -130,7 +130,7 @@ def test_line_becomes_another_record(
         ),
     ],
 )
-def test_bad_line_takes_those_before_it_along(
+def test_lines_before_bad_line_are_written(
     console: Console, properties: tuple[str, ...], text: bytes, message: str, written: int
 ) -> None:
     LogDir.create(console.root).create_topic("t", partitions=1)
@@ -154,7 +154,7 @@ def test_bad_line_takes_those_before_it_along(
         (("--line-reader", "com.Mine"), (), "com.Mine is not known"),
     ],
 )
-def test_refusal_makes_a_log_directory(
+def test_rejected_options_create_no_log_directory(
     console: Console, options: tuple[str, ...], properties: tuple[str, ...], message: str
 ) -> None:
     exit_code, out, err = console.produce(b"x\n", *properties, options=options)
@@ -163,7 +163,7 @@ def test_refusal_makes_a_log_directory(
     assert not console.root.exists()
 
 
-def test_lines_are_not_gathered_into_one_commit(console: Console) -> None:
+def test_lines_are_batched_into_one_commit_unless_sync(console: Console) -> None:
     console.produces(b"".join(b"%d\n" % number for number in range(1000)), options=("--compression-codec",))
     writes = [each for each in LogDir.open(console.root).history() if each.operation == "write"]
     assert [each.records for each in writes] == [1000]
@@ -172,7 +172,7 @@ def test_lines_are_not_gathered_into_one_commit(console: Console) -> None:
     assert [each.records for each in writes] == [1, 1, 1000]
 
 
-def test_typed_line_waits_for_the_next(tmp_path: Path) -> None:
+def test_typed_line_is_written_before_next_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "console-producer", "--path", str(tmp_path / "r")]
     with subprocess.Popen([*command, "--topic", "t", "--timeout", "10"], stdin=subprocess.PIPE) as typed:
         assert typed.stdin is not None
@@ -206,7 +206,7 @@ def filled(console: Console) -> Console:
     return console
 
 
-def test_records_are_not_printed_as_kafka_prints_them(filled: Console) -> None:
+def test_records_are_printed_like_kafka(filled: Console) -> None:
     assert filled.consume("--from-beginning") == "a\nb\nnull\nc\nd\n"
     everything = tuple(f"print.{name}=true" for name in ("timestamp", "partition", "offset", "headers", "key", "epoch"))
     assert filled.consume("--partition", "0", "--offset", "earliest", properties=everything).splitlines() == [
@@ -224,7 +224,7 @@ def test_records_are_not_printed_as_kafka_prints_them(filled: Console) -> None:
     assert filled.consume("--partition", "0", "--from-beginning", properties=no_value) == "k\nnull\nm\n"
 
 
-def test_reading_begins_or_ends_elsewhere(filled: Console) -> None:
+def test_reading_begins_and_ends_at_requested_offsets(filled: Console) -> None:
     assert filled.consume() == ""
     assert filled.consume("--from-beginning", "--max-messages", "4") == "a\nb\nnull\nc\n"
     assert filled.consume("--partition", "1", "--offset", "1") == "d\n"
@@ -236,7 +236,7 @@ def test_reading_begins_or_ends_elsewhere(filled: Console) -> None:
     assert filled.consume("--include", "t,x", "--from-beginning", "--max-messages", "1", "--timeout-ms", "1") == ""
 
 
-def test_group_does_not_go_on_where_it_was(filled: Console) -> None:
+def test_group_continues_at_its_committed_offsets(filled: Console) -> None:
     assert filled.consume("--group", "g", "--from-beginning", "--max-messages", "2") == "a\nb\n"
     assert filled.consume("--group", "g") == "null\nc\nd\n"
     committed = LogDir.open(filled.root).group("g").fetch()
@@ -247,7 +247,7 @@ def test_group_does_not_go_on_where_it_was(filled: Console) -> None:
     assert filled.consume("--group", "g") == filled.consume("--group", "other") == "e\n"
 
 
-def test_records_that_could_not_be_printed_count_as_read(filled: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_of_unprinted_records_are_not_committed(filled: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
         patch.setattr("sys.stdout", full)
         exit_code, _, err = filled.consumer.try_to(
@@ -257,13 +257,13 @@ def test_records_that_could_not_be_printed_count_as_read(filled: Console, monkey
     assert LogDir.open(filled.root).group("g").fetch() == {}
 
 
-def test_progress_is_recorded_though_auto_commit_is_off(filled: Console) -> None:
+def test_offsets_are_not_committed_without_auto_commit(filled: Console) -> None:
     no_commit = ("--group", "g", "--consumer-property", "enable.auto.commit=false")
     assert filled.consume("--from-beginning", "--max-messages", "2", *no_commit) == "a\nb\n"
     assert LogDir.open(filled.root).group("g").fetch() == {}
 
 
-def test_progress_that_cannot_be_recorded_is_noticed_behind_the_records(capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_only_root_rejects_group_before_first_record(capsys: pytest.CaptureFixture[str]) -> None:
     consumer = Command("console-consumer", FIXTURES / "cars", capsys)
     reading = ("--topic", "cars", "--from-beginning", "--max-messages", "2", "--group", "g")
     exit_code, out, err = consumer.try_to(*reading)
@@ -273,7 +273,7 @@ def test_progress_that_cannot_be_recorded_is_noticed_behind_the_records(capsys: 
     assert (exit_code, len(out.splitlines())) == (0, 2)
 
 
-def test_records_that_come_later_are_not_printed(filled: Console) -> None:
+def test_later_records_and_topics_are_printed(filled: Console) -> None:
     command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "console-consumer", "--path", str(filled.root)]
     with subprocess.Popen(
         [
@@ -296,7 +296,9 @@ def test_records_that_come_later_are_not_printed(filled: Console) -> None:
         assert consumer.wait(30) == 0
 
 
-def test_retention_that_comes_first_is_an_error(filled: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_deleted_by_retention_are_skipped_without_error(
+    filled: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader = LogDir.open(filled.root)
     consumer = Consumer(
         reader, lambda name: name == "t", schema=KAFKA_SCHEMA, reset="earliest", isolation="read_uncommitted"
@@ -314,7 +316,7 @@ def test_retention_that_comes_first_is_an_error(filled: Console, monkeypatch: py
     assert [chunk.topic_partition.partition for chunk in consumer.poll()][:1] == [0]
 
 
-def test_signal_loses_a_groups_progress_or_typed_lines(filled: Console) -> None:
+def test_signal_commits_group_offsets_and_typed_lines(filled: Console) -> None:
     command = [sys.executable, "-m", "pyspark_kafkalog.tools.main"]
     where = ("--path", str(filled.root), "--topic", "t")
     begin = ("--from-beginning", "--group", "g")
@@ -354,7 +356,7 @@ def test_signal_loses_a_groups_progress_or_typed_lines(filled: Console) -> None:
         ("ByteArrayDeserializer", b"abc", "abc"),
     ],
 )
-def test_deserializer_makes_another_text(console: Console, name: str, data: bytes, text: str) -> None:
+def test_deserializer_prints_same_text_as_kafka(console: Console, name: str, data: bytes, text: str) -> None:
     log_dir = LogDir.create(console.root)
     log_dir.append("t", pa.table({"key": pa.array([data, None]), "value": pa.array([None, data], pa.binary())}))
     expected = f"{text} null\nnull {text}\n"
@@ -365,7 +367,7 @@ def test_deserializer_makes_another_text(console: Console, name: str, data: byte
     assert console.consume("--from-beginning", properties=shape) == expected
 
 
-def test_record_that_does_not_fit_goes_unsaid(console: Console) -> None:
+def test_invalid_record_is_reported_or_skipped_on_request(console: Console) -> None:
     LogDir.create(console.root).append("t", pa.table({"value": [bytes(8), b"short", bytes(8)]}))
     arguments = ("--topic", "t", "--from-beginning", "--timeout-ms", "1", "--value-deserializer", "LongDeserializer")
     exit_code, out, err = console.consumer.try_to(*arguments)
@@ -379,7 +381,9 @@ def test_record_that_does_not_fit_goes_unsaid(console: Console) -> None:
     assert err.splitlines()[-1] == "Processed a total of 3 messages"
 
 
-def test_aborted_records_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_aborted_records_are_not_printed_with_read_committed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     console = Console(FIXTURES / "transactions", capsys)
     everything = console.consume("--from-beginning", topic="transactions")
     committed = console.consume("--from-beginning", "--isolation-level", "read_committed", topic="transactions")
@@ -387,7 +391,7 @@ def test_aborted_records_are_printed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert console.consume("--partition", "0", "--offset", "earliest", topic="transactions") in everything
 
 
-def test_formatter_of_internal_topics_is_not_kafkas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_formatters_of_internal_topics_match_kafka(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(FIXTURES / "consumer-offsets", tmp_path / "offsets")
     tool = Command("console-consumer", tmp_path / "offsets", capsys)
     arguments = ("--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "1", "--formatter")
@@ -423,5 +427,5 @@ def test_formatter_of_internal_topics_is_not_kafkas(tmp_path: Path, capsys: pyte
         (("--topic", "t", "--value-deserializer", "com.Mine"), "deserializer com.Mine is not known"),
     ],
 )
-def test_refusal_is_not_one_clear_line(filled: Console, arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_are_rejected(filled: Console, arguments: tuple[str, ...], message: str) -> None:
     assert message in filled.consumer.fails(*arguments)

@@ -1,4 +1,4 @@
-"""kafkalog dump-log prints of every file of every fixture what Kafka's own kafka-dump-log printed."""
+"""`kafkalog dump-log` prints the same as Kafka's kafka-dump-log for every file of every fixture."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def _without_exceptions(text: str) -> str:
 
 
 @pytest.mark.parametrize("fixture", _fixture_names())
-def test_dump_differs_from_kafkas(
-    fixture: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dump_matches_kafka(fixture: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(FIXTURES / fixture)
     compared = 0
     for _, file, entry in (found for found in _entries() if found[0] == fixture and found[2]["args"] != SANITY):
@@ -60,7 +58,7 @@ def test_dump_differs_from_kafkas(
 
 
 @pytest.mark.parametrize("fixture", _fixture_names())
-def test_sanity_check_differs_from_kafkas(
+def test_sanity_check_matches_kafka(
     fixture: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(FIXTURES / fixture)
@@ -75,7 +73,7 @@ def test_sanity_check_differs_from_kafkas(
 
 
 @pytest.mark.parametrize("fixture", _fixture_names())
-def test_shallow_dump_is_not_the_deep_one_without_records(
+def test_shallow_dump_is_deep_dump_without_records(
     fixture: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(FIXTURES / fixture)

@@ -1,4 +1,4 @@
-"""Garbage in any file ends a dump with a line on stderr, never with a Python traceback; and the command line itself."""
+"""`kafkalog dump-log` reports garbage, bad arguments and output errors in one line on stderr, without a traceback."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _dump(directory: Path, arguments: list[str]) -> tuple[int, str, str]:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(damaged(), st.sampled_from(OPTIONS), st.sampled_from(["text", "json"]))
-def test_garbage_gives_a_traceback_or_no_word(sample: tuple[str, bytes], options: list[str], output: str) -> None:
+def test_garbage_ends_dump_with_error_line(sample: tuple[str, bytes], options: list[str], output: str) -> None:
     suffix, data = sample
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -92,7 +92,7 @@ def test_garbage_gives_a_traceback_or_no_word(sample: tuple[str, bytes], options
         assert [json.loads(line)["type"] for line in out.split("\n")[:-1]].index("file") == 0
 
 
-def test_records_of_magic_0_and_1_are_not_refused_by_name(tmp_path: Path) -> None:
+def test_records_of_magic_0_and_1_are_rejected_by_name(tmp_path: Path) -> None:
     for magic in (0, 1):
         path = tmp_path / f"{NAME}.log"
         path.write_bytes(bytes(8) + (30).to_bytes(4, "big") + bytes(4) + bytes([magic]) + bytes(30))
@@ -102,13 +102,13 @@ def test_records_of_magic_0_and_1_are_not_refused_by_name(tmp_path: Path) -> Non
         assert f"{path} at byte 16: expected record format v2 (magic 2), found magic {magic}" in err
 
 
-def test_fifo_in_place_of_a_log_hangs(tmp_path: Path) -> None:
+def test_fifo_in_place_of_log_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"{NAME}.log")
     exit_code, out, _ = _dump(tmp_path, ["--files", str(tmp_path / f"{NAME}.log")])
     assert (exit_code, out.count("\n")) == (0, 2)
 
 
-def test_staged_file_is_not_dumped(tmp_path: Path) -> None:
+def test_staged_file_is_dumped_with_offsets_from_0(tmp_path: Path) -> None:
     staged = tmp_path / "write-0.staged"
     staged.write_bytes(SOUND[".log"])
     exit_code, out, err = _dump(tmp_path, ["--files", str(staged)])
@@ -130,7 +130,7 @@ def test_staged_file_is_not_dumped(tmp_path: Path) -> None:
         ([], "usage: kafkalog"),
     ],
 )
-def test_bad_command_line_is_not_named_in_one_line(
+def test_invalid_command_line_is_reported_in_one_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -143,7 +143,7 @@ def test_bad_command_line_is_not_named_in_one_line(
     assert captured.err.count("\n") == 1
 
 
-def test_reader_that_goes_away_makes_a_traceback() -> None:
+def test_closed_pipe_ends_dump_without_traceback() -> None:
     log = FIXTURES / "cars" / "cars-0" / f"{NAME}.log"
     files = ",".join([str(log)] * 200)
     command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "dump-log", "--print-data-log", "--files", files]
@@ -156,7 +156,7 @@ def test_reader_that_goes_away_makes_a_traceback() -> None:
         assert process.wait(timeout=60) == 1
 
 
-def test_full_disk_makes_a_traceback() -> None:
+def test_full_disk_is_reported_in_one_line() -> None:
     log = FIXTURES / "cars" / "cars-0" / f"{NAME}.log"
     command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "dump-log", "--files", str(log)]
     with Path("/dev/full").open("wb") as full:
@@ -164,7 +164,7 @@ def test_full_disk_makes_a_traceback() -> None:
     assert (done.returncode, done.stderr) == (1, "kafkalog dump-log: [Errno 28] No space left on device\n")
 
 
-def test_help_loads_more_than_it_needs() -> None:
+def test_help_loads_no_heavy_modules() -> None:
     command = (
         "import sys\n"
         "from pyspark_kafkalog.tools.main import main\n"

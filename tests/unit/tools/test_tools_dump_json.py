@@ -1,4 +1,4 @@
-"""kafkalog dump-log --output json: one object a line that says what the text says."""
+"""`kafkalog dump-log --output json` prints the same facts as its text, one object per line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_type(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [each for each in found if each["type"] == kind]
 
 
-def test_batches_and_records_lack_what_the_text_says(
+def test_batches_and_records_have_same_fields_as_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(FIXTURES / "cars")
@@ -53,7 +53,7 @@ def test_batches_and_records_lack_what_the_text_says(
     assert {"timestamp", "timestampType", "keySize", "valueSize", "sequence", "headerKeys"} <= set(records[0])
 
 
-def test_contents_that_are_no_text_are_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_binary_contents_are_base64(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "00000000000000000000.log"
     record = Record(offset=0, timestamp_ms=1, key=None, value=b"\xff\x00", headers=((b"h", b"v"), (b"\xfe", None)))
     log.write_bytes(encode_batch([record]))
@@ -66,7 +66,7 @@ def test_contents_that_are_no_text_are_lost(tmp_path: Path, capsys: pytest.Captu
     assert "payload" not in found
 
 
-def test_decoded_records_are_not_trees(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decoded_records_are_objects(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(FIXTURES / "cluster-metadata")
     found = dump(capsys, "--files", "bootstrap.checkpoint", "--cluster-metadata-decoder")
     assert found[1]["type"] == "bootstrapSnapshot"
@@ -80,7 +80,7 @@ def test_decoded_records_are_not_trees(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert set(controls) == {"SnapshotHeader", "KRaftVersion", "KRaftVoters", "SnapshotFooter"}
 
 
-def test_number_that_json_has_not_breaks_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nan_is_printed_as_string(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quota = encode_record(record_of("ClientQuotaRecord", entity=(), key="k", value=math.nan, remove=False))
     log = tmp_path / "00000000000000000000.log"
     log.write_bytes(encode_batch([Record(offset=0, timestamp_ms=1, key=None, value=quota)]))
@@ -88,7 +88,7 @@ def test_number_that_json_has_not_breaks_the_line(tmp_path: Path, capsys: pytest
     assert found["payload"]["data"]["value"] == "NaN"
 
 
-def test_indexes_and_snapshots_lack_entries(
+def test_indexes_and_snapshots_have_all_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build(tmp_path)
@@ -114,7 +114,7 @@ def test_indexes_and_snapshots_lack_entries(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_odd_input_gives_other_findings_or_broken_json(
+def test_odd_input_gives_valid_json_and_same_exit_code_as_text(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build(tmp_path)

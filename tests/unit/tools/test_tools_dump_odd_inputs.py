@@ -1,4 +1,4 @@
-"""kafkalog dump-log answers odd, damaged and missing files as Kafka's tool did when it was asked."""
+"""`kafkalog dump-log` answers odd, damaged and missing files like Kafka's tool."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_cases_lack_an_answer_of_kafkas() -> None:
+def test_every_case_has_an_answer_of_kafka() -> None:
     assert list(ANSWERS) == list(CASES)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_answer_is_not_kafkas(
+def test_answer_matches_kafka(
     case: str, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(directory)

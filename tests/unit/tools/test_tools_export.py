@@ -1,4 +1,4 @@
-"""kafkalog export: checkpoints and copies for a broker, and what it refuses to touch."""
+"""`kafkalog export` writes checkpoints and copies for a broker, and rejects targets that it must not change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def contents(log_dir: LogDir) -> list[tuple[int, bytes]]:
     return list(zip(table["offset"].to_pylist(), table["value"].to_pylist(), strict=True))
 
 
-def test_checkpoints_tell_something_else_than_the_commit(tool: Command) -> None:
+def test_checkpoints_match_last_commit(tool: Command) -> None:
     code, out, err = tool.try_to()
     assert (code, out) == (0, "Wrote the checkpoints of 3 partitions.\n")
     assert "No metadata log of a broker is kept here" in err
@@ -50,7 +50,7 @@ def test_checkpoints_tell_something_else_than_the_commit(tool: Command) -> None:
     assert not LogDir.open(tool.root).is_foreign
 
 
-def test_what_was_not_committed_is_exported(tool: Command, tmp_path: Path) -> None:
+def test_uncommitted_bytes_are_not_exported(tool: Command, tmp_path: Path) -> None:
     last = max((tool.root / "orders-1").glob("*.log"))
     committed = last.read_bytes()
     expected = contents(LogDir.open(tool.root))
@@ -64,7 +64,7 @@ def test_what_was_not_committed_is_exported(tool: Command, tmp_path: Path) -> No
         assert contents(LogDir.open(root)) == expected
 
 
-def test_closed_segments_of_a_copy_are_links_and_the_active_one_is_not(tool: Command, tmp_path: Path) -> None:
+def test_closed_segments_of_copy_are_links_and_active_one_is_not(tool: Command, tmp_path: Path) -> None:
     (trees) = {each["partition"]: each for each in tool.json("--to", str(tmp_path / "copy"), "--topic", "ord.*")}
     assert (trees[1]["logStartOffset"], trees[1]["highWatermark"], trees[0]["highWatermark"]) == (3, 8, 0)
     assert trees[1]["linkedBytes"] > 0
@@ -83,7 +83,7 @@ def test_closed_segments_of_a_copy_are_links_and_the_active_one_is_not(tool: Com
     assert not list(tool.root.glob("*-stray"))
 
 
-def test_writes_to_a_copy_leave_the_original_alone(tool: Command, tmp_path: Path) -> None:
+def test_writes_to_copy_leave_original_unchanged(tool: Command, tmp_path: Path) -> None:
     tool("--to", str(tmp_path / "copy"))
     expected = contents(LogDir.open(tool.root))
     copy = LogDir.open(tmp_path / "copy")
@@ -92,7 +92,7 @@ def test_writes_to_a_copy_leave_the_original_alone(tool: Command, tmp_path: Path
     assert contents(LogDir.open(tool.root)) == expected
 
 
-def test_brokers_topic_id_or_other_checkpoints_are_lost(tool: Command, tmp_path: Path) -> None:
+def test_mount_keeps_topic_ids_and_other_checkpoints_of_broker(tool: Command, tmp_path: Path) -> None:
     broker = tmp_path / "broker"
     for name in ("orders-0", "orders-1", "theirs-0"):
         (broker / name).mkdir(parents=True)
@@ -114,7 +114,7 @@ def test_brokers_topic_id_or_other_checkpoints_are_lost(tool: Command, tmp_path:
     assert "create topic empty on the broker" in tool.fails("--to", str(broker))
 
 
-def test_refusal_is_not_one_clear_line(tool: Command, tmp_path: Path) -> None:
+def test_invalid_targets_are_rejected_and_original_is_unchanged(tool: Command, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     assert "is neither empty nor a broker's log directory" in tool.fails("--to", str(tmp_path / "full"))

@@ -1,4 +1,4 @@
-"""`kafkalog export` of an adopted directory: what the broker does not know is named, set aside and told to it."""
+"""`kafkalog export` of an adopted directory names changes that the broker does not know, and sets them aside."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def script_of(tool: Command, target: Path, *arguments: str) -> list[str]:
     return tool("--set-aside", str(target), *arguments).splitlines()
 
 
-def test_unchanged_directory_is_exported_without_a_flag(tool: Command, tmp_path: Path) -> None:
+def test_unchanged_directory_is_exported_without_flag(tool: Command, tmp_path: Path) -> None:
     append(LogDir.open(tool.root), "a.b", 1, "more")
     assert tool() == "Wrote the checkpoints of 5 partitions.\n"
     (line,) = script_of(tool, tmp_path / "aside")
@@ -84,7 +84,7 @@ def test_unchanged_directory_is_exported_without_a_flag(tool: Command, tmp_path:
     assert not (tmp_path / "aside").exists()
 
 
-def test_topics_that_the_broker_does_not_know_are_set_aside(tool: Command, tmp_path: Path) -> None:
+def test_topics_unknown_to_broker_are_set_aside(tool: Command, tmp_path: Path) -> None:
     log_dir = LogDir.open(tool.root)
     append(log_dir, "a.b", 0, "known")
     log_dir.add_partitions("a.b", total=4)
@@ -116,7 +116,7 @@ def test_topics_that_the_broker_does_not_know_are_set_aside(tool: Command, tmp_p
     assert "name another" in tool.try_to("--set-aside", str(tool.root / "aside"))[2]
 
 
-def test_set_aside_partitions_are_mounted_beside_those_that_went_back(tool: Command, tmp_path: Path) -> None:
+def test_set_aside_partitions_are_mounted_beside_returned_ones(tool: Command, tmp_path: Path) -> None:
     log_dir = LogDir.open(tool.root)
     append(log_dir, "a.b", 0, "known")
     log_dir.add_partitions("a.b", total=3)
@@ -192,7 +192,7 @@ def test_configurations_and_access_control_become_commands(tool: Command, tmp_pa
     ]
 
 
-def test_settings_of_server_properties_are_no_difference(tool: Command, tmp_path: Path) -> None:
+def test_configs_in_server_properties_are_no_difference(tool: Command, tmp_path: Path) -> None:
     LogDir.open(tool.root).alter_broker_configs(add={"log.retention.hours": "3"})
     assert "broker-level settings were changed (log.retention.hours)" in tool.fails()
     properties = tmp_path / "server.properties"
@@ -202,7 +202,7 @@ def test_settings_of_server_properties_are_no_difference(tool: Command, tmp_path
     assert "(log.cleaner.threads)" in tool.fails("--server-properties", str(properties))
 
 
-def test_partition_of_another_node_that_was_written_to_is_a_difference(tool: Command, tmp_path: Path) -> None:
+def test_written_partition_of_another_node_is_a_difference(tool: Command, tmp_path: Path) -> None:
     append(LogDir.open(tool.root), "shared", 0, "of this node")
     tool()
     append(LogDir.open(tool.root), "shared", 1, "of node 2")
@@ -210,13 +210,13 @@ def test_partition_of_another_node_that_was_written_to_is_a_difference(tool: Com
     assert any("shared-1 was written to" in line for line in script_of(tool, tmp_path / "aside"))
 
 
-def test_damaged_metadata_log_of_the_broker_is_a_difference(tool: Command) -> None:
+def test_damaged_metadata_log_of_broker_is_a_difference(tool: Command) -> None:
     log = tool.root / KEPT / "00000000000000000000.log"
     log.write_bytes(log.read_bytes() + b"\0" * 30 + b"x" * 70)
     assert "the broker's metadata log is damaged" in tool.fails()
 
 
-def test_options_that_do_not_go_together_are_refused(tool: Command, tmp_path: Path) -> None:
+def test_invalid_option_combinations_are_rejected(tool: Command, tmp_path: Path) -> None:
     aside = ("--set-aside", str(tmp_path / "aside"))
     assert "do not go with --to" in tool.fails(*aside, "--to", str(tmp_path / "copy"))
     assert "--output json cannot" in tool.fails(*aside, "--output", "json")

@@ -1,4 +1,4 @@
-"""kafkalog get-offsets: which partitions it means, and which offset it tells of each."""
+"""`kafkalog get-offsets` selects the same partitions and prints the same offsets as kafka-get-offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     return Command("get-offsets", tmp_path / "root", capsys)
 
 
-def test_partitions_are_in_another_order_than_kafkas(tool: Command) -> None:
+def test_partitions_are_in_same_order_as_kafka(tool: Command) -> None:
     names = [line.rpartition(":")[0] for line in tool().splitlines()]
     assert names == sorted(names, key=lambda name: name.replace(":", "-"))
     assert names[:4] == ["__consumer_offsets:0", "orders:0", "orders:1", "orders:10"]
@@ -46,17 +46,17 @@ def test_partitions_are_in_another_order_than_kafkas(tool: Command) -> None:
         (str(TIMES_MS[1]), 1),
     ],
 )
-def test_time_means_another_offset(tool: Command, time: str, offset: int) -> None:
+def test_time_selects_its_offset(tool: Command, time: str, offset: int) -> None:
     assert tool("--topic", "orders", "--partitions", "2", "--time", time) == f"orders:2:{offset}\n"
 
 
 @pytest.mark.parametrize("time", ["latest-tiered", "-5", str(TIMES_MS[1] + 1)])
-def test_partition_without_such_a_record_is_printed(tool: Command, time: str) -> None:
+def test_partition_without_matching_record_is_omitted(tool: Command, time: str) -> None:
     assert tool("--topic", "orders", "--time", time) == ""
     assert tool("--topic", "returns", "--time", "max-timestamp") == ""
 
 
-def test_max_timestamp_is_looked_for_in_one_segment_only(tool: Command) -> None:
+def test_max_timestamp_is_found_across_segments(tool: Command) -> None:
     log_dir = LogDir.open(tool.root)
     log_dir.alter_topic("returns", add={"internal.segment.bytes": "200"})
     for at in (1, 9, 4, 9, 2):
@@ -81,7 +81,7 @@ def test_max_timestamp_is_looked_for_in_one_segment_only(tool: Command) -> None:
         ("orders:3,:1-3", [1, 2, 3]),
     ],
 )
-def test_rules_mean_other_partitions(tool: Command, rules: str, partitions: list[int]) -> None:
+def test_topic_partition_rules_select_their_partitions(tool: Command, rules: str, partitions: list[int]) -> None:
     assert [each["partition"] for each in tool.json("--topic-partitions", rules)] == partitions
 
 
@@ -99,5 +99,5 @@ def test_rules_mean_other_partitions(tool: Command, rules: str, partitions: list
         (("--time", "9223372036854775808"), "Malformed time argument 9223372036854775808"),
     ],
 )
-def test_refusal_is_not_one_clear_line(tool: Command, arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_are_rejected(tool: Command, arguments: tuple[str, ...], message: str) -> None:
     assert message in tool.fails(*arguments)

@@ -1,4 +1,4 @@
-"""kafkalog history: which commits it lists, in which order, and what it says of each."""
+"""`kafkalog history` lists commits in order, with the partitions, records and bytes of each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ OPERATIONS = [
 ]
 
 
-def test_commits_are_missing_or_out_of_order(tool: Command) -> None:
+def test_all_commits_are_listed_in_order(tool: Command) -> None:
     newest_first = tool.json()
     assert [each["operation"] for each in newest_first] == OPERATIONS
     oldest_first = tool.json("--oldest-first")
@@ -63,7 +63,7 @@ def test_commits_are_missing_or_out_of_order(tool: Command) -> None:
     assert oldest_first[0]["time"] == "2023-11-14T22:13:20.123Z"
 
 
-def test_write_lacks_its_partitions_records_and_bytes(tool: Command) -> None:
+def test_write_has_its_partitions_records_and_bytes(tool: Command) -> None:
     (write,) = [each for each in tool.json("--topic", "orders") if each["operation"] == "write"]
     log = tool.root / "orders-1" / "00000000000000000000.log"
     (partition,) = write["partitions"]
@@ -81,7 +81,7 @@ def test_write_lacks_its_partitions_records_and_bytes(tool: Command) -> None:
     assert write["version"] is None
 
 
-def test_transactional_id_and_version_are_not_told(tool: Command) -> None:
+def test_transactional_id_and_version_are_listed(tool: Command) -> None:
     store = MetadataStore.open(tool.root)
     topic_id = store.image.topic("orders").topic_id
     written = [WrittenPartition(topic_id=topic_id, partition=0, first_offset=0, records=0, bytes=0)]
@@ -98,7 +98,7 @@ def test_transactional_id_and_version_are_not_told(tool: Command) -> None:
     assert " query            17      orders 0 " in tool("--limit", "1")
 
 
-def test_limit_keeps_other_commits_than_the_newest(tool: Command) -> None:
+def test_limit_keeps_newest_commits(tool: Command) -> None:
     everything = tool.json()
     assert tool.json("--limit", "2") == everything[:2]
     assert tool.json("--limit", "2", "--oldest-first") == everything[:2][::-1]
@@ -110,11 +110,11 @@ def test_limit_keeps_other_commits_than_the_newest(tool: Command) -> None:
     assert tool.json("--topic", "orders", "--limit", "2", "--oldest-first") == of_topic[:2][::-1]
 
 
-def test_deleted_topic_loses_its_name(tool: Command) -> None:
+def test_deleted_topic_keeps_its_name(tool: Command) -> None:
     assert [each["operation"] for each in tool.json("--topic", "gone")] == ["delete topic", "write", "create topic"]
 
 
-def test_commits_that_are_removed_stop_the_listing(tool: Command) -> None:
+def test_removed_commits_do_not_stop_listing(tool: Command) -> None:
     offsets = sorted((tool.root / "__cluster_metadata-0").glob("*.log"))
     log_dir = LogDir.open(tool.root)
     for path in offsets[:4]:
@@ -125,7 +125,7 @@ def test_commits_that_are_removed_stop_the_listing(tool: Command) -> None:
     assert len(entries[0].topics[0]) == 22
 
 
-def test_table_is_not_aligned(tool: Command) -> None:
+def test_table_columns_are_aligned(tool: Command) -> None:
     header, *lines = tool("--oldest-first").splitlines()
     assert header.split() == [
         "COMMIT",
@@ -152,14 +152,14 @@ def test_table_is_not_aligned(tool: Command) -> None:
         (("--limit", "x"), "must be 1 or more, not x"),
     ],
 )
-def test_refusal_is_not_one_clear_line(tool: Command, arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_are_rejected_in_one_line(tool: Command, arguments: tuple[str, ...], message: str) -> None:
     exit_code, out, err = tool.try_to(*arguments)
     assert (exit_code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("kafkalog history: ")
     assert message in err
 
 
-def test_damaged_commit_hides_the_newer_ones(tool: Command) -> None:
+def test_damaged_commit_is_reported(tool: Command) -> None:
     log_dir = LogDir.open(tool.root)
     first = tool.root / "__cluster_metadata-0" / "00000000000000000000.log"
     first.write_bytes(first.read_bytes()[:-1] + b"\xff")
@@ -170,7 +170,7 @@ def test_damaged_commit_hides_the_newer_ones(tool: Command) -> None:
     assert out.count("\n") in (0, len(OPERATIONS))
 
 
-def test_brokers_directory_is_given_a_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broker_directory_is_rejected_with_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(FIXTURES / "cars", tmp_path / "cars")
     said = Command("history", tmp_path / "cars", capsys).fails()
     assert "is a Kafka broker's log directory, which has no commits of this package to list" in said

@@ -1,4 +1,4 @@
-"""Text that is not as Java and Scala would write it."""
+"""Text, paths and numbers are handled like in Java and Scala."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pyspark_kafkalog.tools.java_text import (
         (range(13), [2, 10, 7, 9, 11, 5, 1, 8, 3, 6, 12, 4, 0]),
     ],
 )
-def test_files_stand_in_another_order_than_in_kafkas_map(puts: list[int], kafkas_order: list[int]) -> None:
+def test_files_are_in_order_of_scala_map(puts: list[int], kafkas_order: list[int]) -> None:
     order = ScalaHashOrder()
     for number in puts:
         order.put(f"/tmp/kafkalog-gaps/{number}.log")
@@ -49,18 +49,18 @@ def test_files_stand_in_another_order_than_in_kafkas_map(puts: list[int], kafkas
         (b"\xf5\x80", "\ufffd\ufffd"),
     ],
 )
-def test_malformed_bytes_give_more_or_fewer_marks_than_in_java(data: bytes, text: str) -> None:
+def test_malformed_utf8_is_decoded_like_java(data: bytes, text: str) -> None:
     assert decode_utf8(data) == text
 
 
-def test_paths_are_not_written_as_java_writes_them() -> None:
+def test_paths_are_normalized_like_java() -> None:
     assert [normalize_path(path) for path in ("a//b/", "/", "//", "./a/../b", "")] == ["a/b", "/", "/", "./a/../b", ""]
     assert absolute_path("a/../b") == f"{os.getcwd()}/a/../b"
     assert absolute_path("/a") == "/a"
     assert absolute_path("") == os.getcwd()
 
 
-def test_lists_of_files_are_not_split_as_java_splits_them() -> None:
+def test_lists_of_files_are_split_like_java() -> None:
     assert [split_files(text) for text in ("a,b", "a,,b", "a,,", ",", "")] == [
         ["a", "b"],
         ["a", "", "b"],
@@ -70,7 +70,7 @@ def test_lists_of_files_are_not_split_as_java_splits_them() -> None:
     ]
 
 
-def test_numbers_are_accepted_that_java_refuses() -> None:
+def test_longs_are_parsed_like_java() -> None:
     assert [parse_long(text) for text in ("007", "-5", "+5", str(2**63 - 1), str(-(2**63)))] == [
         7,
         -5,
@@ -81,6 +81,6 @@ def test_numbers_are_accepted_that_java_refuses() -> None:
     assert [parse_long(text) for text in ("", "x", "1_0", " 1", "1.0", str(2**63), "9" * 5000)] == [None] * 7
 
 
-def test_numbers_do_not_wrap_as_javas() -> None:
+def test_integers_wrap_like_java() -> None:
     assert (wrap_int32(2**31), wrap_int32(-(2**31) - 1)) == (-(2**31), 2**31 - 1)
     assert (wrap_int64(2**63), wrap_int64(-(2**63) - 1)) == (-(2**63), 2**63 - 1)

@@ -1,4 +1,4 @@
-"""Who knows Kafka's tools finds each by the name of its script."""
+"""Names of Kafka's scripts and their options lead to the command of this package."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ SCRIPTS = [
 ]
 
 
-def test_script_of_kafka_is_not_told_of() -> None:
+def test_every_kafka_script_has_counterpart_or_reason() -> None:
     assert sorted([*COUNTERPARTS, *NOT_HERE]) == [f"kafka-{name}" for name in SCRIPTS]
 
 
-def test_counterpart_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_counterpart_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     for counterpart in COUNTERPARTS.values():
         command, *rest = counterpart.split()
         assert all(word in command_parser(command).format_help() for word in rest)
 
 
-def test_name_of_a_script_is_not_recognised(capsys: pytest.CaptureFixture[str]) -> None:
+def test_name_of_kafka_script_is_answered_with_counterpart(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["kafka-producer-perf-test.sh", "--topic", "orders"])
     assert exited.value.code == 1
@@ -67,7 +67,7 @@ def test_name_of_a_script_is_not_recognised(capsys: pytest.CaptureFixture[str]) 
     assert advice("frobnicate", ("topics",)) == "there is no command 'frobnicate': kafkalog --help lists all"
 
 
-def test_who_names_a_broker_is_left_to_guess(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bootstrap_server_is_answered_with_path(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["topics", "--bootstrap-server", "localhost:9092", "--list"])
     assert exited.value.code == 1
@@ -86,7 +86,7 @@ def test_who_names_a_broker_is_left_to_guess(capsys: pytest.CaptureFixture[str])
         ("transactions --path x abort --topic t --partition 0 --producer-id 1", "--start-offset says enough"),
     ],
 )
-def test_option_of_kafkas_is_just_not_known(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_option_of_kafka_is_answered_with_advice(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(line.split())
     assert exited.value.code == 1

@@ -1,4 +1,4 @@
-"""The command line as a whole: help, completion, and how little is loaded to answer."""
+"""The command line as a whole: help, suggestions, completion and version, with few modules loaded."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def loaded(*arguments: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_help_lacks_examples_or_loads_much(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_example_and_short_lines(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = command_parser(name)
     assert re.search(rf"  kafkalog {name}( |$)", parser.format_help().replace('eval "$(', "  "), re.MULTILINE)
     assert all(len(line) <= 120 for line in (parser.description or "").splitlines())
 
 
-def test_help_of_any_command_loads_heavy_modules() -> None:
+def test_help_of_each_command_loads_no_heavy_modules() -> None:
     script = (
         "import sys\nfrom pyspark_kafkalog.tools.main import COMMANDS, command_parser\n"
         "for group in COMMANDS.values():\n    for name in group:\n        command_parser(name).format_help()\n"
@@ -53,7 +53,7 @@ def test_help_of_any_command_loads_heavy_modules() -> None:
     assert not {name.partition(".")[0] for name in done.stdout.split()} & {*HEAVY, "argcomplete"}
 
 
-def test_quick_commands_load_heavy_modules(tmp_path: Path) -> None:
+def test_quick_commands_load_no_heavy_modules(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     log_dir.append("t", pa.table({"value": ["x"]}))
     path = ("--path", str(tmp_path / "root"))
@@ -72,7 +72,7 @@ def test_quick_commands_load_heavy_modules(tmp_path: Path) -> None:
         assert not loaded(*arguments) & set(HEAVY), arguments
 
 
-def test_commands_are_not_grouped_or_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_all_commands_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["--help"])
     assert exited.value.code == 0
@@ -94,7 +94,7 @@ def test_commands_are_not_grouped_or_not_listed(capsys: pytest.CaptureFixture[st
         ("produce", "console-producer"),
     ],
 )
-def test_mistyped_command_is_answered_with_the_one_meant(
+def test_mistyped_command_is_answered_with_suggestion(
     typed: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exited:
@@ -103,12 +103,12 @@ def test_mistyped_command_is_answered_with_the_one_meant(
     assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
-def test_command_line_without_a_command_fails_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_without_command_fails_with_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 1
     assert capsys.readouterr().err.startswith("usage: kafkalog")
 
 
-def test_path_may_not_follow_a_subcommand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_path_may_precede_or_follow_subcommand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     LogDir.create(tmp_path / "root")
     for arguments in (("--path", str(tmp_path / "root"), "list"), ("list", "--path", str(tmp_path / "root"))):
         assert main(["transactions", *arguments]) == 0
@@ -128,7 +128,7 @@ def complete(line: str, tmp_path: Path) -> list[str]:
     return [each.strip() for each in answer.read_text().splitlines()]
 
 
-def test_completion_offers_something_else(tmp_path: Path) -> None:
+def test_completion_offers_commands_options_and_topics(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     for name in ("orders", "orders.eu", "returns"):
         log_dir.create_topic(name, partitions=1)
@@ -143,7 +143,7 @@ def test_completion_offers_something_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shell_does_not_take_the_code(shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_completion_code_is_valid_in_shell(shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["completion", shell]) == 0
     code = capsys.readouterr().out
     assert "kafkalog" in code
@@ -152,7 +152,7 @@ def test_shell_does_not_take_the_code(shell: str, capsys: pytest.CaptureFixture[
         subprocess.run([shell, "-n", str(tmp_path / "code")], check=True)
 
 
-def test_version_option_prints_the_version_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_package_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"kafkalog {__version__}\n"

@@ -1,4 +1,4 @@
-"""`kafkalog metrics`: text that Prometheus cannot parse, a server that answers late, wrongly, or does not end."""
+"""`kafkalog metrics` serves and prints current metrics for Prometheus, and ends on a signal."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def scrape(url: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
         return parsed(answer.read().decode())
 
 
-def test_a_scrape_tells_what_is_there_then_and_the_server_ends_when_told_to(log_dir: LogDir) -> None:
+def test_scrape_has_current_metrics_and_server_ends_on_sigterm(log_dir: LogDir) -> None:
     orders = (("partition", "0"), ("topic", "orders"))
     with served(log_dir.path) as (process, url):
         assert scrape(url)["kafka_log_log_logendoffset"][orders] == 2
@@ -81,13 +81,13 @@ def test_a_scrape_tells_what_is_there_then_and_the_server_ends_when_told_to(log_
         assert process.wait(SECONDS_MAX) == 0
 
 
-def test_once_prints_them_and_ends(metrics: Command, log_dir: LogDir) -> None:
+def test_once_prints_metrics_and_ends(metrics: Command, log_dir: LogDir) -> None:
     found = parsed(metrics("--once"))
     assert found["kafka_log_log_logendoffset"] == {(("partition", "0"), ("topic", "orders")): 2}
     assert found["kafka_server_replicamanager_underreplicatedpartitions"] == {(): 0}
 
 
-def test_a_port_or_a_root_that_cannot_be_is_refused_in_one_line(metrics: Command, tmp_path: Path) -> None:
+def test_invalid_port_or_root_is_rejected_in_one_line(metrics: Command, tmp_path: Path) -> None:
     assert "--port must be from 0" in metrics.fails("--port", "70000")
     metrics.root = tmp_path / "nothing"
     assert "nothing" in metrics.fails("--once")

@@ -1,4 +1,4 @@
-"""Open transactions of an adopted directory: all are named, and each is ended by the command that is printed."""
+"""Open transactions of an adopted directory are all named, and the printed command ends each of them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_adopt_names_each_open_transaction_with_its_command(foreign: Command) ->
     }
 
 
-def test_printed_commands_end_all_and_read_committed_goes_to_the_end(foreign: Command) -> None:
+def test_printed_commands_end_all_open_transactions(foreign: Command) -> None:
     output = foreign()
     tool = foreign.other("transactions")
     assert len(run_printed(tool, output)) == 2
@@ -108,7 +108,7 @@ def test_printed_commands_end_all_and_read_committed_goes_to_the_end(foreign: Co
     assert foreign() == f"{foreign.root} is a log directory of this package already: nothing to do.\n"
 
 
-def test_printed_commands_end_transactions_without_a_coordinator(
+def test_printed_commands_end_transactions_without_coordinator(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(FIXTURES / TOPIC, tmp_path / "a root", ignore=shutil.ignore_patterns("expected"))
@@ -125,7 +125,7 @@ def test_printed_commands_end_transactions_without_a_coordinator(
     ]
 
 
-def test_find_hanging_without_arguments_lists_all_of_the_root(foreign: Command, capsys: Any) -> None:
+def test_find_hanging_without_arguments_lists_whole_root(foreign: Command, capsys: Any) -> None:
     tool = foreign.other("transactions")
     expected = [(0, 0, 162, "tx-0", "Ongoing"), (1, 1, 218, "tx-1", "Ongoing")]
 
@@ -144,7 +144,7 @@ def test_find_hanging_without_arguments_lists_all_of_the_root(foreign: Command, 
     assert tool.json("find-hanging", "--max-transaction-timeout", "99999999") == []
 
 
-def test_young_transaction_is_listed_without_arguments_only(adopted: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_young_transaction_is_listed_only_without_arguments(adopted: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     (young, _) = adopted.json("find-hanging")
     monkeypatch.setattr(transactions, "time_ms", lambda: young["lastTimestamp"] + 60_000)
     assert adopted.json("find-hanging")[0]["duration(min)"] == 1
@@ -152,7 +152,7 @@ def test_young_transaction_is_listed_without_arguments_only(adopted: Command, mo
     assert adopted.json("find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0") != []
 
 
-def test_abort_by_offset_ends_all_partitions_of_the_transaction(adopted: Command) -> None:
+def test_abort_by_offset_ends_all_partitions_of_transaction(adopted: Command) -> None:
     root = LogDir.open(adopted.root)
     root.create_topic("more", partitions=1)
     note(adopted.root, "tx-0", TransactionStatus.ONGOING, **in_both(0, 12))
@@ -169,7 +169,7 @@ def test_abort_by_offset_ends_all_partitions_of_the_transaction(adopted: Command
     assert adopted.json("find-hanging") == []
 
 
-def test_prepared_commit_is_refused_by_abort_and_committed_by_complete(foreign: Command) -> None:
+def test_prepared_commit_is_rejected_by_abort_and_committed_by_complete(foreign: Command) -> None:
     LogDir.adopt(foreign.root, clock=clock)
     tool = foreign.other("transactions")
     note(foreign.root, "tx-0", TransactionStatus.PREPARE_COMMIT, **in_both(0, 13))
@@ -194,7 +194,7 @@ def test_prepared_commit_is_refused_by_abort_and_committed_by_complete(foreign: 
     )
 
 
-def test_prepared_abort_is_completed_as_an_abort(adopted: Command) -> None:
+def test_prepared_abort_is_completed_as_abort(adopted: Command) -> None:
     note(adopted.root, "tx-1", TransactionStatus.PREPARE_ABORT, **in_both(1, 14))
     (ended,) = adopted.json("complete", "--transactional-id", "tx-1")
     assert (ended["result"], ended["startOffset"], ended["partition"]) == ("abort", 218, 1)
@@ -209,7 +209,7 @@ def test_undecided_transaction_is_not_completed(adopted: Command) -> None:
     assert states(adopted)["tx-0"] == "Ongoing"
 
 
-def test_prepared_commit_whose_epochs_are_used_up_goes_on_with_the_next_producer(adopted: Command) -> None:
+def test_prepared_commit_with_exhausted_epoch_continues_with_next_producer_id(adopted: Command) -> None:
     fields = {**in_both(0, 32767), "nextProducerId": 4000, "previousProducerId": 0}
     note(adopted.root, "tx-0", TransactionStatus.PREPARE_COMMIT, **fields)
     adopted("complete", "--transactional-id", "tx-0")
@@ -227,7 +227,7 @@ def test_transaction_without_open_records_is_named_and_ended(foreign: Command) -
     assert states(tool)["idle --one"] == "CompleteAbort"
 
 
-def test_abort_that_was_not_committed_leaves_all_of_it_open(adopted: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_abort_leaves_whole_transaction_open(adopted: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise CommitConflictError("somebody was first")
 

@@ -1,4 +1,4 @@
-"""kafkalog perf-test: what it writes and reads, and how it tells of it."""
+"""`kafkalog perf-test` writes and reads records and prints results like Kafka's performance tools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def values(tool: Command) -> list[bytes]:
     return LogDir.open(tool.root).read("p", columns=["value"])["value"].to_pylist()
 
 
-def test_line_is_not_kafkas_or_records_are_missing(tool: Command) -> None:
+def test_producer_writes_all_records_and_prints_like_kafka(tool: Command) -> None:
     shape = ("--num-records", "5000", "--record-size", "33", "--throughput", "-1")
     match = TOTAL.fullmatch(tool("producer", "--topic", "p", *shape, "--producer-props", "compression.type=lz4"))
     assert match is not None
@@ -38,7 +38,7 @@ def test_line_is_not_kafkas_or_records_are_missing(tool: Command) -> None:
     assert all(re.fullmatch(rb"[A-Z]+", value) for value in written[:10])
 
 
-def test_throughput_is_not_kept(tool: Command) -> None:
+def test_throughput_is_limited(tool: Command) -> None:
     shape = ("--num-records", "400", "--record-size", "9", "--throughput", "1000")
     match = TOTAL.fullmatch(tool("producer", "--topic", "p", *shape, "--producer-props", "linger.ms=20", "flush=os"))
     assert match is not None
@@ -48,7 +48,7 @@ def test_throughput_is_not_kept(tool: Command) -> None:
     assert sum(each.records for each in writes) == 400
 
 
-def test_payloads_are_others(tool: Command, tmp_path: Path) -> None:
+def test_payloads_are_monotonic_or_from_file(tool: Command, tmp_path: Path) -> None:
     shape = ("--num-records", "5", "--throughput", "-1")
     tool("producer", "--topic", "p", *shape, "--payload-monotonic", "--transactional-id", "mine")
     assert values(tool) == [b"0", b"1", b"2", b"3", b"4"]
@@ -61,7 +61,7 @@ def test_payloads_are_others(tool: Command, tmp_path: Path) -> None:
     assert set(values(tool)[5:]) <= {b"one", b"two"}
 
 
-def test_consumer_miscounts(tool: Command) -> None:
+def test_consumer_counts_records_and_bytes(tool: Command) -> None:
     tool("producer", "--topic", "p", "--num-records", "1000", "--record-size", "100", "--throughput", "-1")
     header, line = tool("consumer", "--topic", "p", "--messages", "900").splitlines()
     assert header == (
@@ -79,7 +79,7 @@ def test_consumer_miscounts(tool: Command) -> None:
     assert tool("consumer", "--topic", "p", "--messages", "9", "--show-detailed-stats").startswith("time, threadId, ")
 
 
-def test_date_is_not_javas() -> None:
+def test_date_is_formatted_like_java() -> None:
     report = Report(interval_ms=1, is_detailed=False, has_header=False, date_format="dd.MM.yyyy HH:mm:ss,SSS")
     assert re.fullmatch(r"14\.11\.2023 \d\d:\d\d:20,125|15\.11\.2023 \d\d:\d\d:20,125", report.date(1_700_000_000.125))
 
@@ -110,7 +110,7 @@ def test_date_is_not_javas() -> None:
         (("--num-records", "1", "--payload-file", "/nope", "--throughput", "1"), "/nope"),
     ],
 )
-def test_refusal_is_not_one_clear_line(tool: Command, arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_are_rejected_in_one_line(tool: Command, arguments: tuple[str, ...], message: str) -> None:
     exit_code, _, err = tool.try_to("producer", "--topic", "p", *arguments)
     assert (exit_code, err.count("\n")) == (1, 1)
     assert message in err

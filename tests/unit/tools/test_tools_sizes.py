@@ -1,4 +1,4 @@
-"""kafkalog log-dirs, du and metadata-quorum: what they say of a log directory as a whole."""
+"""`kafkalog log-dirs`, `du` and `metadata-quorum` describe a whole log directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def log_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("*.log"))
 
 
-def test_log_dirs_is_not_kafkas_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_dirs_json_matches_kafka(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = Command("log-dirs", root, capsys)
     first, second, third = tool("--describe", "--topic-list", "orders,nope").splitlines()
     assert first == "Querying brokers for log directories information"
@@ -45,7 +45,7 @@ def test_log_dirs_is_not_kafkas_json(root: Path, capsys: pytest.CaptureFixture[s
     assert len(tool.json("--describe", "--broker-list", "1")[0]["brokers"][0]["logDirs"][0]["partitions"]) == 3
 
 
-def test_bytes_that_are_not_committed_count(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_uncommitted_bytes_do_not_count(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     committed = log_bytes(root / "orders-1")
     last = max((root / "orders-1").glob("*.log"))
     last.write_bytes(last.read_bytes() + b"left by a crash")
@@ -54,14 +54,14 @@ def test_bytes_that_are_not_committed_count(root: Path, capsys: pytest.CaptureFi
     assert tree["brokers"][0]["logDirs"][0]["partitions"][1]["size"] == committed
 
 
-def test_unknown_brokers_are_passed_over(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_brokers_are_rejected(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = Command("log-dirs", root, capsys)
     assert "--broker-list: 7,8. Current existent brokers: 1" in tool.fails("--describe", "--broker-list", "7,1,8")
     assert "expects numbers" in tool.fails("--describe", "--broker-list", "x")
     assert "--describe" in tool.fails()
 
 
-def test_du_does_not_add_up(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_du_totals_match_sizes_on_disk(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = Command("du", root, capsys)
     everything = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     for by in ("topic", "partition", "segment", "kind"):
@@ -75,7 +75,7 @@ def test_du_does_not_add_up(root: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [each["segment"] for each in segments if each["partition"] == 1] == [None, 0, 1, 2, 3, 4]
 
 
-def test_deleted_topics_and_staged_writes_pass_for_records(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deleted_topics_and_staged_files_are_counted_separately(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     LogDir.open(root).delete_topic("orders")
     (root / "empty-0" / "w-0.staged").write_bytes(b"12345")
     kinds = {each.get("kind"): each for each in Command("du", root, capsys).json("--by", "kind")}
@@ -85,7 +85,7 @@ def test_deleted_topics_and_staged_writes_pass_for_records(root: Path, capsys: p
     assert topics == {"(deleted)", "(root)", "(total)", "empty", "__cluster_metadata"}
 
 
-def test_du_table_is_not_for_people(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_du_table_has_readable_sizes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header, *lines = Command("du", root, capsys)("--by", "topic", "--limit", "1", "--topic", "orders").splitlines()
     assert header.split() == ["TOPIC", "FILES", "LOG", "INDEX", "OTHER", "TOTAL", "ON-DISK"]
     assert [line.split()[0] for line in lines] == ["orders", "(total)"]
@@ -94,7 +94,7 @@ def test_du_table_is_not_for_people(root: Path, capsys: pytest.CaptureFixture[st
     assert "cannot open the log directory" in Command("du", root / "nope", capsys).fails()
 
 
-def test_quorum_is_not_laid_out_as_kafkas(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quorum_description_matches_kafka_layout(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = Command("metadata-quorum", root, capsys)
     log_dir = LogDir.open(root)
     (status,) = tool.json("describe", "--status")
@@ -117,7 +117,7 @@ def test_quorum_is_not_laid_out_as_kafkas(root: Path, capsys: pytest.CaptureFixt
     ]  # fmt: skip
 
 
-def test_quorum_of_a_broker_is_told_otherwise_than_by_kafkas_tool(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quorum_of_broker_directory_matches_kafka(capsys: pytest.CaptureFixture[str]) -> None:
     broker = FIXTURES / "cluster-metadata"
     tool = Command("metadata-quorum", broker, capsys)
     while_it_ran = (broker / "expected" / "tools" / "kafka-metadata-quorum-status.txt").read_text()
@@ -129,7 +129,7 @@ def test_quorum_of_a_broker_is_told_otherwise_than_by_kafkas_tool(capsys: pytest
     assert (row["LastFetchTimestamp"], row["LastCaughtUpTimestamp"]) == (None, None)
 
 
-def test_what_only_a_running_leader_knows_is_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_known_only_to_running_leader_are_omitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metadata = tmp_path / "__cluster_metadata-0"
     metadata.mkdir()
     (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=2\n")
@@ -158,7 +158,7 @@ def test_what_only_a_running_leader_knows_is_made_up(tmp_path: Path, capsys: pyt
     assert tool.json("describe", "--replication") == []
 
 
-def test_quorum_that_a_directory_does_not_know_is_made_up(
+def test_directory_without_quorum_and_invalid_options_are_rejected(
     tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(FIXTURES / "cars", tmp_path / "cars")

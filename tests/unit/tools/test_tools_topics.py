@@ -1,4 +1,4 @@
-"""kafkalog topics: what each command prints and does to the log directory, and what it says when it cannot."""
+"""`kafkalog topics` creates, describes, alters, lists and deletes topics like kafka-topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def foreign(fixture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     return Command("topics", tmp_path / fixture, capsys)
 
 
-def test_created_topic_lacks_partitions_or_configs(tool: Command) -> None:
+def test_created_topic_has_its_partitions_and_configs(tool: Command) -> None:
     shape = ("--partitions", "3", "--replication-factor", "1", "--config", "segment.ms=5")
     assert tool("--create", "--topic", "orders", *shape) == "Created topic orders.\n"
     topic = LogDir.open(tool.root).topic("orders")
@@ -33,13 +33,13 @@ def test_created_topic_lacks_partitions_or_configs(tool: Command) -> None:
     assert dict(topic.configs) == {"segment.ms": "5"}
 
 
-def test_no_warning_of_colliding_metric_names(tool: Command) -> None:
+def test_topic_name_with_dot_prints_metric_name_warning(tool: Command) -> None:
     warning, created = tool("--create", "--topic", "orders.eu").splitlines()
     assert warning.startswith("WARNING: Due to limitations in metric names")
     assert created == "Created topic orders.eu."
 
 
-def test_description_is_not_laid_out_as_kafka_topics_does(tool: Command) -> None:
+def test_description_matches_kafka_topics(tool: Command) -> None:
     tool("--create", "--topic", "a", "--partitions", "2", "--config", "retention.ms=-1", "--config", "flush.ms=7")
     topic_id = LogDir.open(tool.root).topic("a").topic_id
     assert tool("--describe").split("\n") == [
@@ -50,13 +50,13 @@ def test_description_is_not_laid_out_as_kafka_topics_does(tool: Command) -> None
     ]
 
 
-def test_settings_of_all_brokers_are_left_out(tool: Command) -> None:
+def test_description_includes_broker_default_configs(tool: Command) -> None:
     tool("--create", "--topic", "a", "--config", "retention.ms=-1")
     LogDir.open(tool.root).alter_broker_configs(add={"log.segment.bytes": "2000000", "num.partitions": "3"})
     assert tool("--describe").splitlines()[0].endswith("\tConfigs: retention.ms=-1,segment.bytes=2000000")
 
 
-def test_description_of_a_brokers_directory_is_not_kafkas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_description_of_broker_directory_matches_kafka(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = foreign("cars", tmp_path, capsys)
     topic_id = json.loads((FIXTURES / "cars/expected/manifest.json").read_text("utf-8"))["topics"]["cars"]["topicId"]
     assert tool("--describe", "--topic", "cars") == (
@@ -69,7 +69,7 @@ def test_description_of_a_brokers_directory_is_not_kafkas(tmp_path: Path, capsys
     assert described["partitions"][0]["highWatermark"] > 0
 
 
-def test_a_brokers_directory_is_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broker_directory_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = foreign("cars", tmp_path, capsys)
     before = sorted(tool.root.rglob("*"))
     assert "broker's log directory" in tool.fails("--create", "--topic", "x")
@@ -78,7 +78,7 @@ def test_a_brokers_directory_is_changed(tmp_path: Path, capsys: pytest.CaptureFi
     assert sorted(tool.root.rglob("*")) == before
 
 
-def test_alter_and_delete_leave_the_topic_as_it_was(tool: Command) -> None:
+def test_alter_and_delete_change_topic(tool: Command) -> None:
     tool("--create", "--topic", "a", "--config", "segment.ms=7", "--config", "retention.ms=8")
     assert tool("--alter", "--topic", "a", "--partitions", "2", "--config", "flush.ms=9") == ""
     assert tool("--alter", "--topic", "a", "--delete-config", "segment.ms") == ""
@@ -89,7 +89,7 @@ def test_alter_and_delete_leave_the_topic_as_it_was(tool: Command) -> None:
     assert tool("--list") == ""
 
 
-def test_pattern_matches_the_wrong_topics(tool: Command) -> None:
+def test_pattern_matches_same_topics_as_kafka(tool: Command) -> None:
     for name in ("a.b", "axb", "c"):
         tool("--create", "--topic", name)
     assert tool("--list", "--topic", "a.b") == "a.b\n"  # the topic of that very name, not the pattern
@@ -100,13 +100,13 @@ def test_pattern_matches_the_wrong_topics(tool: Command) -> None:
     assert "a group is not closed, at position 1" in tool.fails("--list", "--topic", "a(")
 
 
-def test_internal_topics_are_listed_though_excluded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_internal_topics_are_listed_unless_excluded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = foreign("consumer-offsets", tmp_path, capsys)
     assert "__consumer_offsets" in tool("--list").split()
     assert "__consumer_offsets" not in tool("--list", "--exclude-internal").split()
 
 
-def test_missing_or_present_topics_are_not_told_apart(tool: Command) -> None:
+def test_missing_and_existing_topics_are_rejected_unless_flag_permits(tool: Command) -> None:
     tool("--create", "--topic", "a")
     assert "'a' is there already" in tool.fails("--create", "--topic", "a")
     assert tool("--create", "--topic", "a", "--if-not-exists") == ""
@@ -135,28 +135,28 @@ def test_missing_or_present_topics_are_not_told_apart(tool: Command) -> None:
         ([], "one of the arguments --create --list --describe --alter --delete is required"),
     ],
 )
-def test_bad_options_are_accepted_or_not_named(tool: Command, arguments: list[str], said: str) -> None:
+def test_invalid_options_are_rejected(tool: Command, arguments: list[str], said: str) -> None:
     assert said in tool.fails(*arguments)
 
 
-def test_refused_topic_name_leaves_a_new_log_directory(tool: Command) -> None:
+def test_rejected_topic_name_creates_no_log_directory(tool: Command) -> None:
     tool.fails("--create", "--topic", "a/b")
     assert not tool.root.exists()
 
 
-def test_missing_path_is_not_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_path_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["topics", "--list"])
     assert exited.value.code == 1
     assert "--path" in capsys.readouterr().err
 
 
-def test_absent_log_directory_is_made_by_looking(tool: Command) -> None:
+def test_list_does_not_create_absent_log_directory(tool: Command) -> None:
     assert str(tool.root) in tool.fails("--list")
     assert not tool.root.exists()
 
 
-def test_json_lines_are_not_one_object_a_topic(tool: Command) -> None:
+def test_json_is_one_object_per_topic(tool: Command) -> None:
     created = json.loads(tool("--create", "--topic", "a", "--partitions", "2", "--output", "json"))
     assert (created["topic"], created["partitionCount"]) == ("a", 2)
     tool("--create", "--topic", "b")

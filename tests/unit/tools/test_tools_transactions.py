@@ -1,4 +1,4 @@
-"""kafkalog transactions: what it tells of transactions, and what aborting one changes."""
+"""`kafkalog transactions` lists and describes transactions like Kafka's tool, and aborts open ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def committed_rows(root: Path, partition: int) -> int:
     return LogDir.open(root).read(TOPIC, partition=partition, isolation="read_committed").num_rows
 
 
-def test_abort_does_not_move_the_last_stable_offset(adopted: Command) -> None:
+def test_abort_moves_last_stable_offset(adopted: Command) -> None:
     before = LogDir.open(adopted.root)
     assert before.last_stable_offset(TOPIC, 0) == OPEN_SINCE[0]
     end = before.partition(TOPIC, 0).high_watermark
@@ -59,7 +59,7 @@ def test_abort_does_not_move_the_last_stable_offset(adopted: Command) -> None:
     ]
 
 
-def test_writes_do_not_go_on_after_an_abort(adopted: Command) -> None:
+def test_writes_continue_after_abort(adopted: Command) -> None:
     abort(adopted, 0, OPEN_SINCE[0])
     rows = committed_rows(adopted.root, 0)
     log_dir = LogDir.open(adopted.root)
@@ -71,7 +71,7 @@ def test_writes_do_not_go_on_after_an_abort(adopted: Command) -> None:
     assert adopted.json("find-hanging", "--topic", TOPIC, "--partition", "0") == []
 
 
-def test_abort_is_made_twice_or_of_nothing(adopted: Command) -> None:
+def test_abort_without_open_transaction_is_rejected(adopted: Command) -> None:
     def said(partition: str, offset: str) -> str:
         return adopted.fails("abort", "--topic", TOPIC, "--partition", partition, "--start-offset", offset)
 
@@ -84,7 +84,7 @@ def test_abort_is_made_twice_or_of_nothing(adopted: Command) -> None:
     assert LogDir.open(adopted.root).version == version
 
 
-def test_abort_that_was_not_committed_stays(adopted: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_abort_leaves_transaction_open(adopted: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     root = LogDir.open(adopted.root).own_root()
 
     def fail(*_: object, **__: object) -> None:
@@ -103,7 +103,7 @@ def test_abort_that_was_not_committed_stays(adopted: Command, monkeypatch: pytes
     assert f"last stable offset {end + 2}" in abort(adopted, 0, OPEN_SINCE[0])
 
 
-def test_producers_are_not_laid_out_as_kafkas(adopted: Command) -> None:
+def test_describe_producers_matches_kafka_layout(adopted: Command) -> None:
     header, first, *_ = adopted("describe-producers", "--topic", TOPIC, "--partition", "0").splitlines()
     assert header == (
         "ProducerId\tProducerEpoch\tLatestCoordinatorEpoch\tLastSequence\tLastTimestamp\tCurrentTransactionStartOffset\t"
@@ -113,7 +113,7 @@ def test_producers_are_not_laid_out_as_kafkas(adopted: Command) -> None:
     assert [each["currentTransactionStartOffset"] for each in trees] == [162, None, None, None]
 
 
-def test_hanging_transactions_are_not_found(adopted: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hanging_transactions_are_found(adopted: Command, capsys: pytest.CaptureFixture[str]) -> None:
     found = adopted.json("find-hanging", "--broker-id", "1")
     assert [(each["partition"], each["producerId"], each["startOffset"]) for each in found] == [
         (0, 0, 162),
@@ -128,7 +128,7 @@ def test_hanging_transactions_are_not_found(adopted: Command, capsys: pytest.Cap
     assert "is a Kafka broker's" in theirs.fails("abort", "--topic", TOPIC, "--partition", "0", "--start-offset", "162")
 
 
-def test_ids_of_writes_and_of_a_coordinator_are_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ids_of_writes_and_of_coordinator_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     table = pa.table({"value": ["x"]})
     log_dir.append("t", table, transactional_id="nightly", transaction_version=3)

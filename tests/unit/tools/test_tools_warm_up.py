@@ -1,4 +1,4 @@
-"""`kafkalog warm-up`."""
+"""`kafkalog warm-up` compiles all kernels into the cache, and fails if it cannot write there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_warm_up_leaves_nothing_to_compile_for_later_processes(tmp_path: Path) -
     assert run("-c", IMPORT_ALL).strip() == "0"
 
 
-def test_warm_up_fails_when_the_machine_code_cannot_be_kept(tmp_path: Path) -> None:
+def test_warm_up_fails_if_machine_code_cannot_be_cached(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "warm-up"]
