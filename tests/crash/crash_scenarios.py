@@ -287,7 +287,10 @@ def _scenarios() -> Iterable[Scenario]:
     )
     yield Scenario(
         "delete a topic and make it anew",
-        then(created(a=(2, SMALL_SEGMENTS)), writes({place: range(30) for place in _EIGHT[:2]})),
+        then(
+            created(a=(2, {**SMALL_SEGMENTS, "file.delete.delay.ms": "0"})),
+            writes({place: range(30) for place in _EIGHT[:2]}),
+        ),
         [Step(lambda writer: writer.log_dir.delete_topic("a")), Step(created(a=(1, FINE_INDEX))), _go_on(_A0)],
         calls_min=44,
     )
