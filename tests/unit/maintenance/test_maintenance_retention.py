@@ -252,7 +252,7 @@ def test_unknown_topics_and_broker_directories_are_rejected(log_dir: LogDir) -> 
 def test_retry_with_staged_file_of_deleted_segment_is_rejected(
     log_dir: LogDir, act: Callable[[LogDir], list[PartitionReport]]
 ) -> None:
-    """A crash after the commit leaves the staged file's own name, by which its segment is told to be committed."""
+    """A crash after the commit leaves the name of the staged file, which identifies its segment as committed."""
     log_dir.create_topic("orders", partitions=1, configs={"retention.bytes": "0", "internal.segment.bytes": "4000"})
     staged = stage_table(
         StagingTask(root=log_dir.path, write_id="w", task=0),
