@@ -40,7 +40,7 @@ LATE_ERRORS: Final = Difference(
 KNOWN: Final[tuple[Difference, ...]] = (
     Difference(
         name="unknown options",
-        documented="is an error that lists what is allowed",
+        documented="is an error that lists the allowed options",
         reason="a misspelt failOnDataLoss must not go unnoticed",
         cases=(
             "batch: also startingOffset",
@@ -138,7 +138,7 @@ KNOWN: Final[tuple[Difference, ...]] = (
     ),
     Difference(
         name="values without effect",
-        documented="a bad value of an option that has no effect",
+        documented="an invalid value of an option that has no effect",
         reason="a wrong value is a mistake, wherever the option has an effect",
         cases=("batch: maxOffsetsPerTrigger 'x'", "batch: maxOffsetsPerTrigger '-1'"),
     ),
@@ -168,7 +168,7 @@ KNOWN: Final[tuple[Difference, ...]] = (
     ),
     Difference(
         name="values of client settings",
-        documented="a bad value of a setting of Kafka's clients",
+        documented="an invalid value of a setting of Kafka's clients",
         reason="settings that have no effect here are accepted without a check",
         cases=("sink: option kafka.buffer.memory",),
     ),
@@ -197,7 +197,7 @@ KNOWN: Final[tuple[Difference, ...]] = (
     ),
     Difference(
         name="missing topics",
-        documented="created by a write, with `num.partitions`",
+        documented="is created by a write, with `num.partitions`",
         reason="auto.create.topics.enable is on by default, as in Kafka; the broker of this test has it off",
         cases=(
             "sink: a topic that does not exist",
