@@ -1,8 +1,8 @@
-"""Writes docs/OPTIONS.md from the tables that the code goes by.
+"""Writes docs/OPTIONS.md from the tables that the code uses.
 
     python scripts/make_options_reference.py [--check]
 
-With --check nothing is written; exit code 1 says that the file is not what the tables say.
+With --check nothing is written; exit code 1 means that the file differs from the tables.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ OPTIONS_FILE = Path(__file__).resolve().parents[1] / "docs" / "OPTIONS.md"
 
 _HEAD = """# Options and configurations
 
-Made from the code by `scripts/make_options_reference.py`: change the tables there, not this file.
+Generated from the code by `scripts/make_options_reference.py`: change the tables in the code, not this file.
 
 - [Options of the data source](#options-of-the-data-source): `.option(name, value)` of `format("kafkalog")`. Case does
-  not matter. An unknown or misspelt option is an error that lists what is allowed.
-- [Accepted without effect](#accepted-without-effect): settings of Spark's Kafka source and of Kafka's clients that may
-  stay.
+  not matter. An unknown or misspelt option raises an error that lists the allowed names.
+- [Accepted without effect](#accepted-without-effect): settings of Spark's Kafka source and of Kafka's clients that
+  existing jobs may keep.
 - [Topic configurations](#topic-configurations): `kafkalog configs --topic`, `LogDir.create_topic(configs=...)`,
   `LogDir.alter_topic`.
 - [Broker-level configurations](#broker-level-configurations): `kafkalog configs --broker-defaults`,
@@ -65,7 +65,7 @@ def _topic_configs() -> list[str]:
     return [
         "## Topic configurations",
         "",
-        "A topic's own value counts first, then the first of the broker-level names that is set, then the default.",
+        "A topic's own value takes precedence, then the first of the broker-level names that is set, then the default.",
         "",
         *_table(("configuration", "default", "values", "broker-level names", "meaning"), rows),
     ]
@@ -81,7 +81,7 @@ def _broker_configs() -> list[str]:
     return [
         "## Broker-level configurations",
         "",
-        "For a log directory as a whole, besides the broker-level names in the table above.",
+        "These apply to a whole log directory, in addition to the broker-level names in the table above.",
         "",
         *_table(("configuration", "default", "values", "meaning"), rows),
     ]

@@ -22,8 +22,8 @@ class IgnoredOption:
         return option.lower() == self.name.lower()
 
 
-_ACKNOWLEDGED: Final = "Each write is durable when it returns, once, in order."
-_NO_BROKER: Final = "There is no broker to reach, and groups have no members."
+_ACKNOWLEDGED: Final = "Every write is durable when it returns, in order and without duplicates."
+_NO_BROKER: Final = "The package connects to no broker, and groups have no members."
 
 _SPARKS_OWN: Final = "Spark's own setting of a streaming query."
 
@@ -53,9 +53,9 @@ IGNORED_OPTIONS: Final = (
     IgnoredOption("kafka.connections.max.idle.ms", EVERYWHERE, _NO_BROKER),
     IgnoredOption("kafka.socket.*", EVERYWHERE, _NO_BROKER),
     IgnoredOption("kafka.partition.assignment.strategy", READ, _NO_BROKER),
-    IgnoredOption("kafka.check.crcs", READ, "They are always checked."),
+    IgnoredOption("kafka.check.crcs", READ, "CRCs are always checked."),
     IgnoredOption("kafka.allow.auto.create.topics", READ, "A read creates no topic."),
-    IgnoredOption("kafka.max.request.size", WRITE, "A topic's max.message.bytes is the limit."),
+    IgnoredOption("kafka.max.request.size", WRITE, "The topic's max.message.bytes is the limit."),
     IgnoredOption("kafkaConsumer.pollTimeoutMs", READ, _NO_BROKER),
     IgnoredOption("fetchOffset.*", READ, _NO_BROKER),
     IgnoredOption("kafka.acks", WRITE, _ACKNOWLEDGED),

@@ -29,12 +29,13 @@ from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.text_checkpoint import read_text_file
 from pyspark_kafkalog.storage.topic_configs import TOPIC_CONFIGS
 
+_NO_EFFECT: Final = "Accepted for a broker's sake, has no effect here."
 _MIB: Final = 1 << 20
 _MAX_FILE_BYTES: Final = 1 << 20
 
 _DEFINITIONS: Final = (
     ConfigDefinition(
-        "num.partitions", ConfigType.INT, 1, "Partitions of a topic that is created without a number.", at_least(1)
+        "num.partitions", ConfigType.INT, 1, "Number of partitions of a topic that is created without one.", at_least(1)
     ),
     ConfigDefinition(
         "auto.create.topics.enable", ConfigType.BOOLEAN, True, "Whether the first write to a topic creates it."
@@ -44,32 +45,32 @@ _DEFINITIONS: Final = (
         "producer.id.expiration.ms",
         ConfigType.INT,
         PRODUCER_ID_EXPIRATION_MS,
-        "A producer that has written nothing for this long, and has no open transaction, is forgotten.",
+        "Producer state is removed if the producer has written nothing for this long and has no open transaction.",
         at_least(1),
     ),
     ConfigDefinition(
         "num.recovery.threads.per.data.dir",
         ConfigType.INT,
         2,
-        "Partitions that are loaded and recovered at the same time.",
+        f"Partitions that a broker loads and recovers in parallel. {_NO_EFFECT}",
         at_least(1),
     ),
     ConfigDefinition(
         "log.retention.check.interval.ms",
         ConfigType.LONG,
         300_000,
-        "How often a running retention job looks for segments to drop.",
+        "Interval at which a running retention job checks for segments to delete.",
         at_least(1),
     ),
     ConfigDefinition(
         "staging.retention.ms",
         ConfigType.LONG,
         86_400_000,
-        "Staged files of a write whose youngest file is older than this are taken for abandoned and removed.",
+        "Staged files of a write whose youngest file is older than this count as abandoned and are removed.",
         at_least(0),
     ),
     ConfigDefinition("log.cleaner.enable", ConfigType.BOOLEAN, True, "Whether compacted topics are cleaned."),
-    ConfigDefinition("log.cleaner.threads", ConfigType.INT, 1, "Partitions cleaned at the same time.", at_least(0)),
+    ConfigDefinition("log.cleaner.threads", ConfigType.INT, 1, "Partitions cleaned in parallel.", at_least(0)),
     ConfigDefinition(
         "log.cleaner.dedupe.buffer.size",
         ConfigType.LONG,
@@ -80,33 +81,33 @@ _DEFINITIONS: Final = (
         "log.cleaner.io.buffer.size",
         ConfigType.INT,
         512 * 1024,
-        "Bytes for reading and writing, over all cleaner threads.",
+        f"Bytes of a broker's cleaner for reading and writing. {_NO_EFFECT}",
         at_least(0),
     ),
     ConfigDefinition(
         "log.cleaner.io.buffer.load.factor",
         ConfigType.DOUBLE,
         0.9,
-        "How full the table of keys may get before a pass ends.",
+        "Maximum fill of the table of keys before a pass ends.",
     ),
     ConfigDefinition(
         "log.cleaner.io.max.bytes.per.second",
         ConfigType.DOUBLE,
         1.7976931348623157e308,
-        "Limit for what cleaning reads and writes together.",
+        "Limit for bytes that cleaning reads and writes, added up.",
     ),
     ConfigDefinition(
         "log.cleaner.backoff.ms",
         ConfigType.LONG,
         15_000,
-        "How long a running cleaner job waits when there is nothing to clean.",
+        "How long a running cleaner job waits if there is nothing to clean.",
         at_least(0),
     ),
     ConfigDefinition(
         "offsets.topic.num.partitions",
         ConfigType.INT,
         50,
-        "Partitions of __consumer_offsets, which the first commit of a group's offsets creates.",
+        "Number of partitions of __consumer_offsets, which the first commit of a group's offsets creates.",
         at_least(1),
     ),
     ConfigDefinition(
@@ -120,59 +121,60 @@ _DEFINITIONS: Final = (
         "offsets.topic.compression.codec",
         ConfigType.INT,
         0,
-        "Codec of what groups commit: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        "Codec of committed group offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
         between(0, 4),
     ),
     ConfigDefinition(
         "offset.metadata.max.bytes",
         ConfigType.INT,
         4096,
-        "Characters that a group may keep with an offset.",
+        "Maximum number of characters of metadata that a group may store with an offset.",
     ),
     ConfigDefinition(
         "offsets.retention.minutes",
         ConfigType.INT,
         10_080,
-        "Age beyond which the offsets of a group that commits no more are removed, by who expires offsets.",
+        "Age at which the function groups.expiry.expire_offsets removes offsets of a group that has stopped committing; "
+        "no command or job calls it.",
         at_least(1),
     ),
     ConfigDefinition(
         "super.users",
         ConfigType.STRING,
         "",
-        "Principals that may do everything, parted by semicolons: User:ann;User:bob. For who names a principal only.",
+        "Principals with all permissions, separated by semicolons: User:ann;User:bob. For callers that name one.",
     ),
     ConfigDefinition(
         "allow.everyone.if.no.acl.found",
         ConfigType.BOOLEAN,
         False,
-        "Whether a principal may do what it likes with resources that no access control entry is about.",
+        "Whether a principal has all permissions on resources without access control entries.",
     ),
     ConfigDefinition(
         "remote.log.storage.system.enable",
         ConfigType.BOOLEAN,
         False,
-        "Whether topics may have a second tier (remote.storage.enable).",
+        "Whether topics may set remote.storage.enable.",
     ),
     ConfigDefinition(
         "metadata.log.max.record.bytes.between.snapshots",
         ConfigType.LONG,
         20 * _MIB,
-        "Bytes of commits after which a metadata snapshot is written; earlier when the last one is smaller than that.",
+        "Bytes of commits after which a metadata snapshot is written; earlier if the last snapshot is smaller.",
         at_least(1),
     ),
     ConfigDefinition(
         "metadata.log.max.snapshot.interval.ms",
         ConfigType.LONG,
         3_600_000,
-        "Time after which a commit is followed by a metadata snapshot; 0: no time.",
+        "Time after which the next commit writes a metadata snapshot; 0: no limit of time.",
         at_least(0),
     ),
     ConfigDefinition(
         "metadata.max.retention.ms",
         ConfigType.LONG,
         604_800_000,
-        "Age beyond which commits that a metadata snapshot holds, and older snapshots, are removed; below 0: never.",
+        "Age at which commits contained in a metadata snapshot, and older snapshots, are removed; below 0: never.",
     ),
 )
 

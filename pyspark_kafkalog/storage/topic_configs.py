@@ -32,6 +32,8 @@ CLEANUP_POLICY_DELETE: Final = "delete"
 #: compression.type that keeps the codec of the producer's batches.
 COMPRESSION_PRODUCER: Final = "producer"
 
+_NO_EFFECT: Final = "Accepted for a broker's sake, has no effect here."
+
 _MIB: Final = 1 << 20
 _SECOND_MS: Final = 1000
 _MINUTE_MS: Final = 60 * _SECOND_MS
@@ -90,14 +92,14 @@ def _segment_configs() -> Iterator[TopicConfig]:
         ConfigType.INT,
         1 << 30,
         at_least(_MIB),
-        "A segment that would grow past this many bytes is rolled first.",
+        "Maximum size of a segment in bytes: an append that would exceed it first rolls the segment.",
         "log.segment.bytes",
     )
     yield _time_config(
         "segment.ms",
         7 * _DAY_MS,
         at_least(1),
-        "A segment is rolled when its records span more than this, full or not.",
+        "A segment is rolled when the timestamps of its records span more than this, even if it is not full.",
         ("log.roll.ms", ConfigType.LONG, 1, at_least(1)),
         ("log.roll.hours", ConfigType.INT, _HOUR_MS, at_least(1)),
     )
@@ -105,7 +107,7 @@ def _segment_configs() -> Iterator[TopicConfig]:
         "segment.jitter.ms",
         0,
         at_least(0),
-        "Up to this much is taken off segment.ms at random, so that partitions do not all roll at once.",
+        "Maximum random deduction from segment.ms, so that partitions do not all roll at once.",
         ("log.roll.jitter.ms", ConfigType.LONG, 1, at_least(0)),
         ("log.roll.jitter.hours", ConfigType.INT, _HOUR_MS, at_least(0)),
     )
@@ -114,7 +116,7 @@ def _segment_configs() -> Iterator[TopicConfig]:
         ConfigType.INT,
         10 * _MIB,
         at_least(4),
-        "Room set aside for each index of the active segment; a full index rolls the segment.",
+        "Preallocated size of each index of the active segment; a full index rolls the segment.",
         "log.index.size.max.bytes",
     )
     yield _config(
@@ -122,7 +124,7 @@ def _segment_configs() -> Iterator[TopicConfig]:
         ConfigType.INT,
         4096,
         at_least(0),
-        "An index entry is added after each such run of log bytes; smaller finds faster, with larger indexes.",
+        "Bytes of the log between two index entries; a smaller value finds records faster but enlarges indexes.",
         "log.index.interval.bytes",
     )
     yield _config(
@@ -130,7 +132,7 @@ def _segment_configs() -> Iterator[TopicConfig]:
         ConfigType.BOOLEAN,
         False,
         None,
-        "Whether a new segment file gets its full length at once.",
+        f"Whether a broker allocates a new segment file at full length. {_NO_EFFECT}",
         "log.preallocate",
     )
     yield _config(
@@ -138,7 +140,7 @@ def _segment_configs() -> Iterator[TopicConfig]:
         ConfigType.INT,
         None,
         None,
-        "Takes the place of segment.bytes and has no minimum: for tests.",
+        "Overrides segment.bytes and has no minimum: for tests.",
     )
 
 
@@ -148,14 +150,14 @@ def _retention_configs() -> Iterator[TopicConfig]:
         ConfigType.LIST,
         (CLEANUP_POLICY_DELETE,),
         each_of(CLEANUP_POLICY_COMPACT, CLEANUP_POLICY_DELETE),
-        "What happens to old segments: delete drops them by age or size, compact keeps the last record of each key.",
+        "Policy for old segments: delete removes them by age or size, compact keeps the last record of each key.",
         "log.cleanup.policy",
     )
     yield _time_config(
         "retention.ms",
         7 * _DAY_MS,
         at_least(-1),
-        "With delete: a segment goes once its latest record is older than this; -1 keeps all.",
+        "With delete: a segment is deleted once its latest record is older than this; -1 keeps all.",
         ("log.retention.ms", ConfigType.LONG, 1, None),
         ("log.retention.minutes", ConfigType.INT, _MINUTE_MS, None),
         ("log.retention.hours", ConfigType.INT, _HOUR_MS, None),
@@ -165,7 +167,7 @@ def _retention_configs() -> Iterator[TopicConfig]:
         ConfigType.LONG,
         -1,
         None,
-        "With delete: the oldest segments of a partition go while it is larger than this; -1 sets no limit.",
+        "With delete: the oldest segments of a partition are deleted while it is larger than this; -1: no limit.",
         "log.retention.bytes",
     )
     yield _config(
@@ -173,7 +175,7 @@ def _retention_configs() -> Iterator[TopicConfig]:
         ConfigType.LONG,
         _MINUTE_MS,
         at_least(0),
-        "A dropped segment's files stay, renamed, for this long.",
+        "How long the renamed files of a deleted segment are kept.",
         "log.segment.delete.delay.ms",
     )
     yield _config(
@@ -181,7 +183,7 @@ def _retention_configs() -> Iterator[TopicConfig]:
         ConfigType.LONG,
         _DAY_MS,
         at_least(0),
-        "With compact: how long a tombstone stays after a cleaning pass has met it.",
+        "With compact: how long a tombstone is kept after the first cleaning pass that meets it.",
         "log.cleaner.delete.retention.ms",
     )
     yield _config(
@@ -189,7 +191,7 @@ def _retention_configs() -> Iterator[TopicConfig]:
         ConfigType.LONG,
         0,
         at_least(0),
-        "With compact: a record younger than this is left alone.",
+        "With compact: a record younger than this is not compacted.",
         "log.cleaner.min.compaction.lag.ms",
     )
     yield _config(
@@ -197,7 +199,7 @@ def _retention_configs() -> Iterator[TopicConfig]:
         ConfigType.LONG,
         LONG_MAX,
         at_least(1),
-        "With compact: a record older than this makes its partition due for cleaning.",
+        "With compact: an uncleaned record older than this makes its partition due for cleaning.",
         "log.cleaner.max.compaction.lag.ms",
     )
     yield _config(
@@ -205,7 +207,7 @@ def _retention_configs() -> Iterator[TopicConfig]:
         ConfigType.DOUBLE,
         0.5,
         between(0, 1),
-        "With compact: a partition is due for cleaning when this share of it has not been cleaned.",
+        "With compact: a partition is due for cleaning when this share of it is dirty.",
         "log.cleaner.min.cleanable.ratio",
     )
 
@@ -216,7 +218,7 @@ def _message_configs() -> Iterator[TopicConfig]:
         ConfigType.INT,
         _MIB + _LOG_OVERHEAD_BYTES,
         at_least(0),
-        "The largest record batch that is taken, after compression.",
+        "Maximum size of a record batch, after compression.",
         "message.max.bytes",
     )
     yield _config(
@@ -224,7 +226,7 @@ def _message_configs() -> Iterator[TopicConfig]:
         ConfigType.STRING,
         "CreateTime",
         one_of("CreateTime", "LogAppendTime"),
-        "Whose clock timestamps are from: the producer's, or the log's at appending.",
+        "The source of timestamps: the producer's clock, or the log's clock at the append.",
         "log.message.timestamp.type",
     )
     yield _config(
@@ -232,7 +234,7 @@ def _message_configs() -> Iterator[TopicConfig]:
         ConfigType.LONG,
         LONG_MAX,
         at_least(0),
-        "With CreateTime: a record whose timestamp lies further back than this is refused.",
+        "With CreateTime: a record whose timestamp is further in the past than this is refused.",
         "log.message.timestamp.before.max.ms",
     )
     yield _config(
@@ -240,7 +242,7 @@ def _message_configs() -> Iterator[TopicConfig]:
         ConfigType.LONG,
         _HOUR_MS,
         at_least(0),
-        "With CreateTime: a record whose timestamp lies further ahead than this is refused.",
+        "With CreateTime: a record whose timestamp is further in the future than this is refused.",
         "log.message.timestamp.after.max.ms",
     )
     yield _config(
@@ -248,7 +250,7 @@ def _message_configs() -> Iterator[TopicConfig]:
         ConfigType.STRING,
         COMPRESSION_PRODUCER,
         one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", COMPRESSION_PRODUCER),
-        "The codec that batches are stored with; producer keeps that of the writer.",
+        "The codec of stored batches; producer keeps the codec of the writer.",
         "compression.type",
     )
     yield _config(
@@ -256,7 +258,7 @@ def _message_configs() -> Iterator[TopicConfig]:
         ConfigType.INT,
         -1,
         between_or(1, 9, -1),
-        "Effort of gzip where compression.type is gzip.",
+        "Compression level of gzip if compression.type is gzip.",
         "compression.gzip.level",
     )
     yield _config(
@@ -264,7 +266,7 @@ def _message_configs() -> Iterator[TopicConfig]:
         ConfigType.INT,
         9,
         between(1, 17),
-        "Effort of lz4 where compression.type is lz4.",
+        "Compression level of lz4 if compression.type is lz4.",
         "compression.lz4.level",
     )
     yield _config(
@@ -272,7 +274,7 @@ def _message_configs() -> Iterator[TopicConfig]:
         ConfigType.INT,
         3,
         between(-131072, 22),
-        "Effort of zstd where compression.type is zstd.",
+        "Compression level of zstd if compression.type is zstd.",
         "compression.zstd.level",
     )
 
@@ -283,14 +285,14 @@ def _durability_configs() -> Iterator[TopicConfig]:
         ConfigType.LONG,
         LONG_MAX,
         at_least(1),
-        "A broker forces the log to disk after this many records. Commits here are always on disk.",
+        "A broker flushes the log after this many records. Here the writer's option flush decides.",
         "log.flush.interval.messages",
     )
     yield _time_config(
         "flush.ms",
         LONG_MAX,
         at_least(0),
-        "A broker forces the log to disk after this long. Commits here are always on disk.",
+        f"A broker flushes the log after this time. {_NO_EFFECT}",
         ("log.flush.interval.ms", ConfigType.LONG, 1, at_least(0)),
         ("log.flush.scheduler.interval.ms", ConfigType.LONG, 1, at_least(0)),
     )
@@ -299,7 +301,7 @@ def _durability_configs() -> Iterator[TopicConfig]:
         ConfigType.INT,
         1,
         at_least(1),
-        "Replicas that must have a record before a broker acknowledges it. There is one copy here.",
+        f"Replicas that must have a record before a broker acknowledges it. {_NO_EFFECT}",
         "min.insync.replicas",
     )
     yield _config(
@@ -307,7 +309,7 @@ def _durability_configs() -> Iterator[TopicConfig]:
         ConfigType.BOOLEAN,
         False,
         None,
-        "Whether a broker that lags may become leader, losing records. Kept for brokers; no effect here.",
+        f"Whether a lagging broker may become leader and lose records. {_NO_EFFECT}",
         "unclean.leader.election.enable",
     )
     yield _config(
@@ -315,14 +317,14 @@ def _durability_configs() -> Iterator[TopicConfig]:
         ConfigType.LIST,
         (),
         _THROTTLED,
-        "Replicas whose outgoing replication a broker slows down. Kept for brokers; no effect here.",
+        f"Replicas whose outgoing replication a broker throttles. {_NO_EFFECT}",
     )
     yield _config(
         "follower.replication.throttled.replicas",
         ConfigType.LIST,
         (),
         _THROTTLED,
-        "Replicas whose incoming replication a broker slows down. Kept for brokers; no effect here.",
+        f"Replicas whose incoming replication a broker throttles. {_NO_EFFECT}",
     )
 
 
@@ -332,14 +334,15 @@ def _remote_configs() -> Iterator[TopicConfig]:
         ConfigType.BOOLEAN,
         False,
         None,
-        "Whether closed segments are copied to the second tier.",
+        "Whether a broker copies closed segments to remote storage. Nothing copies them here, so retention by age or "
+        "size then deletes none.",
     )
     yield _config(
         "local.retention.ms",
         ConfigType.LONG,
         _DERIVED,
         at_least(_DERIVED),
-        "How long a segment that has been copied stays here too; -2 means as long as retention.ms.",
+        f"How long a broker keeps a copied segment locally too; -2: as long as retention.ms. {_NO_EFFECT}",
         "log.local.retention.ms",
     )
     yield _config(
@@ -347,7 +350,7 @@ def _remote_configs() -> Iterator[TopicConfig]:
         ConfigType.LONG,
         _DERIVED,
         at_least(_DERIVED),
-        "How many bytes that have been copied stay here too; -2 means as many as retention.bytes.",
+        f"Bytes of copied segments that a broker keeps locally too; -2: retention.bytes. {_NO_EFFECT}",
         "log.local.retention.bytes",
     )
     yield _config(
@@ -355,14 +358,15 @@ def _remote_configs() -> Iterator[TopicConfig]:
         ConfigType.BOOLEAN,
         False,
         None,
-        "Whether copying to the second tier has stopped; what is there stays readable.",
+        "Whether a broker has stopped copying to remote storage; it still reads the copies. Retention by age or size "
+        "then deletes segments here again.",
     )
     yield _config(
         "remote.log.delete.on.disable",
         ConfigType.BOOLEAN,
         False,
         None,
-        "Whether turning remote.storage.enable off deletes what is on the second tier.",
+        f"Whether switching remote.storage.enable off deletes the copies in remote storage. {_NO_EFFECT}",
     )
 
 
