@@ -134,7 +134,7 @@ _DEFINITIONS: Final = (
         "offsets.retention.minutes",
         ConfigType.INT,
         10_080,
-        "Age at which the function groups.expiry.expire_offsets removes offsets of a group that has stopped committing; "
+        "Age at which the function groups.expiry.expire_offsets removes offsets of a group that no longer commits; "
         "no command or job calls it.",
         at_least(1),
     ),
