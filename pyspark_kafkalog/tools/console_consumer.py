@@ -1,9 +1,9 @@
 """`kafkalog console-consumer`: print the records of topics as they come, as kafka-console-consumer does.
 
 Options and output are those of kafka-console-consumer, with --path in place of --bootstrap-server. Reading begins at
-the end of the log unless --from-beginning, --offset or what the --group has committed says otherwise, and goes on
-until --max-messages, --timeout-ms without a record, or Ctrl-C. A group's progress is kept in __consumer_offsets every
-five seconds and at the end. What is printed is said with --property:
+the end of the log unless --from-beginning, --from-time, --offset or what the --group has committed says otherwise, and
+goes on until --max-messages, --timeout-ms without a record, or Ctrl-C. A group's progress is kept in __consumer_offsets
+every five seconds and at the end. What is printed is said with --property:
 
   print.timestamp, print.partition, print.offset, print.headers, print.key, print.value  (true or false)
   key.separator=TEXT (a tab)   line.separator=TEXT   headers.separator=TEXT (,)   null.literal=TEXT (null)
@@ -16,6 +16,7 @@ examples:
   kafkalog console-consumer --path /data/log --topic orders --from-beginning --max-messages 10
   kafkalog console-consumer --path /data/log --topic orders --property print.key=true --property print.timestamp=true
   kafkalog console-consumer --path /data/log --topic orders --partition 0 --offset 4200 --timeout-ms 1000
+  kafkalog console-consumer --path /data/log --topic orders --from-time 2026-01-31T10:00:00 --timeout-ms 1000
   kafkalog console-consumer --path /data/log --topic __consumer_offsets --from-beginning \\
       --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter
 """
@@ -43,6 +44,7 @@ from pyspark_kafkalog.tools.command import (
 )
 from pyspark_kafkalog.tools.java_text import parse_long
 from pyspark_kafkalog.tools.properties import is_true
+from pyspark_kafkalog.tools.times import FORMS, time_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--include", metavar="REGEX", help="a regular expression of topics, internal ones left out")
     parser.add_argument("--partition", type=int, metavar="N", help="only this partition")
     parser.add_argument("--offset", metavar="N", help="where to begin: a number, earliest or latest (--partition)")
+    parser.add_argument("--from-time", type=time_ms, metavar="TIME", help=f"begin at the first record since: {FORMS}")
     parser.add_argument("--from-beginning", action="store_true", help="begin at the log start, not at the end")
     parser.add_argument("--group", metavar="GROUP", help="go on where this group is, and record its progress")
     parser.add_argument("--max-messages", type=int, default=-1, metavar="N", help="stop after so many records")
@@ -170,6 +173,11 @@ def _check(options: argparse.Namespace) -> int | None:
             raise UsageError("Options group and partition cannot be specified together.")
     elif options.offset is not None:
         raise UsageError("The partition is required when offset is specified.")
+    if options.from_time is not None:
+        others = {"from-beginning": options.from_beginning, "offset": options.offset, "group": options.group}
+        given = [name for name, value in others.items() if value]
+        if given:
+            raise UsageError(f"Options from-time and {given[0]} cannot be specified together.")
     if options.offset is None or options.offset.lower() in (_EARLIEST, _LATEST):
         return None
     offset = parse_long(options.offset)
@@ -227,6 +235,7 @@ def _consumer(options: argparse.Namespace, log_dir: LogDir, formatter: _Format |
         only=only,
         start=start,
         local_only=options.local_only,
+        since_ms=options.from_time,
     )
 
 

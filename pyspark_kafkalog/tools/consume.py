@@ -46,9 +46,9 @@ class Chunk:
 class Consumer:
     """Reads the topics that `wants` names, or `only`; topics and partitions that come later are read from the start.
 
-    `start` gives positions to begin at; without one it is `reset`. `schema` is a choice of KAFKA_SCHEMA's columns with
-    offset among them. Positions in remote storage raise OffsetOutOfRangeError; with `local_only` reading goes on at the
-    first offset in the directory.
+    `start` gives positions to begin at, `since_ms` the time of the first record; without either it is `reset`. `schema`
+    is a choice of KAFKA_SCHEMA's columns with offset among them. Positions in remote storage raise
+    OffsetOutOfRangeError; with `local_only` reading goes on at the first offset in the directory.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Consumer:
         only: TopicPartition | None = None,
         start: Mapping[TopicPartition, int] | None = None,
         local_only: bool = False,
+        since_ms: int | None = None,
     ) -> None:
         self._log_dir = log_dir
         self._wants = wants
@@ -73,6 +74,8 @@ class Consumer:
         self._start = dict(start or {})
         self.positions: dict[TopicPartition, int] = {}
         for name, found in self._partitions():
+            if since_ms is not None:
+                self._start[name] = self._first_since(found, since_ms)
             self.positions[name] = self._local(found, self._in_range(found, self._start.get(name, -1)))
 
     def poll(self) -> Iterator[Chunk]:
@@ -130,6 +133,13 @@ class Consumer:
             if self._wants(topic):
                 for each in self._log_dir.topic(topic).partitions:
                     yield TopicPartition(topic, each.partition), each
+
+    def _first_since(self, found: PartitionDescription, since_ms: int) -> int:
+        """The offset of the first record with that timestamp or a later one; the end where there is none yet."""
+        start = self._local(found, found.log_start_offset)
+        reader = self._log_dir.reader(found.topic, found.partition)
+        first = reader.offset_for_timestamp(since_ms, start, found.high_watermark)
+        return found.high_watermark if first is None else first.offset
 
     def _local(self, found: PartitionDescription, position: int) -> int:
         """`position`, or the first offset in the directory where it is in remote storage and that is what is wanted."""

@@ -8,7 +8,8 @@ Options and output are those of kafka-get-offsets, topic:partition:offset a line
   max-timestamp  -3   the first record with the largest timestamp, of those in the directory
   earliest-local -4   the first offset in the directory: above the log start only where a broker has tiered the topic
   latest-tiered  -5   what a broker has tiered is not looked at, so nothing is printed
-  <ms>                the first record with this timestamp (ms since 1970) or a later one
+  <time>              the first record with this timestamp or a later one: ms since 1970, or ISO 8601, in UTC unless
+                      it names an offset
 
 A partition without such a record is left out. Of a broker's directory, a line on standard error says which offsets lie
 above the high watermark of its last checkpoint (--read-to-log-end counts them too), and which are in remote storage;
@@ -18,6 +19,7 @@ examples:
   kafkalog get-offsets --path /data/log --topic orders
   kafkalog get-offsets --path /data/log --topic-partitions 'orders:0-2,returns.*:0' --time earliest
   kafkalog get-offsets --path /data/log --topic orders --time 1767225600000 --output json
+  kafkalog get-offsets --path /data/log --topic orders --time 2026-01-01T00:00:00+01:00
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from pyspark_kafkalog.tools.command import (
     tell_remote,
     tell_unread,
 )
-from pyspark_kafkalog.tools.java_text import parse_long
+from pyspark_kafkalog.tools.times import parse_time_ms
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -117,11 +119,11 @@ def _print(partition: PartitionDescription, offset: int, timestamp_ms: int | Non
 
 def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionDescription], _Found | None]:
     """What `--time` asks for. Raises UsageError."""
-    time_ms = _NAMES.get(text) or parse_long(text)
+    time_ms = _NAMES.get(text) or parse_time_ms(text)
     if time_ms is None or time_ms < -len(_NAMES):
         raise UsageError(
             f"Malformed time argument {text}. Please use -1 or latest / -2 or earliest / -3 or max-timestamp / "
-            "-4 or earliest-local / -5 or latest-tiered, or a specified long format timestamp"
+            "-4 or earliest-local / -5 or latest-tiered, or a specified long format timestamp, or ISO 8601"
         )
     if time_ms >= 0:
         return lambda log_dir, each: _at_time(log_dir, each, time_ms, local_only=local_only)

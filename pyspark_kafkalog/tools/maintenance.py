@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.spark.delta_session import SPARK_SUBMIT
 from pyspark_kafkalog.stop_signal import stop_signal
 from pyspark_kafkalog.tools.command import UsageError, add_path, positive
+from pyspark_kafkalog.tools.times import FORMS, time_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +45,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="change nothing, report what would be done")
     parser.add_argument(
-        "--now", type=_time_ms, metavar="MS", help="the time to go by, in ms since 1970 (default: the clock's)"
+        "--now", type=_now_ms, metavar="TIME", help=f"the time to go by: {FORMS} (default: the clock's)"
     )
     parser.add_argument("--tasks", type=positive, metavar="N", help="tasks at the same time (default: all cores)")
     where = parser.add_mutually_exclusive_group()
@@ -264,11 +265,11 @@ def not_negative(text: str) -> int:
     return int(text)
 
 
-def _time_ms(text: str) -> int:
-    time_ms = not_negative(text)
-    if time_ms > _TIME_MAX_MS:
+def _now_ms(text: str) -> int:
+    now_ms = time_ms(text)
+    if now_ms > _TIME_MAX_MS:
         raise argparse.ArgumentTypeError(f"must be {_TIME_MAX_MS} at most, ms and not a smaller unit, not {text}")
-    return time_ms
+    return now_ms
 
 
 def _seconds(text: str) -> float:
