@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-PROGRAM = Path(__file__).parent / "data" / "JavaRegex.java"
+PROGRAM = Path(__file__).parents[1] / "data" / "JavaRegex.java"
 
 
 def java_answers(patterns: Sequence[str], names: Sequence[str], scratch: Path) -> list[str]:

@@ -18,7 +18,7 @@ from pyspark_kafkalog.storage.offset_checkpoints import (
     write_offset_checkpoint,
 )
 
-FIXTURES = Path(__file__).parent / "data" / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 #: Soon after the fixtures were made: no producer has expired yet.
 NOW_MS = 1_760_000_000_000
 ISOLATIONS = ("read_uncommitted", "read_committed")

@@ -16,7 +16,7 @@ from pyspark_kafkalog.maintenance.verify import verify
 from pyspark_kafkalog.maintenance.verify_findings import Finding, Severity
 from pyspark_kafkalog.storage.names import TopicPartition
 
-FIXTURES = Path(__file__).parent / "data" / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 T0 = 1_700_000_000_000
 
 

@@ -3,7 +3,7 @@
     tests/data/roots/format-<version>/root/            the log directory
     tests/data/roots/format-<version>/expected.json    `contents` of it, as the package that made it read it
 
-    python tests/format_roots.py      makes the one of the current version
+    python tests/support/format_roots.py      makes the one of the current version
 
 Made once for each format version and kept: every later version of the package must read and write it (docs/FORMAT.md,
 "Versions"). So one that exists is never replaced.
@@ -32,7 +32,7 @@ from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartiti
 from pyspark_kafkalog.storage.table_stager import stage_table
 from pyspark_kafkalog.storage.topic_stager import StagingTask
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 ROOTS = DATA / "roots"
 T0 = 1_760_000_000_000
 HOUR_MS = 3_600_000

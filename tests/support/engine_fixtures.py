@@ -12,7 +12,7 @@ from typing import Any
 from pyspark_kafkalog.storage.listing import list_base_offsets, list_partitions
 from pyspark_kafkalog.storage.log_config import LogConfig
 
-KAFKA_FIXTURES = Path(__file__).parent / "data" / "fixtures"
+KAFKA_FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 LATE_MS = 1_800_000_000_000  # after every fixture's last record
 
 

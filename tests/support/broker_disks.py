@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-_DISKS: Final = Path(__file__).parent / "data" / "broker-disks"
+_DISKS: Final = Path(__file__).parents[1] / "data" / "broker-disks"
 _HOLD_LOCK: Final = (
     "import fcntl, sys; lock = open(sys.argv[1], 'r+'); fcntl.lockf(lock, fcntl.LOCK_EX); print('held', flush=True); "
     "sys.stdin.read()"
