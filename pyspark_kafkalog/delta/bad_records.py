@@ -1,11 +1,11 @@
-"""What becomes of records that do not have the shape of the table.
+"""Policies for records that do not have the shape of the table.
 
-    fail         the query fails with the record's place; the table is as after the batch before
-    skip         they are left out; how many, is logged with each batch
-    quarantine   they go to a table of their own, with all columns of the source and `reason`, each once
+    fail         the query fails with the record's partition and offset; the table stays as after the previous batch
+    skip         bad records are dropped; their number is logged for each batch
+    quarantine   bad records go to a table of their own, with all columns of the source and `reason`, each once
 
-A quarantine is written before the table. A driver that is killed between the two writes runs the batch again, and each
-of the two tables knows by itself whether it has it.
+The quarantine table is written before the main table. If the driver is killed between the two writes, the batch runs
+again, and each of the two tables skips it if it already contains it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ POLICIES: Final = get_args(BadRecordsPolicy)
 
 
 class BadRecords:
-    """A policy; `table` is the quarantine's, for that policy alone."""
+    """A policy. `table` is the quarantine table, required for the policy `quarantine` and for no other.
+
+    Raises InvalidOptionError when policy and table do not match.
+    """
 
     def __init__(self, policy: BadRecordsPolicy, table: str | None = None) -> None:
         if (policy == "quarantine") != (table is not None):
@@ -38,11 +41,14 @@ class BadRecords:
 
     @property
     def reads_twice(self) -> bool:
-        """Whether `keep_good` goes through the rows before the table does: then they had better be kept."""
+        """Whether `keep_good` scans the rows before the table does; if so, the caller should cache them."""
         return self._policy != "fail"
 
     def keep_good(self, rows: DataFrame, identity: BatchIdentity) -> DataFrame:
-        """`rows` without the bad ones, which are dealt with. Rows of the policy `fail` raise when they are met."""
+        """`rows` without the bad ones, which are counted or quarantined.
+
+        With the policy `fail` a bad row raises when the result is evaluated.
+        """
         from pyspark.sql import functions as F
 
         is_good = F.col(BAD).isNull()

@@ -1,11 +1,11 @@
-"""By what a micro-batch is known when it comes again: the id of its query, which the checkpoint keeps, and its number.
+"""Identity of a micro-batch across replays: the id of its query, from the checkpoint, and the batch number.
 
-Spark writes a micro-batch's offsets to the checkpoint before it runs the batch, and notes the batch as done after it. A
-driver that is killed in between runs the same offsets again, under the same two. Tables and topics keep the number of
-the last batch of each id with the data, in one commit, so the second time nothing is written.
+Spark writes the offsets of a micro-batch to the checkpoint before it runs the batch, and marks the batch as done after
+it. A driver that is killed in between runs the same offsets again, under the same id and number. Tables and topics
+store the number of the last batch of each id together with the data, in one commit, so the replay writes nothing.
 
-The id is the query's own rather than one that is chosen: with a new checkpoint comes a new id, whose batches count
-from 0 again. Under an id that was kept they would be taken for old ones, and be dropped.
+The id is the query's own rather than a configured one: a new checkpoint comes with a new id, whose batches count from 0
+again. Under a reused id they would be taken for replays and dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class BatchIdentity:
 
     @classmethod
     def of(cls, batch: DataFrame, batch_id: int) -> BatchIdentity:
-        """Of what a foreachBatch function is given. Raises InvalidOptionError when no query is running it."""
+        """The identity of the micro-batch that a foreachBatch function receives.
+
+        Raises InvalidOptionError when the batch does not belong to a streaming query.
+        """
         from pyspark_kafkalog.spark.stream_writer import QUERY_ID_PROPERTY  # loads Spark
 
         query_id = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID_PROPERTY)

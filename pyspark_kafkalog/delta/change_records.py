@@ -1,14 +1,14 @@
 """A Delta table's changes as keyed records: the last state of each key in each version of the table.
 
-A change feed has a row for each row inserted or deleted, and two for each that was updated: as it was and as it is now.
-By key and version that comes down to
+A change feed has one row for each row inserted or deleted, and two for each row updated: before and after the update.
+For each key and version these are reduced to
 
-    the rows that are there now    inserts and updates as they are now: a record with the row as its value
-    a tombstone                    where there is none of these, but rows deleted, or updated as they were
+    the rows that exist now    inserts and updates, after the update: a record with the row as its value
+    a tombstone                if there are none, but deleted rows, or updated rows before the update
 
-An update that changes the key is thus a tombstone of the old key and a record of the new one; a row that is deleted and
-inserted again in one version, as when a table is overwritten, is one record. A key's records are in the order of the
-table's versions: they are sorted in one task, and the sink keeps a task's order.
+Thus an update that changes the key is a tombstone of the old key and a record of the new one. A row that is deleted and
+inserted again in one version, as when a table is overwritten, is one record. The records of a key are in the order of
+the table's versions: one task sorts them, and the sink keeps the order of a task.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GONE: Final = ("delete", "update_preimage")
 _IS_GONE: Final = "__kafkalog_gone"
 _RANK: Final = "__kafkalog_rank"
 
-#: Nothing is lost on the way through JSON: nulls are told, times go to the microsecond.
+#: JSON without loss: nulls are written, timestamps have microseconds.
 _JSON: Final = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -44,10 +44,11 @@ _JSON: Final = {
 
 @dataclass(frozen=True)
 class ChangeRecords:
-    """Which columns make the record: `keys`; the value's, of a JSON object, or the one column that is the value.
+    """The columns that make up a record.
 
-    One key column is written as text (BINARY as it is), several as a JSON object. `timestamp_column` None: records get
-    the time at which they are written.
+    `keys` are the key columns. The value is a JSON object of `value_columns`, or `value_column` as it is. A single key
+    column is written as text (BINARY as it is), several as a JSON object. Without a `timestamp_column` records get the
+    time at which they are written.
     """
 
     keys: Sequence[str]
@@ -65,7 +66,10 @@ class ChangeRecords:
         value_column: str | None = None,
         timestamp_column: str | None = None,
     ) -> ChangeRecords:
-        """For a feed with these columns. All of the table's are in the value by default. Raises InvalidOptionError."""
+        """For a change feed with these columns. By default the value contains all of the table's columns.
+
+        Raises InvalidOptionError for missing keys, unknown columns and columns of a wrong type.
+        """
         from pyspark.sql.types import BinaryType, StringType, TimestampType
 
         if not keys:
@@ -96,7 +100,7 @@ class ChangeRecords:
         )
 
     def apply(self, changes: DataFrame) -> DataFrame:
-        """`key`, `value` and, where asked for, `timestamp`, each key's in order, for the sink to write."""
+        """The columns `key`, `value` and, if configured, `timestamp`, ordered by version within each key."""
         from pyspark.sql import functions as F
         from pyspark.sql.window import Window
 

@@ -1,8 +1,8 @@
-"""Names of columns as Spark's expressions take them."""
+"""Quoting of column names for Spark's expressions."""
 
 from __future__ import annotations
 
 
 def quoted(name: str) -> str:
-    """`name` in backticks, its own doubled: whatever is in it, it is one name."""
+    """`name` in backticks, with backticks in it doubled, so that any name is a single identifier."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,12 +1,12 @@
-"""A Delta table that micro-batches are written to, each once, by path or by name.
+"""A Delta table, by path or by name, that each micro-batch is written to once.
 
-A write carries the query's id and the batch's number into Delta's log, in the commit with the data (a SetTransaction
-action). Delta looks there first: a number that is not above the id's last one changes nothing. Two drivers of one query
-that write at the same time conflict in that action, and one of them fails. So a table is never behind what its log says
-of the query, nor ahead, whenever a driver is killed.
+A write stores the query's id and the batch's number in Delta's log, in the commit with the data (a SetTransaction
+action). Delta checks it first: a number that is not above the last one of the id changes nothing. Two drivers of one
+query that write at the same time conflict in that action, and one of them fails. So the table always matches the batch
+number in its log, whenever a driver is killed.
 
-Appends take the two as options of the write. MERGE has none and takes them from the session's configuration, which is
-the query's own copy; it is put back after.
+Appends pass id and number as options of the write. MERGE has no such options and reads them from the configuration of
+the session, which is the query's own copy; they are unset afterwards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SESSION_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
 
 class DeltaTarget:
-    """The table that `table` names: a path when there is a slash in it, else a name in the catalog."""
+    """The table that `table` names: a path if it contains a slash, else a name in the catalog."""
 
     def __init__(self, table: str, *, merge_schema: bool = False) -> None:
         self.table = table
@@ -51,7 +51,7 @@ class DeltaTarget:
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Make the table, empty; one that is there already, or made by another meanwhile, stays as it is."""
+        """Create the empty table. A table that exists, or is created concurrently, stays as it is."""
         from delta.tables import DeltaTable
 
         builder = DeltaTable.createIfNotExists(spark).addColumns(schema)
@@ -63,7 +63,7 @@ class DeltaTarget:
         builder.execute()
 
     def append(self, rows: DataFrame, identity: BatchIdentity) -> None:
-        """Append the rows of a micro-batch, unless it was done."""
+        """Append the rows of a micro-batch, unless the table already has the batch."""
         writer = rows.write.format("delta").mode("append")
         writer = writer.option("txnAppId", identity.query_id).option("txnVersion", identity.batch_id)
         writer = writer.option("mergeSchema", str(self._merge_schema).lower())
@@ -73,9 +73,9 @@ class DeltaTarget:
             writer.saveAsTable(self.table)
 
     def merge_by_key(self, rows: DataFrame, keys: Sequence[str], deleted: str, identity: BatchIdentity) -> None:
-        """Replace, add or delete the rows of these keys, unless the micro-batch was done.
+        """Update, insert or delete the rows of these keys, unless the table already has the micro-batch.
 
-        `rows` has one row a key; the column `deleted` says whether the key's row is to go.
+        `rows` has one row for each key; the column `deleted` says whether to delete the row of the key.
         """
         spark = rows.sparkSession
         values: dict[str, str | Column] = {
@@ -97,7 +97,7 @@ class DeltaTarget:
 
 @contextmanager
 def _identified(spark: SparkSession, identity: BatchIdentity) -> Iterator[None]:
-    """Have Delta's writes of this session carry the identity."""
+    """Make the Delta writes of this session carry the identity."""
     spark.conf.set(_SESSION_APP_ID, identity.query_id)
     spark.conf.set(_SESSION_VERSION, str(identity.batch_id))
     try:

@@ -1,13 +1,14 @@
-"""A Delta table's change feed into a topic, as keyed records, every change once.
+"""The change feed of a Delta table into a topic, as keyed records, each change once.
 
-The table needs delta.enableChangeDataFeed. Without a starting version the query begins with the table's rows as they
-are, as inserts, and goes on with what changes; with one, with the changes from that version on.
+The table needs delta.enableChangeDataFeed. Without a starting version the query begins with the current rows of the
+table, as inserts, and continues with later changes; with a starting version, it begins with the changes from that
+version on.
 
-Each micro-batch is one commit of the topic, with the query's id and the batch's number: one that comes again, after a
-kill between the commit and Spark's note of it, finds its number there and writes nothing. Only the first may create the
-log directory; a later one that does not find the query's id in it fails, as with the streaming sink. It goes through
-foreachBatch, not the streaming sink, since a batch is sorted by key and version first, which Spark grants to batches
-only.
+Each micro-batch is one commit of the topic, with the query's id and the batch's number. A batch that is replayed, after
+a kill between the commit and Spark's checkpoint of it, finds its number in the commit log and writes nothing. Only the
+first batch may create the log directory; a later one that does not find the query's id in it fails, as with the
+streaming sink. The query uses foreachBatch rather than the streaming sink because each batch is first sorted by key and
+version, which Spark allows in batch mode only.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaToTopic:
-    """The query. `table` is a path or a name; `continuous` a trigger interval, None to end with what there is.
+    """The query. `table` is a path or a name. `continuous` is a trigger interval; None processes what is available and
+    ends.
 
-    `keys`, `value_columns`, `value_column` and `timestamp_column` as in ChangeRecords. `source_options` go to Delta's
-    source, `sink_options` to the topic's (compression.type, flush).
+    `keys`, `value_columns`, `value_column` and `timestamp_column` as in ChangeRecords. `source_options` are passed to
+    Delta's source, `sink_options` to the topic's sink (compression.type, flush).
     """
 
     table: str
@@ -50,7 +52,7 @@ class DeltaToTopic:
     continuous: str | None = None
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        """Start the query. Raises InvalidOptionError."""
+        """Start the query. Raises InvalidOptionError for columns that do not fit the table."""
         reader = spark.readStream.format("delta").options(**self.source_options).option("readChangeFeed", "true")
         if self.starting_version is not None:
             reader = reader.option("startingVersion", self.starting_version)

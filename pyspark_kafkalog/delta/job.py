@@ -1,7 +1,7 @@
 """A job around one streaming query: session, trigger, signals, errors.
 
-A query without an interval takes what there is at its start, in batches, and ends; with one it goes on until SIGTERM or
-SIGINT, and then stops where it is. What it was at is done again by the next run, and written once.
+A query without an interval processes what is available at its start, in batches, and ends. With an interval it runs
+until SIGTERM or SIGINT and then stops, possibly within a batch. The next run repeats that batch, which is written once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_SECONDS: Final = 0.2
-#: What Spark wraps around the message of a query that failed.
+#: What Spark adds around the message of a failed query.
 _WRAPPINGS: Final = re.compile(r"^(\[[A-Z_.]+\] )+|( SQLSTATE: \w{5})$")
 _RAISED: Final = re.compile(r"(bad record in .*? at offset .*?)(?: SQLSTATE: \w{5}|$)", re.MULTILINE)
 
 
 def add_query_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that both jobs have."""
+    """Add the options that both jobs share."""
     parser.add_argument("--path", required=True, metavar="ROOT", help="the log directory (no default)")
     parser.add_argument("--checkpoint", required=True, metavar="DIR", help="the query's checkpoint: one for each query")
     parser.add_argument(
@@ -38,7 +38,7 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def named_values(option: str, settings: Sequence[str]) -> dict[str, str]:
-    """`NAME=VALUE` settings as a dictionary. Raises InvalidOptionError."""
+    """`NAME=VALUE` settings as a dictionary. Raises InvalidOptionError for a setting of another form."""
     values: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -51,14 +51,14 @@ def named_values(option: str, settings: Sequence[str]) -> dict[str, str]:
 def start(
     rows: DataFrame, write: Callable[[DataFrame, int], None], *, checkpoint: str, continuous: str | None
 ) -> StreamingQuery:
-    """Start the query that has `write` called with each micro-batch and its number."""
+    """Start the query; it calls `write` with each micro-batch and its number."""
     writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
     triggered = writer.trigger(availableNow=True) if continuous is None else writer.trigger(processingTime=continuous)
     return triggered.start()
 
 
 def run_job(name: str, begin: Callable[[SparkSession], StreamingQuery]) -> int:
-    """Run the query that `begin` starts; what goes wrong is said in one line. Returns the exit code."""
+    """Run the query that `begin` starts and return the exit status; an error is printed as one line."""
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -80,7 +80,7 @@ def run_job(name: str, begin: Callable[[SparkSession], StreamingQuery]) -> int:
 
 
 def said(error: Any) -> str:
-    """What an error of Spark's comes down to."""
+    """The essential message of a Spark error, in one line."""
     text = str(error)
     if (raised := _RAISED.search(text)) is not None:
         return raised.group(1)

@@ -1,16 +1,17 @@
 """A topic's records as the columns of a table.
 
-Raw, a table has the columns of the source: key, value, topic, partition, offset, timestamp, timestampType.
+A raw table has the columns of the source: key, value, topic, partition, offset, timestamp, timestampType.
 
-With a schema, the value is JSON with its fields, and the table has
+With a schema, the value is JSON with the schema's fields, and the table has
 
-    the key's columns     of the key schema, `key STRING` by default
-    the value's columns   of the schema, but for those that are the key's
-    _partition, _offset, _timestamp     where they are asked for
+    the key columns       of the key schema, `key STRING` by default
+    the value columns     of the schema, except those that are key columns
+    _partition, _offset, _timestamp     if requested
 
-A key schema of one column takes the key's bytes (BINARY) or text, cast to its type; one of several takes a JSON object.
-A record with a null value is a tombstone: its value's columns are null. Of JSON fields that the schema does not name
-nothing is kept; fields that are missing are null. Other values, and keys that do not fit, make a bad record.
+With a key schema of one column, the key is bytes (BINARY) or text that is cast to the column's type; with several
+columns, a JSON object. A record with a null value is a tombstone: its value columns are null. JSON fields that the
+schema does not name are dropped; missing fields are null. Any other value, and a key that does not fit, makes a bad
+record.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_KEY_SCHEMA: Final = "key STRING"
 RAW_KEY: Final = "key"
 
-#: Columns beside the table's own while a micro-batch is worked on.
+#: Helper columns in addition to the table's own while a micro-batch is processed.
 PARTITION: Final = "__kafkalog_partition"
 OFFSET: Final = "__kafkalog_offset"
 TIMESTAMP: Final = "__kafkalog_timestamp"
@@ -43,7 +44,10 @@ _METADATA: Final = {"_partition": "partition", "_offset": "offset", "_timestamp"
 
 @dataclass(frozen=True)
 class RecordShape:
-    """`schema` of the value, None for raw; `key_schema` of the key; `keys_needed`: a record without one is bad."""
+    """`schema` is that of the value, None for a raw table; `key_schema` that of the key.
+
+    With `keys_needed` a record without a key is bad.
+    """
 
     schema: StructType | None
     key_schema: StructType
@@ -59,7 +63,9 @@ class RecordShape:
         metadata_columns: bool = False,
         keys_needed: bool = False,
     ) -> RecordShape:
-        """From DDL such as `id LONG, name STRING`; needs a session. Raises InvalidOptionError."""
+        """From DDL such as `id LONG, name STRING`; needs a Spark session. Raises InvalidOptionError for invalid DDL or
+        columns.
+        """
         if schema is None and (key_schema is not None or metadata_columns):
             raise InvalidOptionError("a key schema and metadata columns need a schema: raw tables have the source's")
         taken = _METADATA if metadata_columns else {}
@@ -72,11 +78,13 @@ class RecordShape:
 
     @property
     def keys(self) -> list[str]:
-        """The key's columns in the table."""
+        """The key columns of the table."""
         return [RAW_KEY] if self.schema is None else list(self.key_schema.names)
 
     def apply(self, records: DataFrame) -> DataFrame:
-        """The table's columns, and those beside; of BAD the reason, null for a good record, RECORD as it was."""
+        """The table's columns and the helper columns. BAD is the reason why a record is bad, null for a good one;
+        RECORD is the source row.
+        """
         from pyspark.sql import functions as F
 
         beside = {
@@ -114,7 +122,7 @@ class RecordShape:
         return F.struct(F.col("key").cast("string").try_cast(only.dataType).alias(only.name))
 
     def _value(self, schema: StructType) -> Column:
-        """A struct of the value's columns, with what could not be parsed beside them."""
+        """A struct of the value's columns, and of the text that could not be parsed."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -146,17 +154,17 @@ class RecordShape:
 
 
 def _is_one_object(column: str) -> Column:
-    """Whether it is text with one JSON object and nothing behind that, where `from_json` does not look."""
+    """Whether the column is text with one JSON object and nothing after it, which `from_json` does not check."""
     from pyspark.sql import functions as F
 
     text = F.col(column).cast("string")
-    documents = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))  # null unless all of it is JSON
-    # A bracket would end the array before its end.
+    documents = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))  # null unless the whole text is JSON
+    # A closing bracket in the text would end the array early.
     return F.is_valid_utf8(text) & F.coalesce(documents == 1, F.lit(False)) & ~text.rlike(r"\]\s*$")
 
 
 def _parse_ddl(what: str, text: str, taken: Collection[str]) -> StructType:
-    """The columns of a schema, each name once and none of those that are `taken`."""
+    """The columns of a schema. Raises InvalidOptionError for a duplicate name or one that is in `taken`."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 

@@ -1,17 +1,18 @@
-"""A topic into a Delta table, every record once: appended, or as the latest value of each key.
+"""A topic into a Delta table, each record once: appended, or as the latest value of each key.
 
-Both modes write in foreachBatch, with the query's id and the batch's number in the commit that has the data (see
-delta_target.py). Delta's own streaming sink does the same for appends. Here one way serves appends, merges and the
-quarantine of bad records. Exactly once therefore needs no key, offset or hash column in the table: a batch that comes
-again has the same offsets, and is not written again.
+Both modes write in foreachBatch, with the query's id and the batch's number in the commit of the data (see
+delta_target.py). Delta's own streaming sink does the same for appends; here one mechanism serves appends, merges and
+the quarantine of bad records. Exactly-once therefore needs no key, offset or hash column in the table: a replayed batch
+has the same offsets and is not written again.
 
-Upserts. Of the records that a batch has of a key the one with the highest offset counts. A key's records are in one
-partition, so offsets order them, and batches come in the order of offsets; an older batch cannot come after a newer one
-(its number is below the id's last one), so no offset has to be kept with a row to tell. The order is lost where Kafka
-loses it too: when partitions are added to a topic, keys move. Where a batch then has a key in several partitions, the
-latest timestamp among their last records counts.
+Upserts: for each key, the record with the highest offset in the batch counts. The records of a key are in one
+partition, so offsets order them, and batches come in the order of offsets. An older batch cannot follow a newer one,
+since its number is below the last one of the id, so rows need no stored offset for comparison. The order is lost where
+Kafka loses it too: adding partitions to a topic moves keys. If a batch then has a key in several partitions, the latest
+timestamp among the last records of those partitions counts.
 
-A tombstone deletes the key's row. Appended with a schema it is a row whose value columns are null; raw, its value is.
+A tombstone deletes the row of its key. In append mode with a schema it is a row with null value columns; in raw mode, a
+row with a null value.
 """
 
 from __future__ import annotations
@@ -49,11 +50,12 @@ _ROW: Final = "__kafkalog_row"
 
 @dataclass(frozen=True, kw_only=True)
 class TopicToDelta:
-    """The query. `table` is a path or a name; `continuous` a trigger interval, None to end with what there is.
+    """The query. `table` is a path or a name. `continuous` is a trigger interval; None processes what is available and
+    ends.
 
-    `schema` and `key_schema` are DDL, see record_shape.py; None for the source's columns. `source_options` go to the
-    source, over `startingOffsets=earliest` and `isolationLevel=read_committed`. `partition_by` and `table_properties`
-    count where the table is made.
+    `schema` and `key_schema` are DDL, see record_shape.py; None for the columns of the source. `source_options` are
+    passed to the source and override `startingOffsets=earliest` and `isolationLevel=read_committed`. `partition_by` and
+    `table_properties` apply only when the table is created.
     """
 
     path: str
@@ -73,7 +75,7 @@ class TopicToDelta:
     continuous: str | None = None
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        """Make the table if need be, and start the query. Raises InvalidOptionError."""
+        """Create the table if it does not exist, and start the query. Raises InvalidOptionError."""
         shape = RecordShape.parse(
             self.schema,
             self.key_schema,
@@ -111,7 +113,7 @@ class TopicToDelta:
 
 
 def latest_by_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """One row a key: its last, with the table's columns and DELETED. `rows` as RecordShape.apply gives them."""
+    """One row for each key: its last, with the table's columns and DELETED. `rows` come from RecordShape.apply."""
     from pyspark.sql import functions as F
 
     columns = [name for name in rows.columns if name not in (*_BESIDE, *keys)]

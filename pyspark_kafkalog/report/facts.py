@@ -1,4 +1,6 @@
-"""What a report tells of a log directory, as plain values. Offsets absolute, times in ms (-1: none), sizes in bytes."""
+"""The contents of a report on a log directory, as plain values. Times in ms (-1: none), sizes in bytes, offsets
+absolute.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ NO_TIME_MS = -1
 
 @dataclass(frozen=True, slots=True)
 class SegmentRun:
-    """One segment, or `segments` neighbours of one partition told of together: from the first one's base offset on.
+    """One segment, or `segments` neighbouring ones of a partition shown together; `base_offset` is that of the first.
 
-    `first_ms` and `last_ms` are the first record's time and the largest timestamp.
+    `first_ms` is the time of the first record, `last_ms` the largest timestamp.
     """
 
     base_offset: int
@@ -28,9 +30,10 @@ class SegmentRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerFacts:
-    """What the cleaner would find in a partition of a compacted topic: bytes clean, and dirty ones it could take on.
+    """What the cleaner would find in a partition of a compacted topic: clean bytes, and dirty bytes that it could
+    clean.
 
-    `is_due`: by the topic's configuration it is its turn.
+    `is_due`: the topic's configuration calls for a cleaning.
     """
 
     first_dirty_offset: int
@@ -47,10 +50,10 @@ class CleanerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """One partition. The last of `runs` is the active segment alone. `error` says why the rest is not known.
+    """One partition. The last of `runs` is the active segment alone. `error` says why the other facts are unknown.
 
-    `due_bytes` in `due_segments` segments are what retention would take now. `staged_bytes` are of writes that are not
-    committed. `remote_offsets` lie below `log_start_offset`, in the remote storage of a tiering broker;
+    `due_bytes` in `due_segments` segments are what retention would delete now. `staged_bytes` belong to writes that are
+    not committed. `remote_offsets` are below `log_start_offset`, in the remote storage of a broker with tiered storage;
     `offsets_above_high_watermark` are those that a broker's checkpoint does not cover. `size_bins` counts segments and
     bytes by the power of two that a segment's size is below.
     """
@@ -74,7 +77,7 @@ class PartitionFacts:
 
     @property
     def offsets_count(self) -> int:
-        """Offsets that can be read; of a compacted or transactional log not each has a record."""
+        """The number of readable offsets; in a compacted or transactional log some of them have no record."""
         return self.high_watermark - self.log_start_offset
 
     @property
@@ -121,10 +124,10 @@ class HeavyKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySample:
-    """The newest records of a topic that were looked at: how many, how large, and the largest keys among them.
+    """A sample of the newest records of a topic: how many, how large, and the heaviest keys among them.
 
-    `partitions` is how many partitions they are of. `error_records` bounds by how many records a key may be counted
-    too low.
+    `partitions` is the number of partitions sampled. `error_records` is the most by which a key's records can be
+    undercounted.
     """
 
     topic: str
@@ -139,7 +142,7 @@ class KeySample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFacts:
-    """A commit: offset in the metadata log, time, operation, what was written; `topics` that it touched."""
+    """A commit: its offset in the commit log, time, operation, the topics it changed and the amount written."""
 
     offset: int
     timestamp_ms: int
@@ -166,9 +169,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteHistory:
-    """The newest commits (`commits_read` of them), `is_whole` when that is all that are kept.
+    """The newest `commits_read` commits; `is_whole` when the commit log keeps no others.
 
-    `newest` are some of them, newest first; `maintenance` those that retention or delete-records made.
+    `newest` are some of them, newest first; `maintenance` those made by retention or delete-records.
     """
 
     commits_read: int
@@ -180,7 +183,7 @@ class WriteHistory:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """A consumer group's committed offset of a partition, and how far behind the end it is; None: not known."""
+    """A consumer group's committed offset in a partition, and its lag; None where unknown."""
 
     group: str
     where: TopicPartition
@@ -193,7 +196,7 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to look at. `severity` is one of FINDING_SEVERITIES; `topic` is what it is about, if one."""
+    """A finding of a report. `severity` is one of FINDING_SEVERITIES; `topic` is the topic concerned, if any."""
 
     severity: str
     title: str
@@ -206,10 +209,10 @@ FINDING_SEVERITIES = ("problem", "warning", "note")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootFacts:
-    """All that a report tells.
+    """All contents of a report.
 
-    `uncleanable` says why the last cleaning of a partition failed, `runs` are rows of the table of maintenance runs.
-    `notes` say what was left out or sampled, in sentences.
+    `uncleanable` says why the last cleaning of a partition failed; `runs` are rows of the table of maintenance runs.
+    `notes` state in sentences what was omitted or sampled.
     """
 
     path: Path

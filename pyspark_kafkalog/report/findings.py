@@ -1,4 +1,4 @@
-"""What stands out in a log directory and may need somebody: the worst first, one finding a topic and kind."""
+"""Findings that may need an operator's action: the most severe first, one for each topic and kind."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pyspark_kafkalog.storage.broker_process import BrokerProcess, broker_proces
 from pyspark_kafkalog.wording import plural, size_text
 
 _PROBLEM, _WARNING, _NOTE = FINDING_SEVERITIES
-#: A partition is skewed when it has this many times its fair share, and is not small.
+#: A partition is skewed when it has more than this many times the mean size of the others, and is not small.
 _SKEW_FACTOR: Final = 3.0
 _SKEW_BYTES_MIN: Final = 1 << 20
-#: Segments are many and small when there are at least so many, with less than this part of segment.bytes each.
+#: A topic has many small segments from this many closed ones on, below this part of segment.bytes on average.
 _SMALL_SEGMENTS_MIN: Final = 16
 _SMALL_PART: Final = 1 / 16
 _FUTURE_MS: Final = 3600 * 1000
@@ -74,7 +74,7 @@ def _maintenance(topic: TopicFacts, is_foreign: bool) -> Iterator[Finding]:
 
 
 def _is_held_back(partition: PartitionFacts) -> bool:
-    """Whether an open transaction holds back the cleaner, where there are closed segments for it."""
+    """Whether an open transaction keeps the cleaner from closed segments."""
     cleaner = partition.cleaner
     if cleaner is None or not partition.runs or partition.last_stable_offset >= partition.high_watermark:
         return False
@@ -143,7 +143,7 @@ def _of_root(root: RootFacts) -> Iterator[Finding]:
 
 
 def _of_brokers_disk(root: RootFacts) -> Iterator[Finding]:
-    """What readers of a broker's directory are not shown."""
+    """Records that readers of a broker's directory do not see."""
     partitions = [each for topic in root.topics for each in topic.partitions]
     above = [each for each in partitions if each.offsets_above_high_watermark]
     if above:
@@ -171,7 +171,7 @@ def _places(partitions: Sequence[PartitionFacts]) -> str:
 
 
 def _advice(is_foreign: bool, words: str) -> str:
-    """What to do about it, where it is ours to do."""
+    """The advice, except for a broker's directory, which this package does not maintain."""
     return "" if is_foreign else f": {words}"
 
 

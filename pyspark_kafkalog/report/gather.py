@@ -1,7 +1,7 @@
-"""All facts of a root for its report, from one look at it: bounded time and memory, whatever its size.
+"""Gathers all facts of a log directory for its report, in one pass with bounded time and memory, whatever its size.
 
-Nothing is locked and nothing written. Files may come and go meanwhile; what cannot be read is told of, and the rest
-goes on.
+Nothing is locked or written. Files may appear and disappear meanwhile. Parts that cannot be read are reported as such,
+and the pass continues.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, META_PROPERTIES, Top
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: Log bytes that are read for the largest keys, of the whole root and of one topic.
+#: Log bytes read for the heaviest keys, of the whole root and of one topic.
 SAMPLE_BYTES: Final = 256 << 20
 _TOPIC_SAMPLE_BYTES_MAX: Final = 32 << 20
-#: Segments that are looked into one by one in the whole root, and in one partition.
+#: Segments that are inspected one by one, in the whole root and in one partition.
 _RUNS_MAX: Final = 40_000
 _PARTITION_RUNS_MAX: Final = 256
 _PARTITION_RUNS_MIN: Final = 2
@@ -48,9 +48,9 @@ _GROUP_ROWS_MAX: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class GatherOptions:
-    """`sample_bytes` of log are read for the largest keys (0: none).
+    """Up to `sample_bytes` of log are read for the heaviest keys (0: none).
 
-    `runs_table` is the Delta table that maintenance jobs tell their runs to.
+    `runs_table` is the Delta table to which maintenance jobs append their runs.
     """
 
     sample_bytes: int = SAMPLE_BYTES
@@ -58,7 +58,10 @@ class GatherOptions:
 
 
 def gather(log_dir: LogDir, options: GatherOptions, *, clock: Callable[[], int] = time_ms) -> RootFacts:
-    """Look at the root as of its last refresh. Raises KafkalogError or OSError where the root itself is at fault."""
+    """Gather the facts of the root as of its last refresh.
+
+    Raises KafkalogError or OSError when the root itself cannot be read.
+    """
     now_ms = clock()
     notes: list[str] = []
     looks = list(topic_looks(log_dir))
@@ -123,11 +126,11 @@ def _properties(root: Path) -> MetaProperties:
     try:
         return read_meta_properties(root / META_PROPERTIES)
     except (DiskFormatError, OSError):
-        return MetaProperties()  # partition folders copied out of a broker's directory have none
+        return MetaProperties()  # partition directories copied out of a broker's directory have none
 
 
 def _runs(table: Path, root: Path, notes: list[str]) -> tuple[Mapping[str, object], ...]:
-    """The rows of the table of runs that are about this root; all of them where it does not tell."""
+    """The rows of the table of runs for this root, including rows without a root."""
     rows = read_runs(table)
     own = tuple(row for row in rows if row.get("root") is None or Path(str(row["root"])).resolve() == root.resolve())
     if rows and not own:
@@ -136,7 +139,7 @@ def _runs(table: Path, root: Path, notes: list[str]) -> tuple[Mapping[str, objec
 
 
 def _put_aside(root: Path) -> tuple[int, int]:
-    """How many directories of deleted and of stray partitions there are."""
+    """The numbers of directories of deleted and of stray partitions."""
     with os.scandir(root) as entries:
         names = [entry.name for entry in entries]
     return sum(name.endswith("-delete") for name in names), sum(name.endswith("-stray") for name in names)
@@ -189,9 +192,9 @@ def _keys(log_dir: LogDir, topics: Iterable[TopicFacts], sample_bytes: int, note
     ]
     if not sample_bytes or not filled:
         return ()
-    from pyspark_kafkalog.report.heavy_keys import sample_keys  # compiled code behind it
+    from pyspark_kafkalog.report.heavy_keys import sample_keys  # loads compiled code
 
-    # The largest topics come first, where there are so many that not each gets a share worth reading.
+    # With too many topics for a useful share each, only the largest are sampled.
     filled.sort(key=lambda each: -each.size_bytes)
     share = min(max(sample_bytes // len(filled), 1 << 20), _TOPIC_SAMPLE_BYTES_MAX)
     chosen = filled[: max(sample_bytes // share, 1)]

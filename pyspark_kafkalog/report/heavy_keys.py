@@ -1,8 +1,9 @@
-"""The keys with the most records and the most bytes, among a bounded sample of a topic's newest records.
+"""The keys with the most records and the most bytes, in a bounded sample of a topic's newest records.
 
-Partitions are read from their ends backwards, a slice at a time, until the sample is full. Keys are counted by Arrow's
-grouping. When there are more distinct ones than fit, the lightest are let go of; how much the heaviest of those had
-weighed bounds the error of every count, as in the space-saving sketches. Control records and aborted ones do not count.
+Partitions are read backwards from their ends, one slice at a time, until the sample is full. Arrow's grouping counts
+the keys. When there are more distinct keys than fit, the lightest are dropped; the weight of the heaviest dropped key
+bounds the error of every count, as in space-saving sketches. Control records and records of aborted transactions do not
+count.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.report.facts import HeavyKey, KeySample, PartitionFacts, TopicFacts
 from pyspark_kafkalog.storage.log_reader import LogReader
 
-#: Keys that are told of, for each measure.
+#: Keys that are reported for each measure.
 TOP_KEYS: Final = 20
 _GROUPS_MAX: Final = 1 << 17
 _SLICE_BYTES: Final = 1 << 20
-#: Records after which a topic's sample is full, however small they are.
+#: A topic's sample is full after this many records, however small they are.
 _RECORDS_MAX: Final = 1_000_000
 _SCHEMA: Final = pa.schema([KAFKA_SCHEMA.field("key"), KAFKA_SCHEMA.field("value")])
 
 
 @dataclass(slots=True)
 class _Sketch:
-    """Records and bytes by key, of at most about _GROUPS_MAX keys."""
+    """Records and bytes by key, for at most about _GROUPS_MAX keys."""
 
     groups: pa.Table | None = None
     records: int = 0
@@ -51,7 +52,7 @@ class _Sketch:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Keep the heavier half by records, and whatever is heavy by bytes."""
+        """Drop the lighter keys: keep the heavier half by records, and the heaviest by bytes."""
         assert self.groups is not None
         by_records = pc.select_k_unstable(self.groups, k=_GROUPS_MAX // 2, sort_keys=[("records", "descending")])
         by_bytes = pc.select_k_unstable(self.groups, k=TOP_KEYS * 8, sort_keys=[("bytes", "descending")])
@@ -63,7 +64,7 @@ class _Sketch:
         self.groups = self.groups.take(kept)
 
     def top(self, by: str) -> tuple[HeavyKey, ...]:
-        """The heaviest keys by the column `by`, the heaviest first."""
+        """The heaviest keys by the column `by`, heaviest first."""
         if self.groups is None:
             return ()
         rows = self.groups.take(pc.sort_indices(self.groups, sort_keys=[(by, "descending")])[:TOP_KEYS])
@@ -73,7 +74,7 @@ class _Sketch:
 def sample_keys(log_dir: LogDir, topic: TopicFacts, *, log_bytes_max: int) -> KeySample | None:
     """Read up to about `log_bytes_max` bytes of log from the ends of the topic's partitions, the largest ones first.
 
-    None where there is nothing to read. Raises DiskFormatError.
+    None when there are no records to read. Raises DiskFormatError for a damaged log.
     """
     chosen = _partitions_to_sample(topic, log_bytes_max)
     sketch = _Sketch()
@@ -106,20 +107,20 @@ def _lengths(column: pa.Array) -> pa.Array:
 
 
 def _grouped(table: pa.Table) -> pa.Table:
-    """One row a key, records and bytes added up."""
+    """One row for each key, with the sums of records and bytes."""
     found = table.group_by("key").aggregate([("records", "sum"), ("bytes", "sum")])
     return found.select(["key", "records_sum", "bytes_sum"]).rename_columns(["key", "records", "bytes"])
 
 
 def _partitions_to_sample(topic: TopicFacts, log_bytes_max: int) -> Sequence[PartitionFacts]:
-    """The largest partitions with records, as many as leave a slice of the log for each."""
+    """The largest partitions with records, as many as leave one slice of log for each."""
     filled = [each for each in topic.partitions if each.error is None and each.offsets_count > 0]
     filled.sort(key=lambda each: -each.size_bytes)
     return filled[: max(log_bytes_max // _SLICE_BYTES, 1)]
 
 
 def _slices_backwards(log_dir: LogDir, partition: PartitionFacts, bytes_max: int) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The partition's records below its last stable offset, slices of about _SLICE_BYTES from the end backwards."""
+    """The partition's records below its last stable offset, in slices of about _SLICE_BYTES, the last slice first."""
     reader = LogReader(log_dir.path / str(partition.where), partition.where)
     end_offset = partition.last_stable_offset
     left = bytes_max

@@ -1,11 +1,11 @@
-"""What the maintenance jobs did, from the Delta table that they append to: its newest rows, read without Spark.
+"""The results of maintenance jobs, from the Delta table to which they append: its newest rows, read without Spark.
 
     <table>/_delta_log/<20 digit version>.json               actions: files added and removed
     <table>/_delta_log/<20 digit version>.checkpoint.parquet the same, of all versions up to it
     <table>/*.parquet                                        the rows
 
-Only what such a table needs is read: no deletion vectors, no column mapping. A table that asks for more is refused.
-Source of the rules: the Delta transaction log protocol.
+Only the features that such a table uses are supported: no deletion vectors, no column mapping. A table that requires
+more is refused. Source of the rules: the Delta transaction log protocol.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ _FILES_MAX: Final = 2_000
 _READER_VERSION: Final = 1
 _VERSION = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
-#: The order of the rows: when a run had looked at a partition.
+#: Rows are ordered by this column: the time at which a run was done with a partition.
 TIME_COLUMN: Final = "timestamp"
 
 
 def read_runs(table: Path) -> tuple[Mapping[str, object], ...]:
-    """The newest rows of the table at `table`, newest first. Raises LogDirError when it is none that can be read."""
+    """The newest rows of the table at `table`, newest first. Raises LogDirError when it cannot be read as a Delta
+    table.
+    """
     log = table / "_delta_log"
     try:
         files = _live_files(log)
@@ -44,7 +46,7 @@ def read_runs(table: Path) -> tuple[Mapping[str, object], ...]:
 
 
 def _live_files(log: Path) -> list[str]:
-    """Names of the data files of the newest version, in the order they were added."""
+    """Names of the data files of the newest version, in the order in which they were added."""
     names = sorted(each.name for each in log.iterdir())
     checkpoints = [match for name in names if (match := _CHECKPOINT.fullmatch(name))]
     first = int(checkpoints[-1][1]) + 1 if checkpoints else 0
@@ -74,7 +76,7 @@ def _rows(table: Path, name: str) -> Iterator[dict[str, object]]:
     path = (table / urllib.parse.unquote(name)).resolve()
     if not path.is_relative_to(table.resolve()):
         raise ValueError(f"its file {name} lies outside of it")
-    # A partition column is in the path alone: as text, as the log has it.
+    # A partition column is stored only in the path, as text.
     inherited = dict(part.split("=", 1) for part in urllib.parse.unquote(name).split("/")[:-1] if "=" in part)
     for row in pq.read_table(path, partitioning=None).to_pylist():
         yield {**inherited, **row}

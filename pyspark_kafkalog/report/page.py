@@ -1,13 +1,13 @@
-"""The page: one HTML file with its style, its script and its data inside, which asks for nothing from anywhere.
+"""The report as one HTML file that contains its style, script and data, and loads nothing.
 
     assets/page.html   the frame, with {{names}} to fill in
     assets/page.css    all style
     assets/*.js        all script, in the order of _SCRIPTS
     <script type="application/json">   the data, drawn by the script as text and never as markup
 
-Names, keys and configuration values are other people's. In the data `<`, `>` and `&` are written as JSON escapes, so
-that nothing in it can end the script element; a content security policy in the page allows just this style and script,
-by their hashes, and no request.
+Names, keys and configuration values are untrusted. In the data `<`, `>` and `&` are written as JSON escapes, so that no
+value can end the script element. The content security policy of the page allows only this style and this script, by
+their hashes, and no requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final
 from pyspark_kafkalog.report.facts import RootFacts
 from pyspark_kafkalog.report.page_data import Limits, page_data
 
-#: What a page may take, in bytes; with more to tell, tables get shorter until it fits.
+#: The largest size of a page in bytes; tables are shortened until it fits.
 PAGE_BYTES_MAX: Final = 5_000_000
 _SCRIPTS: Final = ("base.js", "tables.js", "charts.js", "timeline.js", "sections.js")
 _PACKAGE: Final = "pyspark_kafkalog.report"
@@ -31,7 +31,7 @@ _HOLE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def render(root: RootFacts, *, bytes_max: int = PAGE_BYTES_MAX) -> str:
-    """The page of `root`, of at most about `bytes_max` bytes."""
+    """The page of `root`, of about `bytes_max` bytes at most."""
     limits = Limits()
     while True:
         page = _page(page_data(root, limits))
@@ -54,7 +54,7 @@ def _page(data: dict[str, Any]) -> str:
 
 
 def json_for_script(tree: Any) -> str:
-    """JSON that can stand inside a script element whatever the strings in it."""
+    """JSON that is safe inside a script element, whatever strings it contains."""
     text = json.dumps(tree, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,7 +1,7 @@
-"""The facts as the JSON that the page's script draws from: columns in place of rows, and within bounds.
+"""The facts as the JSON that the page's script draws: in columns instead of rows, and bounded.
 
-Tables are objects of equally long lists, so that names of columns come once. What does not fit is left out, the small
-and sound first, and `left_out` counts it. Topics are named by their number in the table of topics.
+Tables are objects of lists of equal length, so that column names appear once. Rows that do not fit are omitted, small
+and sound ones first, and counted in `left_out`. Topics are referred to by their number in the table of topics.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pyspark_kafkalog.report.facts import (
 _KEY_CHARS_MAX: Final = 96
 _TEXT_CHARS_MAX: Final = 400
 _CONFIGS_MAX: Final = 40
-#: Columns of the table of runs: the root, and its metrics as they were.
+#: Columns of the table of runs that the page omits: the root, and its metrics at the time.
 _TOLD_ELSEWHERE: Final = frozenset({"root", *PARTITION_METRICS, *ROOT_METRICS})
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many of each the page takes."""
+    """The most rows of each kind on the page."""
 
     topics: int = 5_000
     partitions: int = 20_000
@@ -43,12 +43,12 @@ class Limits:
     findings: int = 500
 
     def halved(self) -> Limits:
-        """Half of each."""
+        """Half of each, at least 1."""
         return Limits(*(max(getattr(self, name) // 2, 1) for name in self.__slots__))
 
 
 def page_data(root: RootFacts, limits: Limits) -> dict[str, Any]:
-    """The tree to put into the page. Numbers are ints and floats, all else text that somebody else may have chosen."""
+    """The data of the page. Numbers are ints and floats; all other values are text and may be untrusted."""
     topics = _largest(root.topics, limits.topics)
     numbers = {topic.name: number for number, topic in enumerate(topics)}
     everything = [each for topic in root.topics for each in topic.partitions]
@@ -86,7 +86,9 @@ def page_data(root: RootFacts, limits: Limits) -> dict[str, Any]:
 
 
 def _largest(those: Sequence[Any], count: int) -> list[Any]:
-    """All of them or, in their order, the `count` largest; partitions with an error come before those."""
+    """The `count` largest items in their original order, partitions with an error before others; all if they are no
+    more.
+    """
     if len(those) <= count:
         return list(those)
     ranks = sorted(range(len(those)), key=lambda at: (getattr(those[at], "error", None) is None, -those[at].size_bytes))
@@ -132,14 +134,14 @@ def _topics(topics: Sequence[TopicFacts]) -> dict[str, list[Any]]:
 
 
 def _skew(topic: TopicFacts) -> float | None:
-    """The largest partition's bytes to the mean; None where there is no more than one, or nothing."""
+    """The largest partition's bytes divided by the mean; None for a single or an empty partition."""
     if len(topic.partitions) < 2 or not topic.size_bytes:
         return None
     return round(max(each.size_bytes for each in topic.partitions) * len(topic.partitions) / topic.size_bytes, 2)
 
 
 def _dirty_percent(partitions: Iterable[PartitionFacts]) -> float | None:
-    """Cleanable bytes to all bytes that the cleaner would look at; None for a topic that is not compacted."""
+    """Cleanable bytes in percent of all bytes that the cleaner considers; None for a topic that is not compacted."""
     cleaners = [each.cleaner for each in partitions if each.cleaner is not None]
     if not cleaners:
         return None
@@ -169,7 +171,7 @@ def _partitions(partitions: Sequence[PartitionFacts], numbers: Mapping[str, int]
 def _runs(partitions: Sequence[PartitionFacts], count: int) -> list[list[int]]:
     """For each partition base offset, segments, bytes, first and last time of each run, one after the other.
 
-    Where there are more than `count` in all, partitions beyond get none.
+    With more than `count` runs in all, the partitions beyond have none.
     """
     runs: list[list[int]] = []
     for partition in partitions:
@@ -182,7 +184,7 @@ def _runs(partitions: Sequence[PartitionFacts], count: int) -> list[list[int]]:
 
 
 def _sizes(partitions: Iterable[PartitionFacts]) -> list[list[int]]:
-    """[bits, segments, bytes]: segments smaller than 2^bits bytes, and not smaller than half of that."""
+    """[bits, segments, bytes]: segments smaller than 2^bits bytes and at least half of that."""
     bins: dict[int, list[int]] = {}
     for partition in partitions:
         for bits, (count, size_bytes) in partition.size_bins.items():
@@ -245,7 +247,7 @@ def _groups(root: RootFacts, count: int) -> dict[str, list[Any]]:
 
 
 def _maintenance(runs: Sequence[Mapping[str, object]]) -> dict[str, list[Any]]:
-    """Columns of the table of runs, those that have anything in them and are not told elsewhere on the page."""
+    """Columns of the table of runs that have values and are not shown elsewhere on the page."""
     found = (name for row in runs for name, value in row.items() if value is not None and value != 0)
     names = [name for name in dict.fromkeys(found) if name not in _TOLD_ELSEWHERE]
     return {name: [_plain(row.get(name)) for row in runs] for name in names}
@@ -278,9 +280,9 @@ def _key_row(key: HeavyKey) -> list[Any]:
 
 
 def key_text(key: bytes) -> str:
-    """The key as text if it is printable UTF-8, else in hexadecimal; cut where it is long."""
+    """The key as text if it is printable UTF-8, else in hexadecimal; shortened if it is long."""
     head = key[: 4 * _KEY_CHARS_MAX]
-    # A character may be cut in two at the end of the head.
+    # The end of the head may cut a character in two.
     text = head.decode("utf-8", "ignore" if len(key) > len(head) else "replace")
     if not text.isprintable() or "\ufffd" in text:
         text = "0x" + key[: _KEY_CHARS_MAX // 2].hex()

@@ -1,7 +1,8 @@
-"""What a partition's files tell: segments with sizes and times, what cleaner and retention would find, what is staged.
+"""The facts that a partition's files give: segments with sizes and times, bytes due for cleaner and retention, staged
+files.
 
-One listing of the directory, and two small reads (first batch header, last time index entry) for each segment that is
-told of by itself. Of a long log neighbouring segments are told of together, so that time and memory stay bounded.
+Costs one listing of the directory, and two small reads (first batch header, last time index entry) for each segment
+that is shown by itself. In a long log neighbouring segments are shown together, which bounds time and memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NS_A_MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionLook:
-    """What there is to look at: `state` as of the root's newest commit, or as a broker's files tell it."""
+    """The inputs for one partition: `state` is that of the root's newest commit, or derived from a broker's files."""
 
     where: TopicPartition
     directory: Path
@@ -44,9 +45,12 @@ class PartitionLook:
 
 
 def look_at(look: PartitionLook, *, now_ms: int, runs_max: int) -> PartitionFacts:
-    """The facts of one partition, with at most `runs_max` segment runs. Raises DiskFormatError, OSError."""
+    """The facts of one partition, with at most `runs_max` segment runs.
+
+    Raises DiskFormatError or OSError when its files cannot be read.
+    """
     state = look.state
-    # A broker's partition may have no segment yet: its active one's base offset is then -1.
+    # A broker's partition may have no segment yet: the base offset of the active one is then -1.
     segments = [each for each in stored_segments.stored_segments(look.directory, state) if each.base_offset >= 0]
     times = _Times(look)
     retention = plan_retention(
@@ -85,7 +89,7 @@ class _Times:
         self._largest_ms: dict[int, int] = {}
 
     def largest_ms(self, segment: StoredSegment) -> int:
-        """The largest timestamp, -1 without any."""
+        """The largest timestamp, -1 if there is none."""
         found = self._largest_ms.get(segment.base_offset)
         if found is None:
             found = self._largest_ms[segment.base_offset] = self._look_up(segment)
@@ -107,7 +111,7 @@ class _Times:
         return max_timestamp_ms(directory, info)
 
     def first_ms(self, segment: StoredSegment) -> int:
-        """The first record's timestamp, -1 without one; of a cleaned batch its largest, which alone is told."""
+        """The first record's timestamp, -1 without one. For a cleaned batch the largest: its header has no other."""
         if segment.size_bytes < RECORD_BATCH_OVERHEAD_BYTES:
             return NO_TIME_MS
         path = segment_file(self._look.directory, segment.base_offset, LOG_SUFFIX)
@@ -121,7 +125,7 @@ class _Times:
 
 
 def _together(segments: Sequence[StoredSegment], runs_max: int) -> list[Sequence[StoredSegment]]:
-    """The segments in at most `runs_max` groups of neighbours, the last one, which is active, alone."""
+    """The segments in at most `runs_max` groups of neighbours; the last group is the active segment alone."""
     if not segments:
         return []
     closed = segments[:-1]
@@ -131,7 +135,7 @@ def _together(segments: Sequence[StoredSegment], runs_max: int) -> list[Sequence
 
 def _run(group: Sequence[StoredSegment], times: _Times) -> SegmentRun:
     first_ms = last_ms = NO_TIME_MS
-    # Gone since it was listed, or damaged: its size still counts. `kafkalog verify` is who tells of damage.
+    # Deleted since it was listed, or damaged: its size still counts. `kafkalog verify` reports damage.
     with contextlib.suppress(FileNotFoundError, DiskFormatError):
         first_ms = times.first_ms(group[0])
         last_ms = times.largest_ms(group[-1])

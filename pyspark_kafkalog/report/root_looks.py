@@ -1,6 +1,6 @@
-"""The topics of a root, ours or a broker's, each with the partitions that there are to look at.
+"""The topics of a native log directory or a broker's, each with the partitions to inspect.
 
-A partition that cannot be described does not keep the others from being told of.
+A partition that cannot be described is reported with its error; the others are unaffected.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TopicLook:
 
 
 def topic_looks(log_dir: LogDir) -> Iterator[TopicLook]:
-    """The topics in order of their names."""
+    """The topics in the order of their names."""
     try:
         cleaned = read_offset_checkpoint(log_dir.path / CLEANER_OFFSET_CHECKPOINT)
     except DiskFormatError as error:
@@ -80,7 +80,7 @@ def _broker_topics(log_dir: LogDir, cleaned: Mapping[TopicPartition, int]) -> It
 def _config(topic: str, configs: Mapping[str, str]) -> LogConfig:
     try:
         return LogConfig.from_properties(configs)
-    except InvalidConfigError as error:  # of a later Kafka
+    except InvalidConfigError as error:  # from a later version of Kafka
         _LOG.warning("the configuration of %s is not understood, defaults are taken: %s", topic, error)
         return LogConfig()
 

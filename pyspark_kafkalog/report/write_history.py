@@ -1,4 +1,4 @@
-"""Who wrote how much, and when: the newest commits of a root of ours, added up over time and by topic."""
+"""How much was written, and when: the newest commits of a native log directory, added up over time and by topic."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.history import HistoryEntry
 from pyspark_kafkalog.report.facts import CommitFacts, Series, WriteHistory
 
-#: Commits that are read, those that are listed one by one, and topics that are told apart over time.
+#: Commits that are read, commits that are listed one by one, and topics with a series of their own.
 COMMITS_MAX: Final = 5_000
 _NEWEST_MAX: Final = 300
 _TOPICS_APART: Final = 5
 _BUCKETS_MAX: Final = 96
-#: Of a short history the time before it is told too, with nothing in it.
+#: A short history is extended backwards with empty buckets to this many.
 _BUCKETS_MIN: Final = 24
 _MAINTENANCE: Final = ("retention", "delete records")
 OTHER_TOPICS: Final = ""
-#: Widths of a bucket, so that their edges are times that people use.
+#: Widths of a bucket: round ones, so that buckets begin at round times.
 _SECOND_MS: Final = 1000
 _WIDTHS_MS: Final = tuple(
     _SECOND_MS * seconds
@@ -31,7 +31,7 @@ _WIDTHS_MS: Final = tuple(
 
 
 def write_history(log_dir: LogDir, *, commits_max: int = COMMITS_MAX) -> WriteHistory:
-    """The newest `commits_max` commits of a root of ours. Raises DiskFormatError at a damaged one."""
+    """The newest `commits_max` commits of a native log directory. Raises DiskFormatError for a damaged commit."""
     entries = list(islice(log_dir.history(limit=commits_max + 1), commits_max + 1))
     is_whole = len(entries) <= commits_max
     entries = entries[:commits_max]
@@ -62,7 +62,7 @@ def _commit(entry: HistoryEntry) -> CommitFacts:
 
 
 def _series(entries: Sequence[HistoryEntry]) -> Series | None:
-    """Commits, records and bytes by bucket of time; None without commits."""
+    """Commits, records and bytes for each bucket of time; None without commits."""
     if not entries:
         return None
     times_ms = np.array([each.timestamp_ms for each in entries], dtype=np.int64)
@@ -93,13 +93,13 @@ def _series(entries: Sequence[HistoryEntry]) -> Series | None:
 
 
 def _width_ms(span_ms: int) -> int:
-    """The least of the usual widths that makes no more than _BUCKETS_MAX buckets of the span."""
+    """The smallest usual width that divides the span into at most _BUCKETS_MAX buckets."""
     fitting = (width for width in _WIDTHS_MS if span_ms // width + 2 <= _BUCKETS_MAX)
     return next(fitting, -(-span_ms // (_BUCKETS_MAX - 2) or 1))
 
 
 def _largest_topics(entries: Iterable[HistoryEntry]) -> tuple[str, ...]:
-    """The topics with the most bytes written, then OTHER_TOPICS if there are more."""
+    """The topics with the most bytes written, followed by OTHER_TOPICS if there are more."""
     total: Counter[str] = Counter()
     for entry in entries:
         for each in entry.partitions:
