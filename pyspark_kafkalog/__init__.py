@@ -1,7 +1,7 @@
 """Apache Kafka's log without the brokers, inside Spark.
 
-Spark imports every package named `pyspark_*` to find its `DefaultSource`, so importing this one stays light: the names
-below load on first use.
+Spark imports every package named `pyspark_*` to find its `DefaultSource`. To keep that import fast, the names below
+load on first use.
 """
 
 from __future__ import annotations

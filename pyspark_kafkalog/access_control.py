@@ -1,4 +1,4 @@
-"""The access control entries of a log directory, and changing them.
+"""Lists, adds and removes the access control entries of a log directory.
 
 >>> import tempfile, pyarrow as pa
 >>> from pyspark_kafkalog import LogDir
@@ -18,7 +18,8 @@ Traceback (most recent call last):
 pyspark_kafkalog.errors.AuthorizationError: ...
 >>> scratch.cleanup()
 
-They hold for who opens the log directory with a principal: a guard rail, as whoever can read the files can pass by it.
+The entries apply to a LogDir that was opened with a principal. They only guard against mistakes: a user with access to
+the files can bypass them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ALL: AclFilter = AclFilter()
 
 
 class AccessControl:
-    """The entries of one log directory, as of its last `refresh`; a broker's can be read."""
+    """The entries of one log directory, as of its last `refresh`. Those of a broker's directory can be listed."""
 
     def __init__(self, log_dir: LogDir) -> None:
         self._log_dir = log_dir
@@ -51,7 +52,7 @@ class AccessControl:
         return sorted(acl for acl in self._all() if acl_filter.matches(acl))
 
     def add(self, acls: Collection[Acl]) -> None:
-        """Add the entries, in one commit; those that are there stay. Raises InvalidAclError, ReadOnlyLogDirError."""
+        """Add the entries that do not exist, in one commit. Raises InvalidAclError, ReadOnlyLogDirError."""
         from pyspark_kafkalog.metadata.acl_records import add_acls
 
         self._log_dir.own_root().commit(
@@ -59,7 +60,7 @@ class AccessControl:
         )
 
     def remove(self, acl_filter: AclFilter) -> list[Acl]:
-        """Remove the entries that the filter matches, in one commit; returns them. Raises ReadOnlyLogDirError."""
+        """Remove the entries that the filter matches, in one commit; return them. Raises ReadOnlyLogDirError."""
         from pyspark_kafkalog.metadata.acl_records import remove_acls
 
         removed: list[Acl] = []
@@ -73,7 +74,7 @@ class AccessControl:
         return sorted(removed)
 
     def authorizer(self) -> Authorizer:
-        """What the entries, with super.users and allow.everyone.if.no.acl.found, permit."""
+        """Decides by these entries, super.users and allow.everyone.if.no.acl.found."""
         if self._log_dir.is_foreign:
             return Authorizer(tuple(self._all()))
         broker = self._log_dir.own_root().broker_config()

@@ -1,8 +1,8 @@
-"""A log directory opened for a principal: what the access control entries do not permit is refused.
+"""A log directory opened for a principal: refuses operations that the access control entries do not permit.
 
-Operations and resources are those that a broker asks its authorizer for. Topics that the principal may not describe are
-not listed. Whoever works on the root as a whole (maintenance, `own_root`) needs ALTER on the cluster. The id of a
-streaming query, which nobody chose, needs no entry.
+The checked operations and resources are those that a broker passes to its authorizer. Topics that the principal may not
+describe are not listed. Work on the root as a whole (maintenance, `own_root`) needs ALTER on the cluster. The id of a
+streaming query is generated, not chosen, and needs no entry.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TOPIC, _GROUP, _CLUSTER, _ID = (
 
 
 class AuthorizedLogDir(LogDir):
-    """A LogDir whose methods raise AuthorizationError for what its principal may not do."""
+    """A LogDir whose methods raise AuthorizationError for operations that its principal may not do."""
 
     def __init__(
         self, root: OwnRoot | ForeignRoot, *, principal: str, clock: Callable[[], int], fs: FileSystem
@@ -65,29 +65,29 @@ class AuthorizedLogDir(LogDir):
         return self._authorizer_as_of[1]
 
     def check(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
-        """Raises AuthorizationError when the principal may not do `operation` to the resource."""
+        """Raises AuthorizationError if the principal may not do `operation` on the resource."""
         self._authorizer().check(self.principal, operation, resource_type, name)
 
     def check_cluster(self, operation: AclOperation) -> None:
         self.check(operation, _CLUSTER, CLUSTER_NAME)
 
     def _check_create(self, topic: str) -> None:
-        """Creating topics takes CREATE on the cluster, or on the topic."""
+        """Creating topics needs CREATE on the cluster, or on the topic."""
         authorizer = self._authorizer()
         if not authorizer.allows(self.principal, AclOperation.CREATE, _CLUSTER, CLUSTER_NAME):
             authorizer.check(self.principal, AclOperation.CREATE, _TOPIC, topic)
 
-    # Looking
+    # Describing
 
     def may_describe(self, topic: str) -> bool:
-        """Whether the principal may see that there is such a topic, and what is told of it."""
+        """Whether the principal may see that the topic exists, and describe it."""
         return self._authorizer().allows(self.principal, AclOperation.DESCRIBE, _TOPIC, topic)
 
     def topics(self) -> tuple[str, ...]:
         return tuple(name for name in super().topics() if self.may_describe(name))
 
     def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
-        """As kafka-topics describes it: without its configuration where the principal may not describe that."""
+        """As kafka-topics describes it: without its configuration if the principal may not describe that."""
         self.check(AclOperation.DESCRIBE, _TOPIC, name)
         found = super().topic(name, without_links=without_links)
         if self._authorizer().allows(self.principal, AclOperation.DESCRIBE_CONFIGS, _TOPIC, name):
@@ -233,7 +233,7 @@ class AuthorizedLogDir(LogDir):
 
 
 class _AuthorizedGroup(Group):
-    """A group that its opener's principal may describe; what changes it is checked."""
+    """A group that the principal of the LogDir may describe; changes to it are checked."""
 
     def __init__(self, log_dir: LogDir, group_id: str, opened: AuthorizedLogDir) -> None:
         super().__init__(log_dir, group_id)
@@ -244,7 +244,7 @@ class _AuthorizedGroup(Group):
         return self._opened
 
     def fetch(self, topics: Collection[str] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """As for Kafka's OffsetFetch: topics that the principal may not describe are left out, and refused if named."""
+        """As Kafka's OffsetFetch: omits topics that the principal may not describe, and refuses them if named."""
         for topic in topics or ():
             self._opened.check(AclOperation.DESCRIBE, _TOPIC, topic)
         return {each: offset for each, offset in super().fetch(topics).items() if self._opened.may_describe(each.topic)}
@@ -273,6 +273,6 @@ class _AuthorizedGroup(Group):
         return super().expire_offsets(older_than_ms)
 
     def _check_commit(self, partitions: Iterable[AnyPartition]) -> None:
-        """As for Kafka's OffsetCommit: READ on the group and on each topic."""
+        """As Kafka's OffsetCommit: needs READ on the group and on each topic."""
         self._opened.check(AclOperation.READ, _GROUP, self.group_id)
         self._opened.check_read(sorted({as_topic_partition(each).topic for each in partitions}))

@@ -1,14 +1,14 @@
-"""The errors a user meets, few kinds, told apart by what the user would do about them.
+"""The package's exceptions, one class for each remedy.
 
-All descend from `KafkalogError`, and each from the built-in that fits, so `except ValueError` works too.
-An error about bytes on disk says which file, at which position, what was expected, what was found and what to do.
+All descend from `KafkalogError`, and most also from a matching built-in exception, so that `except ValueError` works.
+An error about bytes on disk states the file, the position, what was expected, what was found, and a remedy.
 """
 
 from __future__ import annotations
 
 
 class KafkalogError(Exception):
-    """Root of every error raised on purpose by this package."""
+    """Base class of all errors that this package raises deliberately."""
 
 
 def _rebuild(cls: type[DiskFormatError], fields: dict[str, object]) -> DiskFormatError:
@@ -16,7 +16,7 @@ def _rebuild(cls: type[DiskFormatError], fields: dict[str, object]) -> DiskForma
 
 
 class DiskFormatError(KafkalogError, ValueError):
-    """Bytes on disk are not what the format allows. Carries file, position, expected, found, advice."""
+    """Bytes on disk violate the format. Attributes: file, position (in bytes), expected, found, advice."""
 
     default_advice = "run kafkalog dump-log on the file to look at it"
 
@@ -37,7 +37,7 @@ class DiskFormatError(KafkalogError, ValueError):
         super().__init__(f"{file} at byte {position}: expected {expected}, found {found}; {self.advice}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only arguments do not survive Exception's own pickling, and Spark pickles what tasks raise.
+        # Exception's own pickling loses keyword-only arguments, and Spark pickles the exceptions of tasks.
         fields = {
             "file": self.file,
             "position": self.position,
@@ -59,25 +59,25 @@ class CorruptIndexError(DiskFormatError):
 
 
 class UnsupportedFormatError(DiskFormatError):
-    """The bytes are of a format version that this package does not read (record magic 0 and 1, newer files)."""
+    """The bytes have a format version that this package does not read (record magic 0 and 1, newer files)."""
 
     default_advice = "have a Kafka broker of version 0.11 or later rewrite the topic with record format v2"
 
 
 class InvalidRecordError(KafkalogError, ValueError):
-    """Records handed in for writing break a rule (Kafka: InvalidRecordException, RecordTooLargeException)."""
+    """Records to be written violate a rule (Kafka: InvalidRecordException, RecordTooLargeException)."""
 
 
 class OffsetOutOfRangeError(KafkalogError, LookupError):
-    """The offset asked for lies outside [log start, end] of the partition."""
+    """The requested offset is outside of the partition's range [log start offset, end]."""
 
 
 class UnknownTopicError(KafkalogError, LookupError):
-    """No such topic or partition in this log directory."""
+    """The topic or partition does not exist in this log directory."""
 
 
 class TopicExistsError(KafkalogError, FileExistsError):
-    """A topic of that name is there already."""
+    """A topic of that name already exists."""
 
 
 class InvalidTopicError(KafkalogError, ValueError):
@@ -85,7 +85,7 @@ class InvalidTopicError(KafkalogError, ValueError):
 
 
 class UnknownGroupError(KafkalogError, LookupError):
-    """No such consumer group in this log directory (Kafka: GroupIdNotFoundException)."""
+    """The consumer group does not exist in this log directory (Kafka: GroupIdNotFoundException)."""
 
 
 class InvalidGroupError(KafkalogError, ValueError):
@@ -97,15 +97,15 @@ class InvalidConfigError(KafkalogError, ValueError):
 
 
 class PolicyViolationError(KafkalogError, PermissionError):
-    """The topic's configuration does not allow it (Kafka: PolicyViolationException)."""
+    """The topic's configuration does not allow the operation (Kafka: PolicyViolationException)."""
 
 
 class InvalidOptionError(KafkalogError, ValueError):
-    """An option of the data source is unknown, misspelt or has a bad value."""
+    """An option of the data source is unknown or has an invalid value."""
 
 
 class DataLossError(KafkalogError, RuntimeError):
-    """Records of the range asked for are gone, and failOnDataLoss is true."""
+    """Records of the requested range no longer exist, and failOnDataLoss is true."""
 
 
 class ProducerFencedError(KafkalogError, PermissionError):
@@ -117,11 +117,11 @@ class OutOfOrderSequenceError(KafkalogError, ValueError):
 
 
 class CommitConflictError(KafkalogError, RuntimeError):
-    """Another writer published first; refresh and try again."""
+    """Another writer committed first; refresh and retry."""
 
 
 class CommitStateUnknownError(KafkalogError, RuntimeError):
-    """The publish call failed in a way that leaves open whether the commit is there."""
+    """Publishing failed in a way that leaves unknown whether the commit was made."""
 
 
 class InvalidAclError(KafkalogError, ValueError):
@@ -129,11 +129,11 @@ class InvalidAclError(KafkalogError, ValueError):
 
 
 class AuthorizationError(KafkalogError, PermissionError):
-    """The principal may not do that (Kafka: TopicAuthorizationException, GroupAuthorizationException, ...)."""
+    """The principal lacks a permission (Kafka: TopicAuthorizationException, GroupAuthorizationException, ...)."""
 
 
 class ReadOnlyLogDirError(KafkalogError, PermissionError):
-    """A log directory of a Kafka broker (a foreign root) is read-only here."""
+    """The operation would write to a broker's directory, which is read-only."""
 
 
 class LogDirError(KafkalogError, OSError):
@@ -141,4 +141,4 @@ class LogDirError(KafkalogError, OSError):
 
 
 class MissingPackageError(KafkalogError, ImportError):
-    """An optional package is asked for that is not installed."""
+    """An optional package is needed and not installed."""

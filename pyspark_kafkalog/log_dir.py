@@ -1,4 +1,4 @@
-"""`LogDir`: a log directory opened from Python, of ours or as a Kafka broker left it.
+"""`LogDir`: a log directory opened from Python, native or a Kafka broker's.
 
 >>> import tempfile, pyarrow as pa
 >>> from pyspark_kafkalog import LogDir
@@ -11,7 +11,7 @@
 >>> log_dir.read("orders", columns=["key", "value", "offset"]).slice(1).to_pylist()
 [{'key': b'bob', 'value': b'2', 'offset': 1}, {'key': b'ann', 'value': b'3', 'offset': 2}]
 
-A write with an id and a version is made once.
+A write with a transactional id and a version is committed once, however often it is retried.
 
 >>> written = pa.table({"value": ["4"]})
 >>> for _ in range(2):
@@ -20,7 +20,7 @@ A write with an id and a version is made once.
 True
 >>> scratch.cleanup()
 
-A root whose metadata log is not ours belongs to a broker: it can be read, at any time, and is never written to.
+A root without a commit log of this package is a broker's directory: it can be read at any time and is never written to.
 """
 
 from __future__ import annotations
@@ -80,7 +80,11 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class LogDir(LogDirItems):
-    """One root. What it tells is as of `open` or the last `refresh`, one consistent cut over all partitions."""
+    """An open log directory. All methods see the state as of `open` or the last `refresh`, consistent over partitions.
+
+    A crash of the process leaves nothing that has to be cleaned up: each commit is atomic, and the next writer recovers
+    the logs.
+    """
 
     def __init__(self, root: OwnRoot | ForeignRoot, *, clock: Callable[[], int], fs: FileSystem) -> None:
         self._root = root
@@ -99,12 +103,13 @@ class LogDir(LogDirItems):
         clock: Callable[[], int] = time_ms,
         fs: FileSystem = LOCAL,
     ) -> LogDir:
-        """Open the log directory at `path`, ours or a broker's.
+        """Open the log directory at `path`, native or a broker's.
 
-        With a `principal`, such as "User:ann", methods raise AuthorizationError for what the access control entries do
-        not permit it. With `read_to_log_end` a broker's logs are read up to their last whole, valid batch, not only to
-        the high watermark of its checkpoint, which may be older than the logs. Raises LogDirError when there is no log
-        directory, it cannot be read, or it is not the one with `identity`.
+        With a `principal`, such as "User:ann", methods raise AuthorizationError for operations that the access control
+        entries do not permit. With `read_to_log_end`, a broker's logs are read up to the last complete, valid batch
+        instead of the high watermark of the broker's checkpoint, which may be older than the logs.
+
+        Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
         """
         path = Path(path)
         check_identity(path, identity)
@@ -132,10 +137,13 @@ class LogDir(LogDirItems):
         clock: Callable[[], int] = time_ms,
         fs: FileSystem = LOCAL,
     ) -> LogDir:
-        """Make an empty log directory of ours at `path` and open it.
+        """Create an empty native log directory at `path` and open it.
 
-        `server_properties` names a file with broker-level settings (see conf/server.properties); they are kept in the
-        metadata log. Raises LogDirError when it is one already, ReadOnlyLogDirError when a broker's files are there.
+        `server_properties` is the path of a file with broker-level settings (see conf/server.properties); they are
+        stored in the commit log.
+
+        Raises LogDirError if `path` is already a native log directory, ReadOnlyLogDirError if it contains a broker's
+        files.
         """
         broker_config = None if server_properties is None else BrokerConfig.load(Path(server_properties))
         root = OwnRoot(MetadataStore.create(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
@@ -154,14 +162,18 @@ class LogDir(LogDirItems):
         clock: Callable[[], int] = time_ms,
         fs: FileSystem = LOCAL,
     ) -> LogDir:
-        """Make the log directory of a stopped Kafka broker ours, in place, and open it; one of ours is just opened.
+        """Convert a stopped Kafka broker's directory into a native log directory, in place, and open it.
 
-        Nothing is copied; an unclean log is recovered as by the broker. `server_properties` is the broker's
-        configuration file, whose settings for topics are kept. `create_missing` makes the partitions, empty, that
-        topics have elsewhere. `local_only` goes without the offsets that a tiering broker has moved to remote storage,
-        which are refused otherwise. Raises LogDirError for a running broker's directory, and what cannot be adopted.
+        No records are copied. A log that the broker did not close cleanly is recovered as the broker would recover it.
+        A native log directory is only opened.
+
+        - `server_properties`: the broker's configuration file; its topic-level defaults are kept
+        - `create_missing`: create, empty, the partitions that the topics have only in other directories
+        - `local_only`: give up the offsets that a broker has moved to tiered storage, instead of refusing to adopt
+
+        Raises LogDirError for the directory of a running broker, and for a directory that cannot be adopted.
         """
-        from pyspark_kafkalog.metadata.adopt import adopt  # the engine: not for those who just look
+        from pyspark_kafkalog.metadata.adopt import adopt  # loads the write path, which readers do not need
 
         properties = None if server_properties is None else Path(server_properties)
         adopt(
@@ -176,9 +188,9 @@ class LogDir(LogDirItems):
 
     @classmethod
     def open_or_create(cls, path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> LogDir:
-        """Open the log directory at `path`; where there is nothing, or an empty directory, make one of ours.
+        """Open the log directory at `path`; create a native one if `path` does not exist or is an empty directory.
 
-        Also when others do the same at once, and after a crash in the middle of it.
+        Concurrent calls are safe, and a call completes a creation that a crash interrupted.
         """
         root = Path(path)
         if not is_vacant(root):
@@ -194,30 +206,30 @@ class LogDir(LogDirItems):
 
     @property
     def path(self) -> Path:
-        """The directory."""
+        """The root: the top level of the log directory."""
         return self._root.path
 
     @property
     def is_foreign(self) -> bool:
-        """Whether a Kafka broker wrote it, so that it is read-only here."""
+        """Whether this is a broker's directory, which is read-only."""
         return self._root.is_foreign
 
     @property
     def identity(self) -> RootIdentity | None:
-        """Which log directory it is, whatever its path: its cluster id and directory id; None where it has none."""
+        """The cluster id and directory id, which do not depend on the path; None if the directory has none."""
         return self._root.identity
 
     def refresh(self) -> None:
-        """Take in what has been committed since. Raises LogDirError when another log directory, or none, is there."""
+        """Read the commits since the last refresh. Raises LogDirError if the path no longer has this log directory."""
         self._root.refresh()
 
     @property
     def version(self) -> int | None:
-        """Rises when `refresh` takes something in; None for a broker's directory, which does not tell."""
+        """Version of the metadata: `refresh` increases it if there are new commits; None for a broker's directory."""
         return None if isinstance(self._root, ForeignRoot) else self._root.version
 
     def planned_state(self) -> PlannedState:
-        """What a task needs to tell whether log starts have moved since the last `refresh`."""
+        """The state of the last `refresh`, in a form that lets a task detect that log start offsets have changed."""
         from pyspark_kafkalog.metadata.planned_state import PlannedState
 
         if isinstance(self._root, ForeignRoot):
@@ -228,9 +240,9 @@ class LogDir(LogDirItems):
     def history(
         self, *, topic: str | None = None, limit: int | None = None, newest_first: bool = True
     ) -> Iterator[HistoryEntry]:
-        """The commits that are kept, those that touched `topic` if one is named, the newest `limit` of them if given.
+        """The retained commits; with `topic`, those that changed it; with `limit`, the newest `limit` of them.
 
-        Raises ReadOnlyLogDirError for a broker's directory, which has none of this package.
+        Raises ReadOnlyLogDirError for a broker's directory, which has no commits of this package.
         """
         if isinstance(self._root, ForeignRoot):
             raise ReadOnlyLogDirError(
@@ -240,68 +252,71 @@ class LogDir(LogDirItems):
         return self._root.history(topic=topic, limit=limit, newest_first=newest_first)
 
     def check_read(self, topics: Collection[str]) -> None:
-        """Raises AuthorizationError where this was opened for a principal that may not read all of the topics."""
+        """Raises AuthorizationError if this was opened for a principal that may not read all of the topics."""
 
     def check_writable(self) -> None:
         """Raises ReadOnlyLogDirError for a broker's directory."""
         self._own()
 
     def check_write(self, topic: str) -> None:
-        """Raises AuthorizationError where this was opened for a principal that may not write to the topic."""
+        """Raises AuthorizationError if this was opened for a principal that may not write to the topic."""
 
     def looked_at(self) -> tuple[PartitionDescription, ...]:
-        """The partitions of a broker's directory that were looked at since the last refresh; none of one of ours."""
+        """The partitions read since the last refresh of a broker's directory; empty for a native log directory."""
         return self._root.looked_at() if isinstance(self._root, ForeignRoot) else ()
 
     # Topics
 
     def topics(self) -> tuple[str, ...]:
-        """Names of all topics, internal ones too, in order."""
+        """Names of all topics, including internal ones, in order."""
         return self._root.topics()
 
     def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
-        """One topic with its partitions. Raises UnknownTopicError that lists the topics there are.
+        """One topic with its partitions. Raises UnknownTopicError, whose message lists the existing topics.
 
-        In a broker's directory a partition that is a symbolic link raises LogDirError, or with `without_links` is left
-        out and listed in `links`.
+        Raises LogDirError for a partition of a broker's directory that is a symbolic link; with `without_links`, such
+        partitions are omitted and listed in `links`.
         """
         if isinstance(self._root, ForeignRoot):
             return self._root.topic(name, without_links=without_links)
         return self._root.topic(name)
 
     def log_config(self, topic: str) -> LogConfig:
-        """The topic's configuration: its own over the broker-level one over Kafka's defaults."""
+        """The topic's configuration: its overrides, else the broker-level settings, else Kafka's defaults."""
         return self._own().log_config(topic)
 
     def config_for_write(self, topic: str) -> LogConfig:
-        """As `log_config`, for who may write to the topic: batches are made by it."""
+        """As `log_config`, but requires permission to write to the topic, not to describe its configuration."""
         return self._own().log_config(topic)
 
     def broker_configs(self) -> Mapping[str, str]:
-        """The broker-level settings that were made (`log.*`, `num.partitions`, …), by name."""
+        """The broker-level settings that have been set (`log.*`, `num.partitions`, …), by name."""
         return self._own().broker_configs()
 
     def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
-        """Set broker-level settings and put others back to their defaults. Raises InvalidConfigError."""
+        """Set the broker-level settings in `add` and reset those in `delete` to their defaults.
+
+        Raises InvalidConfigError for a setting that is unknown or has an invalid value.
+        """
         self._own().alter_broker_configs(add=add or {}, delete=delete)
 
     def create_topic(
         self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
     ) -> TopicDescription:
-        """Create a topic; `partitions` is num.partitions by default.
+        """Create a topic. The default of `partitions` is the broker-level setting num.partitions.
 
-        Raises InvalidTopicError, TopicExistsError, InvalidConfigError.
+        Raises InvalidTopicError for an invalid name or number of partitions, TopicExistsError, InvalidConfigError.
         """
         self._own().create_topic(name, partitions=partitions, configs=configs or {})
         return self.topic(name)
 
     def ensure_topic(self, name: str) -> TopicDescription:
-        """The topic, created first if need be and auto.create.topics.enable allows it."""
+        """The topic; it is created if it does not exist and auto.create.topics.enable is true."""
         self._own().ensure_topic(name)
         return self.topic(name)
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Raise the number of the topic's partitions to `total`. Raises InvalidTopicError when it is no more."""
+        """Increase the topic's number of partitions to `total`. Raises InvalidTopicError if that is no increase."""
         self._own().add_partitions(name, total=total)
 
     def alter_topic(self, name: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
@@ -309,13 +324,13 @@ class LogDir(LogDirItems):
         self._own().alter_configs(name, add=add or {}, delete=delete)
 
     def delete_topic(self, name: str) -> None:
-        """Delete the topic; its files go after file.delete.delay.ms."""
+        """Delete the topic; its files are deleted after file.delete.delay.ms."""
         self._own().delete_topic(name)
 
     # Reading
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
-        """Numbers of the topic's partitions that are here, without a look at them. Raises UnknownTopicError."""
+        """Numbers of the topic's partitions in this directory; opens no log. Raises UnknownTopicError."""
         return self._root.partition_numbers(topic)
 
     def partition(self, topic: str, partition: int) -> PartitionDescription:
@@ -323,11 +338,11 @@ class LogDir(LogDirItems):
         return self._root.partition(TopicPartition(topic, partition))
 
     def last_stable_offset(self, topic: str, partition: int) -> int:
-        """Where reading committed records ends: the oldest open transaction's first offset, or the high watermark."""
+        """The end of `read_committed` reads: first offset of the oldest open transaction, else the high watermark."""
         return self._root.last_stable_offset(TopicPartition(topic, partition))
 
     def reader(self, topic: str, partition: int) -> LogReader:
-        """Reads the partition's records at offsets of the caller's choice."""
+        """A reader of the partition's records, from any offset."""
         from pyspark_kafkalog.storage.log_reader import LogReader
 
         return LogReader(self.partition(topic, partition).directory, TopicPartition(topic, partition))
@@ -345,11 +360,13 @@ class LogDir(LogDirItems):
     ) -> pa.Table:
         """Records of a topic, or of one partition, as a table with the columns of Spark's Kafka source.
 
-        Offsets [start_offset, end_offset) of one partition may be given; they are the log start and the high watermark
-        by default. Where a tiering broker has moved the earliest offsets to remote storage, reading from there fails,
-        unless `local_only` lets it begin at the first offset in the directory. `columns` chooses some, headers among
-        them; all by default. The table is in memory: for more than that, iterate over
-        `reader(topic, partition).read(...)`.
+        - `start_offset`, `end_offset`: the range [start_offset, end_offset) of one partition; the defaults are the log
+          start offset and the high watermark, or the last stable offset with isolation "read_committed"
+        - `columns`: the columns to read, which may include headers; the default is all
+        - `local_only`: start at the local log start offset if a broker has moved earlier offsets to tiered storage;
+          otherwise reading those raises OffsetOutOfRangeError
+
+        The table is in memory. For data that do not fit, iterate over `reader(topic, partition).read(...)`.
 
         Raises OffsetOutOfRangeError, UnknownTopicError, CorruptRecordError.
         """
@@ -373,15 +390,16 @@ class LogDir(LogDirItems):
         transaction_version: int | None = None,
         flush: FlushMode = "fsync",
     ) -> CommitResult:
-        """Write records to a topic in one commit; the topic is created first if need be.
+        """Write records to a topic in one commit. The topic is created if it does not exist.
 
-        Columns of `records`: value (string or binary), and key, headers, timestamp (any Arrow timestamp; the present
-        time where null or left out). Without `partition` records with a key go where Kafka's default partitioner puts
-        them, the others are spread. `compression_type` counts where the topic's leaves it to the producer.
+        Columns of `records`: value (string or binary), and optionally key, headers and timestamp (any Arrow timestamp;
+        null or missing means the current time). Without `partition`, Kafka's default partitioner chooses the partition
+        of records with a key, and the others are spread. `compression_type` applies if the topic's compression.type is
+        "producer".
 
-        With `transactional_id` and `transaction_version` the write is made once: when that version of the id, or a
-        later one, has been committed, nothing is done. This LogDir is then the id's holder, and others who wrote
-        with it before are fenced. `flush` "os" leaves it to the kernel when the data reach the disk.
+        With `transactional_id` and `transaction_version`, the write is idempotent: if that version of the id, or a
+        later one, has been committed, nothing is written. The write makes this LogDir the id's current incarnation and
+        fences earlier ones. With `flush` "os", the kernel decides when the data reach the disk.
 
         Raises InvalidRecordError, ReadOnlyLogDirError, ProducerFencedError, InvalidOptionError.
         """
@@ -420,30 +438,30 @@ class LogDir(LogDirItems):
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",
     ) -> CommitResult:
-        """Make staged files part of their partitions' logs, all in one commit, and remove them.
+        """Append staged files to their partitions' logs, all in one commit, and delete them.
 
-        With a `transaction` whose version has been committed nothing is done (`is_duplicate`). When it raises the
-        files stay, and the same commit can be tried again.
+        If the version of `transaction` has already been committed, nothing is appended and the result's `is_duplicate`
+        is true. If this raises, the staged files remain, and the same commit can be retried.
 
-        Raises ProducerFencedError when another incarnation has taken the transactional id over, UnknownTopicError,
+        Raises ProducerFencedError if a later incarnation has taken over the transactional id, UnknownTopicError,
         CommitConflictError, CommitStateUnknownError.
         """
         return self._own().commit_staged(staged, transaction=transaction, flush=flush)
 
     def init_transaction(self, transactional_id: str, incarnation: str) -> None:
-        """Register `incarnation` as the holder of the transactional id, before it writes; those before it are fenced.
+        """Register `incarnation` as the current one of the transactional id, and fence the earlier ones.
 
-        A writer that does not call this takes the id over with its first commit. Raises ProducerFencedError when it is
-        itself fenced.
+        A writer that does not call this takes over the id with its first commit. Raises ProducerFencedError if
+        `incarnation` is itself fenced.
         """
         self._own().init_transaction(transactional_id, incarnation)
 
     def has_transactional_id(self, transactional_id: str) -> bool:
-        """Whether anybody has committed or registered with the transactional id, as of the last refresh."""
+        """Whether a writer has committed or registered with the transactional id, as of the last refresh."""
         return self._own().has_transactional_id(transactional_id)
 
     def last_version(self, transactional_id: str) -> int | None:
-        """The last version of the transactional id that has been committed; None when there is none."""
+        """The last committed version of the transactional id; None if it has none."""
         return self._own().last_version(transactional_id)
 
     def has_committed(self, transaction: WriteTransaction) -> bool:
@@ -459,7 +477,7 @@ class LogDir(LogDirItems):
         return WriteTransaction(transactional_id, version, self._incarnation)
 
     def own_root(self) -> OwnRoot:
-        """The root itself, for maintenance. Raises ReadOnlyLogDirError for a broker's directory."""
+        """The native root itself, for maintenance. Raises ReadOnlyLogDirError for a broker's directory."""
         return self._own()
 
     def _own(self) -> OwnRoot:

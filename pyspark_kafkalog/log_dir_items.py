@@ -1,13 +1,13 @@
-"""What a `LogDir` hands out to work with: topics, logs, consumer groups; and how it shows itself in a notebook.
+"""Accessors of a `LogDir` for topics, logs, groups and access control, and its display in a notebook.
 
-    log_dir["orders"]           a topic                 notebook.topic_log.TopicLog
-    log_dir["orders", 0]        one partition's log     notebook.partition_log.PartitionLog
-    "orders" in log_dir         is there such a topic?
-    for name in log_dir         the topics' names
-    log_dir.group("g")          a consumer group        groups.group.Group
-    log_dir.access_control()    who may do what         access_control.AccessControl
+    log_dir["orders"]           a topic                      notebook.topic_log.TopicLog
+    log_dir["orders", 0]        one partition's log          notebook.partition_log.PartitionLog
+    "orders" in log_dir         whether the topic exists
+    for name in log_dir         the names of the topics
+    log_dir.group("g")          a consumer group             groups.group.Group
+    log_dir.access_control()    the access control entries   access_control.AccessControl
 
-Their modules load on first use.
+The modules of these classes load on first use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LogDirItems(ABC):
-    """The part of `LogDir` whose work is done elsewhere."""
+    """The methods of `LogDir` that only create objects of other modules."""
 
     @abstractmethod
     def topics(self) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ class LogDirItems(ABC):
     def __getitem__(self, item: tuple[str, int]) -> PartitionLog: ...
 
     def __getitem__(self, item: str | tuple[str, int]) -> TopicLog | PartitionLog:
-        """A topic by its name, a partition's log by the topic's name and its number. Raises UnknownTopicError."""
+        """A topic, by name; or a partition's log, by topic name and partition number. Raises UnknownTopicError."""
         from pyspark_kafkalog.notebook.topic_log import TopicLog
 
         log_dir = cast("LogDir", self)
@@ -49,7 +49,7 @@ class LogDirItems(ABC):
         return TopicLog.open(log_dir, item)
 
     def access_control(self) -> AccessControl:
-        """The access control entries, and changing them; they hold for who opens with a principal."""
+        """Lists and changes the access control entries. They apply to a LogDir opened with a principal."""
         from pyspark_kafkalog.access_control import AccessControl
 
         return AccessControl(cast("LogDir", self))
@@ -61,7 +61,7 @@ class LogDirItems(ABC):
         return topic in self.topics()
 
     def group(self, group_id: str) -> Group:
-        """The consumer group of that name, which may have committed nothing yet. Raises InvalidGroupError."""
+        """The consumer group of that name, which need not exist yet. Raises InvalidGroupError for an invalid name."""
         from pyspark_kafkalog.groups.group import Group
 
         return Group(cast("LogDir", self), group_id)

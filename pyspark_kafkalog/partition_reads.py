@@ -1,4 +1,4 @@
-"""Reading a range of one partition of a `LogDir`: where it ends by isolation level, and the checks of its offsets."""
+"""Reads a range of offsets from one partition of a `LogDir`: its end by isolation level, and checks of the offsets."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def readable_end(log_dir: LogDir, found: PartitionDescription, isolation: IsolationLevel) -> int:
-    """The offset at which a reader of that isolation level ends: the last stable offset, or the high watermark."""
+    """The end of reads with that isolation level: the last stable offset, or the high watermark."""
     if isolation == "read_committed":
         return log_dir.last_stable_offset(found.topic, found.partition)
     return found.high_watermark
 
 
 def open_transaction_text(log_dir: LogDir, found: PartitionDescription) -> str:
-    """Which transaction keeps read_committed below the high watermark, for a message."""
+    """A message text: the open transaction at which read_committed ends, below the high watermark."""
     from pyspark_kafkalog.metadata.open_transactions import producers_of
 
     producers = producers_of(found, expiration_ms=PRODUCER_ID_EXPIRATION_MS, now_ms=time_ms())
@@ -54,9 +54,9 @@ def read_table(
     *,
     local_only: bool = False,
 ) -> pa.Table:
-    """Records of all the partitions in one table, with all columns or those named.
+    """Records of all the partitions in one table, with the given columns, or all.
 
-    Logs a warning when the end of a log is asked for and there are whole batches above its high watermark.
+    Logs a warning if the read goes to the end of a log that has complete batches above its high watermark.
     """
     import pyarrow as pa
 
@@ -87,10 +87,12 @@ def read_partition(
     *,
     local_only: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Records of [start_offset, end_offset), by default all that can be read, as batches of `schema`.
+    """Records of [start_offset, end_offset), by default all readable ones, as batches of `schema`.
 
-    With `local_only` a start in remote storage is moved to the first offset in the directory. Raises
-    OffsetOutOfRangeError, before the first batch, for a start outside [log start, readable end] or in remote storage.
+    With `local_only`, a start offset in remote storage is increased to the local log start offset.
+
+    Raises OffsetOutOfRangeError, before the first batch, for a start offset that is outside of
+    [log start offset, readable end], or, without `local_only`, in remote storage.
     """
     end_of_log = readable_end(log_dir, found, isolation)
     start = found.log_start_offset if start_offset is None else start_offset

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as something that work looks at where it can stop."""
+"""Cooperative cancellation on SIGTERM and SIGINT: an event that work checks at the points where it can stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def stop_signal() -> Iterator[threading.Event]:
-    """An event that the first SIGTERM or SIGINT sets; the second one does what it would have done."""
+    """An event that the first SIGTERM or SIGINT sets. A second signal is handled as before the block.
+
+    Outside of the main thread, where Python allows no signal handlers, the event is never set.
+    """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -1,4 +1,4 @@
-"""Numbers as people read them: with their nouns, with their units."""
+"""Human-readable numbers, with their nouns and units."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """A size with a unit, three digits of it: 999 B, 1.5 MiB, 120 GiB."""
+    """A size in bytes with a binary unit, to two or three digits: 999 B, 1.5 MiB, 120 GiB."""
     size, unit = float(size_bytes), _UNITS[0]
     for unit in _UNITS:
         if size < _UNIT_BYTES or unit == _UNITS[-1]:

@@ -1,7 +1,7 @@
-"""Expiring the offsets of groups that commit no more, after `offsets.retention.minutes`.
+"""Expires the offsets of groups that no longer commit, after `offsets.retention.minutes`.
 
-A broker does it by itself; a log directory has nobody who would, so offsets stay until somebody calls this. As there
-are no members here, an offset's age counts from its commit, as a broker counts it for groups without members.
+A broker expires offsets automatically; in a log directory they remain until this is called. Groups have no members
+here, so the age of an offset counts from its commit, as a broker counts it for groups without members.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _MINUTE_MS: Final = 60_000
 
 
 def expire_offsets(log_dir: LogDir) -> dict[str, list[TopicPartition]]:
-    """Delete what has expired; returns the partitions by group. One commit a group. Raises ReadOnlyLogDirError."""
+    """Delete expired offsets, one commit for each group; return their partitions by group.
+
+    Raises ReadOnlyLogDirError for a broker's directory.
+    """
     root = log_dir.own_root()
     log_dir.refresh()
     older_than_ms = root.clock() - root.broker_config().offsets_retention_minutes * _MINUTE_MS

@@ -1,4 +1,4 @@
-"""A consumer group of a log directory: what it has committed, and changing that.
+"""A consumer group of a log directory: fetches, commits, resets and deletes its offsets.
 
 >>> import tempfile, pyarrow as pa
 >>> from pyspark_kafkalog import LogDir
@@ -12,15 +12,14 @@
 >>> [(str(each.topic_partition), each.lag) for each in group.lag()]
 [('orders-0', 1)]
 
-To read all of them again:
+To read all records again:
 
 >>> {str(partition): offset for partition, offset in group.reset("earliest").items()}
 {'orders-0': 0}
 >>> scratch.cleanup()
 
-What a group has is as of the log directory's last `refresh`. A group has no members here: whoever commits last
-counts, as with consumers of Kafka that assign partitions to themselves ("simple" groups, shown by Kafka's tools as
-Empty).
+Offsets are as of the log directory's last `refresh`. A group has no members here: the last commit wins, as with Kafka
+consumers that assign partitions to themselves ("simple" groups, shown by Kafka's tools as Empty).
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ AnyOffsets: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """How far a group has come in one partition. `log_end_offset` None: the partition is not in this log directory."""
+    """A group's progress in one partition. `log_end_offset` is None if the partition is not in this log directory."""
 
     topic_partition: TopicPartition
     committed: OffsetAndMetadata
@@ -80,12 +79,12 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """Offsets that are still to be read; below 0 when the log got shorter than what was read."""
+        """Number of offsets still to be read; below 0 if the log ends before the committed offset."""
         return None if self.log_end_offset is None else self.log_end_offset - self.committed.offset
 
 
 class Group:
-    """One group. It need not be there: it comes to be with its first commit."""
+    """One group. It need not exist: its first commit creates it."""
 
     def __init__(self, log_dir: LogDir, group_id: str) -> None:
         self.group_id = check_group_id(group_id)
@@ -97,11 +96,11 @@ class Group:
 
     @property
     def log_dir(self) -> LogDir:
-        """The log directory that the group is of."""
+        """The log directory that stores the group."""
         return self._log_dir
 
     def exists(self) -> bool:
-        """Whether there is any record of the group."""
+        """Whether the group has any record."""
         return bool(self._records())
 
     def _records(self) -> Mapping[bytes, bytes]:
@@ -111,15 +110,15 @@ class Group:
             return {}
         if not self._log_dir.is_foreign:
             partitions = [group_partition(self.group_id, len(partitions))]
-        # Of a broker's partitions maybe not all are here, and so not their number.
+        # A broker's directory may hold only some of the partitions, so their total number is unknown.
         found = (self._logs.caught_up(self._log_dir, each).records(self.group_id) for each in partitions)
         return next((records for records in found if records), {})
 
     def fetch(self, topics: Collection[str] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets that the group has committed, of `topics` or of all, in order.
+        """The group's committed offsets, for `topics` or for all, in the order of the partitions.
 
-        Those of a topic that was deleted are left out, also when it was made anew; a broker sees to that itself. Raises
-        CorruptRecordError.
+        In a native log directory, offsets of a deleted topic are omitted, even if the topic was re-created; a broker
+        deletes such offsets itself. Raises CorruptRecordError.
         """
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for key, value in sorted(self._records().items()):  # an older broker's key of the same partition comes first
@@ -132,9 +131,9 @@ class Group:
         return {each: found[each] for each in sorted(found) if found[each].topic_id in (None, topic_ids[each.topic])}
 
     def lag(self, topics: Collection[str] | None = None) -> list[PartitionLag]:
-        """How far the group has come in each partition with a committed offset, in the order of the partitions.
+        """The group's progress in each partition with a committed offset, in the order of the partitions.
 
-        The end of a partition is its high watermark, as for Kafka's tools.
+        The end of a partition is its high watermark, as in Kafka's tools.
         """
         return [
             PartitionLag(topic_partition=each, committed=committed, log_end_offset=self._log_end_offset(each))
@@ -142,12 +141,13 @@ class Group:
         ]
 
     def commit(self, offsets: AnyOffsets, metadata: str = "", *, flush: FlushMode = "fsync") -> None:
-        """Commit the next offset to read of each partition, all or none of them.
+        """Commit the next offset to read of each partition, atomically.
 
-        `metadata` is kept with those given as numbers; a commit timestamp below 0 becomes the present time. The first
-        commit to a log directory creates `__consumer_offsets`.
+        `metadata` is stored with offsets that are given as numbers. A commit timestamp below 0 is replaced with the
+        current time. The first commit to a log directory creates `__consumer_offsets`.
 
-        Raises UnknownTopicError, InvalidGroupError, ReadOnlyLogDirError.
+        Raises UnknownTopicError for a topic or partition that does not exist, InvalidGroupError for an offset below 0
+        or metadata above offset.metadata.max.bytes, ReadOnlyLogDirError.
         """
         records = self._offset_records(offsets, metadata)
         if records:
@@ -185,10 +185,13 @@ class Group:
         dry_run: bool = False,
         tell: Callable[[str], None] = _LOG.warning,
     ) -> dict[TopicPartition, int]:
-        """Put the group's offsets to `target`, of `partitions` or of all that it has offsets for; returns where to.
+        """Reset the group's offsets to `target`; return the new offsets by partition.
 
-        A target is a word, an offset, the time of the first record to read (UTC where it has no zone), or one of
-        resets.py. With `dry_run` nothing is committed. `tell` is given what was not possible as asked, a sentence each.
+        - `target`: "earliest", "latest", "current", an offset, the time of the first record to read (UTC if it has no
+          time zone), or a target of resets.py
+        - `partitions`: the partitions to reset; the default is those that the group has offsets for
+        - `dry_run`: commit nothing
+        - `tell`: called with one sentence for each partition whose new offset differs from the requested one
 
         Raises UnknownTopicError, InvalidGroupError, ReadOnlyLogDirError.
         """
@@ -212,8 +215,8 @@ class Group:
     def describe(self) -> GroupDescription:
         """Kind, state and members of the group. Raises UnknownGroupError.
 
-        Only a broker's group has members: in a log directory of ours, those that it had when the directory was
-        adopted are gone.
+        Only groups in a broker's directory have members. In an adopted one, the members of the former broker's groups
+        are not shown.
         """
         records = self._records()
         if not records:
@@ -223,7 +226,7 @@ class Group:
         )
 
     def delete_offsets(self, partitions: Iterable[AnyPartition]) -> list[TopicPartition]:
-        """Delete the group's offsets of these partitions; returns those that it had any for.
+        """Delete the group's offsets of these partitions; return the partitions that had one.
 
         Raises UnknownGroupError, ReadOnlyLogDirError.
         """
@@ -237,15 +240,15 @@ class Group:
         """Delete the group with all its offsets. Raises UnknownGroupError, ReadOnlyLogDirError."""
         with self._changing() as records:
             tombstones: dict[bytes, bytes | None] = dict.fromkeys(records)
-            # As a broker does it, also where the group has no such record: one that reads the log on forgets the group.
+            # Even if the group has no such record, as a broker does: a broker that replays the log drops the group.
             tombstones.setdefault(group_key("GroupMetadataKey", group=self.group_id))
             append_records(self._log_dir, self.group_id, tombstones)
 
     def expire_offsets(self, older_than_ms: int) -> list[TopicPartition]:
-        """Delete the offsets that were committed before `older_than_ms`; with the last of them the group goes.
+        """Delete the offsets that were committed before the time `older_than_ms`; return their partitions.
 
-        Offsets of brokers before 2.1 say themselves when they expire. Returns the partitions, raises
-        UnknownGroupError, ReadOnlyLogDirError.
+        A group whose last offset is deleted is deleted too. Offsets written by brokers before 2.1 carry their own
+        expiry time, which is used instead. Raises UnknownGroupError, ReadOnlyLogDirError.
         """
         with self._changing() as records:
             now_ms = self._log_dir.own_root().clock()
@@ -253,17 +256,17 @@ class Group:
             expired = {
                 key: found for key, found in all_offsets.items() if _is_expired(records[key], older_than_ms, now_ms)
             }
-            # A group without offsets and members has nothing to remember.
+            # A group without offsets has no state worth keeping, since it has no members either.
             gone = records if len(expired) == len(all_offsets) else expired
             append_records(self._log_dir, self.group_id, dict.fromkeys(gone))
         return sorted(set(expired.values()))
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Mapping[bytes, bytes]]:
-        """The group's live records, which nobody else changes during the block."""
+        """Lock the group for the block; yields its live records. Raises UnknownGroupError."""
         self._log_dir.own_root()
         self._log_dir.refresh()
-        if not self.exists():  # before a lock file, or the topic, is made for it
+        if not self.exists():  # checked first, so that no lock file and no topic are created for it
             raise self._unknown()
         with group_lock(self._log_dir, self.group_id):
             records = self._records()
@@ -288,7 +291,7 @@ class Group:
 
 
 class TopicIds:
-    """Names of topics by their ids, looked up when the first is asked for."""
+    """Maps topic ids to names; lists the topics on the first call. An unknown id is returned as it is."""
 
     def __init__(self, log_dir: LogDir) -> None:
         self._log_dir = log_dir
@@ -301,7 +304,7 @@ class TopicIds:
 
 
 def as_topic_partition(partition: AnyPartition) -> TopicPartition:
-    """The partition, also where it is given as its topic and number."""
+    """`partition` as a TopicPartition, if it is given as topic and number."""
     return partition if isinstance(partition, TopicPartition) else TopicPartition(*partition)
 
 
