@@ -1,4 +1,4 @@
-"""What goes between the log and the functions that load it and append to it."""
+"""Results of loading a log and of appending to it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyspark_kafkalog.storage.segment_list import SegmentList
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendInfo:
-    """What an append has done. `last_offset` is below `first_offset` when there was nothing to append.
+    """The result of an append. `last_offset` is below `first_offset` when there was nothing to append.
 
-    `log_append_time_ms` is the timestamp given to the records, None when they keep their own. With `is_duplicate`
-    nothing was stored; the offsets are those of the batch that is there already.
+    `log_append_time_ms` is the timestamp given to the records, None when they keep their own. If `is_duplicate`,
+    nothing was stored, and the offsets are those of the batch that the log already holds.
     """
 
     first_offset: int
@@ -31,11 +31,11 @@ class AppendInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLog:
-    """A log as loading or resuming has found it.
+    """A log after it was loaded or resumed.
 
-    Offsets from `recovery_point` on may not be on disk yet, nor, with `names_changed`, the names of files.
-    `is_recovered` says that something a crashed writer left was cut off; `staged` are names of staged files that lie in
-    the directory.
+    Records from offset `recovery_point` on may not be on disk yet; with `names_changed`, neither may file names.
+    `is_recovered` is true if data of a crashed writer was cut off; `staged` holds the names of the directory's staged
+    files.
     """
 
     segments: SegmentList

@@ -1,7 +1,8 @@
-"""Kafka's rules for index entries and for rolling, worked out for a whole table of batches at once.
+"""Kafka's rules for index entries and for rolling, applied to a whole table of batches at once.
 
 A broker decides batch by batch (LogSegment.append, LogSegment.shouldRoll). These functions give the same answers from
-arrays: which batches get an index entry, what the time index entry says then, and before which batch the log rolls.
+arrays: which batches get an index entry, the contents of the time index entry, and the batch before which the log
+rolls.
 
     offset index   bytes since the last entry > index.interval.bytes -> (last offset, position of the batch), counter to
                    0; then the batch's size is added to the counter
@@ -24,7 +25,7 @@ _INT32_MAX: Final = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentCounters:
-    """What a segment's next append depends on. Timestamps in ms, -1 for none; offsets absolute.
+    """The state that a segment's next append depends on. Timestamps in ms, -1 for none; offsets are absolute.
 
     `first_timestamp_ms` is the largest timestamp of the segment's first batch. `max_timestamp_offset` is the last
     offset of the batch that first had `max_timestamp_ms`.
@@ -39,7 +40,7 @@ class SegmentCounters:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntries:
-    """Entries that a run of batches adds. `offset_rows` and `time_rows` number the batches after which they exist."""
+    """Entries that a run of batches adds. `offset_rows` and `time_rows` are the rows of the batches that add them."""
 
     offset_rows: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -51,7 +52,8 @@ class IndexEntries:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """How many batches of a run go into the segment before it must roll, their entries, the counters afterwards."""
+    """The number of batches of a run that fit into the segment before it must roll, their entries, and the counters
+    after them."""
 
     count: int
     entries: IndexEntries
@@ -60,7 +62,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLimits:
-    """What makes a segment roll. Index capacities are how many entries can still be added before the index is full."""
+    """The limits at which a segment rolls. Index capacities are the numbers of entries that still fit."""
 
     base_offset: int
     segment_bytes: int
@@ -75,7 +77,7 @@ class SegmentLimits:
 def plan_run(batches: NDArray[np.void], counters: SegmentCounters, limits: SegmentLimits) -> RunPlan:
     """Plan the append of `batches` (offsets as they will be stored) to a segment with `counters`.
 
-    Each batch counts as an append of its own, as a produce request's is. The first batch goes into an empty segment
+    Each batch counts as a separate append, like the batch of a produce request. An empty segment takes the first batch
     whatever its size. `count` is 0 when the segment must roll before the first batch.
     """
     sizes = batches["size_bytes"].astype(np.int64)
@@ -92,7 +94,7 @@ def plan_run(batches: NDArray[np.void], counters: SegmentCounters, limits: Segme
 def plan_entries(
     batches: NDArray[np.void], positions: NDArray[np.int64], counters: SegmentCounters, limits: SegmentLimits
 ) -> IndexEntries:
-    """The index entries that `batches`, stored at `positions` of the segment, add, no matter whether it should roll."""
+    """The index entries that `batches`, stored at `positions` of the segment, add. Ignores whether it should roll."""
     rows = _entry_rows(
         batches["size_bytes"].astype(np.int64), counters.bytes_since_last_index_entry, limits.index_interval_bytes
     )
@@ -137,13 +139,13 @@ def _must_roll(
     counters: SegmentCounters,
     limits: SegmentLimits,
 ) -> NDArray[np.bool_]:
-    """For each batch, whether size, time or its offset make the segment roll before it."""
+    """For each batch, whether its size, time or offset makes the segment roll before it."""
     too_large = (positions > 0) & (positions + sizes > limits.segment_bytes)
     relative = batches["last_offset"].astype(np.int64) - limits.base_offset
     too_far = (relative < 0) | (relative > _INT32_MAX)
     first_ms = counters.first_timestamp_ms if counters.size_bytes else int(batches["max_timestamp_ms"][0])
     if first_ms >= 0:
-        # Long subtraction as Kafka's: a timestamp is at least 0 here or -1, so it cannot overflow.
+        # Subtraction of longs, as in Kafka: a timestamp is -1 or at least 0 here, so it cannot overflow.
         waited = batches["max_timestamp_ms"].astype(np.int64) - first_ms
     else:
         waited = np.full(len(batches), limits.waited_without_timestamps_ms, dtype=np.int64)
@@ -160,7 +162,7 @@ def _first_row_when_full(entries: IndexEntries, limits: SegmentLimits, *, empty:
         (entries.time_rows, limits.time_entries_left),
     ):
         if left <= 0:
-            # An index without room for one entry: an empty segment takes a batch nevertheless, or none ever would.
+            # The index has no room for a single entry: an empty segment still takes a batch, else none ever would.
             first = min(first, 1 if empty else 0)
         elif len(rows) >= left:
             first = min(first, int(rows[left - 1]) + 1)
@@ -180,7 +182,7 @@ def _entry_rows(sizes: NDArray[np.int64], bytes_since: int, interval: int) -> ND
 
 
 def _running_max(batches: NDArray[np.void], counters: SegmentCounters) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each batch the largest timestamp up to it and the last offset of the batch that first had that."""
+    """For each batch the largest timestamp up to it, and the last offset of the batch that first had it."""
     timestamps = batches["max_timestamp_ms"].astype(np.int64)
     running = (
         np.maximum(np.maximum.accumulate(timestamps), counters.max_timestamp_ms) if len(timestamps) else timestamps

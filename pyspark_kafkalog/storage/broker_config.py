@@ -1,10 +1,9 @@
-"""Broker-level configuration: what holds for a whole log directory, read from a `server.properties`.
+"""Broker-level configuration: the settings of a whole log directory, read from a `server.properties` file.
 
-Two kinds of names: those that give topics their configuration where they have none of their own (`log.retention.hours`;
-the table is in topic_configs), and those for the directory as a whole (`num.partitions`). Names of neither kind, of
-which a broker's own file is full (`listeners`), are passed over. Source of the names, defaults and limits:
-ServerLogConfigs, ServerConfigs, CleanerConfig, TransactionLogConfig, GroupCoordinatorConfig, MetadataLogConfig and
-kafka.server.KafkaConfig.
+There are two kinds of names: defaults of topic configs (`log.retention.hours`; the table is in topic_configs), and
+settings of the directory as a whole (`num.partitions`). All other names (`listeners`), which a broker's file has many
+of, are ignored. Source of the names, defaults and limits: ServerLogConfigs, ServerConfigs, CleanerConfig,
+TransactionLogConfig, GroupCoordinatorConfig, MetadataLogConfig and kafka.server.KafkaConfig.
 """
 
 from __future__ import annotations
@@ -187,7 +186,7 @@ def _topic_fallbacks() -> dict[str, ConfigDefinition]:
 
 _OWN: Final = {definition.name: definition for definition in _DEFINITIONS}
 
-#: Every broker-level configuration that is read, by name.
+#: All broker-level configurations that are read, by name.
 BROKER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(_OWN | _topic_fallbacks())
 
 
@@ -197,9 +196,9 @@ def _default(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Broker-level configuration, parsed. Each field but `properties` is the config of its name with `.` for `_`.
+    """Broker-level configuration, parsed. Each field except `properties` is the config of its name with `.` for `_`.
 
-    `properties` are all names and values as they were given, which topics fall back to.
+    `properties` holds all names and values as they were given; topics fall back to them.
     """
 
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -231,7 +230,7 @@ class BrokerConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Parse and check `properties`, also those that topics fall back to. Raises InvalidConfigError."""
+        """Parse and check `properties`, including those that topics fall back to. Raises InvalidConfigError."""
         LogConfig.from_properties({}, properties)
         for name, definition in BROKER_CONFIGS.items():
             if name in properties:

@@ -1,6 +1,6 @@
-"""What a reader of a broker's directory should know of the offsets that it is not shown.
+"""Notices about the offsets of a broker's directory that a reader does not get.
 
-Two kinds: offsets above the high watermark, in whole batches that the broker's checkpoint does not cover yet, and
+These are offsets above the high watermark, in whole batches that the broker's checkpoint does not cover yet, and
 offsets in remote storage, below the first local segment of a tiered topic.
 """
 
@@ -19,7 +19,7 @@ _LISTED_MAX: Final = 5
 
 
 def above_high_watermark(root: Path, partitions: Iterable[PartitionDescription]) -> str | None:
-    """How many offsets lie above the high watermarks, why, and what can be done; None where there are none."""
+    """The number of offsets above the high watermarks, with the reason and advice; None if there are none above."""
     found = [each for each in partitions if each.offsets_above_high_watermark]
     if not found:
         return None
@@ -32,7 +32,7 @@ def above_high_watermark(root: Path, partitions: Iterable[PartitionDescription])
 
 
 def reason_and_advice(process: BrokerProcess) -> str:
-    """Why there are whole batches above the checkpointed high watermark, and what can be done about it."""
+    """Why there are whole batches above the checkpointed high watermark, and how to read them."""
     if process is BrokerProcess.RUNNING:
         return (
             "a broker is running there, which writes its checkpoint every 5 seconds. They are read after its next "
@@ -50,7 +50,7 @@ def reason_and_advice(process: BrokerProcess) -> str:
 
 
 def in_remote_storage(partitions: Iterable[PartitionDescription]) -> str | None:
-    """Which offsets are in remote storage; None where none are."""
+    """The offsets in remote storage; None if there are no such offsets."""
     found = [each for each in partitions if each.remote_offsets_count]
     if not found:
         return None
@@ -61,7 +61,7 @@ def in_remote_storage(partitions: Iterable[PartitionDescription]) -> str | None:
 
 
 def remote_offsets(found: PartitionDescription) -> str:
-    """Where the partition's log starts, and where what can be read here does."""
+    """The partition's log start offset and its local log start offset."""
     return (
         f"offsets {found.log_start_offset} to {found.local_log_start_offset - 1} of {found.topic}-{found.partition} "
         f"are in remote storage (tiered storage), the first one in this directory is {found.local_log_start_offset}"

@@ -1,8 +1,8 @@
 """Whether a broker is running on a log directory, was stopped cleanly, or was killed.
 
-A broker holds a POSIX record lock on `.lock` as long as it runs, and writes `.kafka_cleanshutdown` when it stops. The
-kernel drops the lock however the process ends. A broker on another host shows its lock only over a file system that
-carries locks between hosts; its directory then looks like that of a killed one.
+A broker holds a POSIX record lock on `.lock` while it runs, and writes `.kafka_cleanshutdown` when it stops. The kernel
+releases the lock however the process ends. The lock of a broker on another host is visible only if the file system
+shares locks between hosts; otherwise its directory is taken for that of a killed broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 class BrokerProcess(Enum):
-    """What became of the broker that wrote a log directory. KILLED is also what a copy of a running one looks like."""
+    """The state of the broker that wrote a log directory. A copy of a running broker's directory is KILLED, too."""
 
     RUNNING = auto()
     STOPPED = auto()
@@ -31,14 +31,14 @@ class BrokerProcess(Enum):
 
 
 def broker_process(root: Path) -> BrokerProcess:
-    """Asks for no lock, and writes nothing."""
+    """The state of the broker on `root`. Takes no lock and writes nothing."""
     if was_clean_shutdown(root):
         return BrokerProcess.STOPPED
     return BrokerProcess.RUNNING if _is_locked(root / _LOCK_FILE) else BrokerProcess.KILLED
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a process holds a record lock on the file; False where that cannot be asked."""
+    """Whether a process holds a record lock on the file; False if locks cannot be queried."""
     if not hasattr(fcntl, "F_OFD_GETLK"):
         return False
     try:

@@ -1,8 +1,9 @@
-"""`.kafka_cleanshutdown` in the root of a log directory: the broker stopped in good order and no recovery is needed.
+"""`.kafka_cleanshutdown` in the root of a log directory: the broker was stopped cleanly, and no recovery is needed.
 
     {"version":0,"brokerEpoch":11}
 
-Its presence is what counts. Written last when a broker stops, removed first when it starts, so a crash leaves none.
+Only its presence counts. It is written last when a broker stops and removed first when it starts, so that a crash
+leaves no such file.
 Source of the rules: org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler.
 """
 
@@ -18,16 +19,16 @@ CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 
 
 def was_clean_shutdown(root: Path) -> bool:
-    """Whether the last broker on `root` stopped in good order."""
+    """Whether the last broker on `root` was stopped cleanly."""
     return (root / CLEAN_SHUTDOWN_FILE).exists()
 
 
 def write_clean_shutdown(root: Path, broker_epoch: int, *, fs: FileSystem = LOCAL) -> None:
-    """Note that all of `root` is flushed and closed."""
+    """Mark all of `root` as flushed and closed."""
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     fs.write_file_atomic(root / CLEAN_SHUTDOWN_FILE, content.encode())
 
 
 def remove_clean_shutdown(root: Path, *, fs: FileSystem = LOCAL) -> None:
-    """Note that `root` is in use: what a crash leaves from here on must be recovered."""
+    """Mark `root` as in use: after a crash from here on, its logs must be recovered."""
     fs.unlink_if_there(root / CLEAN_SHUTDOWN_FILE)

@@ -1,4 +1,4 @@
-"""The clock that counts where no other is given."""
+"""The default clock."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def time_ms() -> int:
-    """Wall clock in ms since 1970."""
+    """Wall clock time in ms since 1970."""
     return time.time_ns() // 1_000_000

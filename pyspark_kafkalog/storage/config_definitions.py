@@ -1,8 +1,8 @@
-"""What a configuration is: a name, a type, a default, the values it may have, and the text forms of all these.
+"""Definitions of configurations: name, type, default and allowed values, and the text forms of these.
 
-Values come as text (topic configs, `server.properties`) and are parsed and checked as Kafka does it: blanks around a
-value are dropped, integers must fit their width, lists are split at commas. An error names the configuration, the value
-and what is allowed. Source of the rules: org.apache.kafka.common.config.ConfigDef.
+Values come as text (topic configs, `server.properties`) and are parsed and checked as in Kafka: blanks around a value
+are removed, integers must fit their width, lists are split at commas. An error names the configuration, the value and
+the allowed values. Source of the rules: org.apache.kafka.common.config.ConfigDef.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 #: Default of producer.id.expiration.ms.
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
-#: Uncompressed bytes of a record batch. Kafka's producers send at 16 KiB to keep latency low; a write of a whole
-#: DataFrame has no such need, and larger batches compress better and cost less for each record.
+#: Uncompressed bytes of a record batch. Kafka's producers send batches of 16 KiB to keep latency low; a write of a
+#: whole DataFrame has no such need, and larger batches compress better and cost less for each record.
 BATCH_SIZE_BYTES: Final = 256 << 10
 
 
 class ConfigType(Enum):
-    """Types of configuration values; the value is what messages and tables call it."""
+    """Types of configuration values; the enum's value is the name in messages and tables."""
 
     BOOLEAN = "boolean"
     INT = "int"
@@ -43,7 +43,7 @@ class ConfigType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Which values of the right type are allowed: `text` says it, `accepts` decides it."""
+    """The allowed values among those of the right type: `text` describes them, `accepts` checks for them."""
 
     text: str
     accepts: Callable[[ConfigValue], bool]
@@ -77,7 +77,7 @@ def one_of(*choices: str) -> Allowed:
 
 
 def each_of(*choices: str) -> Allowed:
-    """For lists: every element is one of `choices`; the empty list passes."""
+    """For lists: every element is one of `choices`; the empty list is allowed."""
     return Allowed(
         f"a comma-separated list of {', '.join(choices)}", lambda value: all(one in choices for one in _strings(value))
     )
@@ -91,7 +91,7 @@ def each_matches_or(pattern: str, other: str, text: str) -> Allowed:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDefinition:
-    """One configuration. `default` None: not set. `allowed` None: any value of the type."""
+    """One configuration. `default` is None if it is not set by default, `allowed` is None for any value of the type."""
 
     name: str
     type: ConfigType
@@ -100,7 +100,7 @@ class ConfigDefinition:
     allowed: Allowed | None = None
 
     def parse(self, value: str) -> ConfigValue:
-        """The value that the text stands for. Raises InvalidConfigError that says what is allowed."""
+        """Parse the text of a value. Raises InvalidConfigError, which lists what is allowed."""
         try:
             parsed = _PARSERS[self.type](value.strip())
         except ValueError:
@@ -114,7 +114,7 @@ class ConfigDefinition:
 
     @property
     def allowed_text(self) -> str:
-        """What values may be, for messages and tables: the type and the limits."""
+        """The type and the limits of values, for messages and tables."""
         if self.allowed is None:
             return _TYPE_TEXTS[self.type]
         if self.type in (ConfigType.STRING, ConfigType.LIST):
@@ -123,7 +123,7 @@ class ConfigDefinition:
 
     @property
     def default_text(self) -> str:
-        """The default as it would be written in a properties file, empty for none."""
+        """The default as written in a properties file; empty if there is no default."""
         return format_value(self.default)
 
 
@@ -146,7 +146,7 @@ def _parse_boolean(text: str) -> bool:
 
 
 def _parse_integer(text: str, maximum: int) -> int:
-    # The length is checked first: Python refuses, and slows down on, thousands of digits.
+    # The length is checked first: Python is slow on long texts, and raises for more than some thousands of digits.
     if len(text) > 64 or not _INTEGER.fullmatch(text):
         raise ValueError
     value = int(text)

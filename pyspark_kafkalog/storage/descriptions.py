@@ -1,4 +1,4 @@
-"""What a log directory says of its topics and partitions, the same for roots of ours and of a broker."""
+"""Descriptions of topics and partitions, the same for native log directories and brokers' directories."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 class PartitionDescription:
     """One partition: its directory and its offsets [log_start_offset, high_watermark), in Kafka's terms.
 
-    Those below `local_log_start_offset` are in remote storage, so [local_log_start_offset, high_watermark) can be read
-    here; the two starts differ only on a tiering broker's directory. `log_end_offset` is where the last whole, valid
-    batch ends; it lies above the high watermark only on a broker's directory, whose checkpoint may be older than its
-    log. The active segment's base offset and size in bytes are -1 where finding out would cost a look at the files.
+    Offsets below `local_log_start_offset` are in remote storage, so [local_log_start_offset, high_watermark) can be
+    read here; the two starts differ only in the directory of a broker with tiered storage. `log_end_offset` is the end
+    of the last whole, valid batch; it is above the high watermark only in a broker's directory, whose checkpoint may be
+    older than its log. The active segment's base offset and size in bytes are -1 where they could only be found by
+    reading the file system.
     """
 
     topic: str
@@ -30,20 +31,20 @@ class PartitionDescription:
 
     @property
     def remote_offsets_count(self) -> int:
-        """Offsets from the log start on that are in remote storage only."""
+        """Number of offsets from the log start on that are in remote storage only."""
         return self.local_log_start_offset - self.log_start_offset
 
     @property
     def offsets_above_high_watermark(self) -> int:
-        """Offsets in whole, valid batches that are not read, as they lie above the high watermark."""
+        """Number of offsets in whole, valid batches that are not read because they are above the high watermark."""
         return max(self.log_end_offset - self.high_watermark, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic: id as Kafka's Uuid text (None where a broker's directory tells none), configuration overrides.
+    """One topic: its id as Kafka's Uuid text (None where a broker's directory has none) and configuration overrides.
 
-    `links`: numbers of partitions that are left out because their directories are symbolic links.
+    `links` holds the numbers of the partitions that are left out because their directories are symbolic links.
     """
 
     name: str

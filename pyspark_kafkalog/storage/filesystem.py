@@ -1,11 +1,10 @@
-"""Every call that changes the file system goes through here, so that a test can make any one of them fail.
+"""All calls that change the file system, in one class, so that a test can make any of them fail.
 
-Reading needs no seam: it changes nothing, and hostile bytes are tried with real files. A symbolic link in the place of
-a file is not followed, neither to read nor to write: whoever may make names in a log directory could else have a job
-of somebody else's read other files, or write over them.
+Reads need no such class: they change nothing, and tests of hostile bytes use real files. Symbolic links in place of
+files are never followed, neither by reads nor by writes: otherwise a user who may create names in a log directory could
+make another user's job read or overwrite other files.
 
-Errors name the file, also where the call had a descriptor only, and say what to do about a full, read-only or failing
-disk.
+Errors name the file, even if the call had only a descriptor, and give advice for a full, read-only or failing disk.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.record.header import Buffer
 
 
-#: Follows the name of a file that `write_file_atomic` is writing.
+#: Suffix of the file that `write_file_atomic` is writing.
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 _COPY_CHUNK_BYTES: Final = 8 << 20
 
 
-#: How files of a log directory are opened to read. A named pipe in a file's place reads as an empty file, at once.
+#: Flags for opening files of a log directory for reading. A named pipe in place of a file reads as an empty file,
+#: without blocking.
 READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -37,7 +37,7 @@ _FREE_SPACE: Final = (
     "free blocks or inodes with kafkalog retention, delete-records or topics --delete, which work on a full disk, or "
     "enlarge the file system"
 )
-#: What to do, by errno. It follows the system's own text, so the error keeps its type and its number.
+#: Advice by errno. It is appended to the system's own text, so that the error keeps its type and its number.
 _ADVICE: Final = {
     errno.ENOSPC: _FREE_SPACE,
     errno.EDQUOT: _FREE_SPACE,
@@ -55,7 +55,7 @@ def is_out_of_space(error: OSError) -> bool:
 
 
 def described(error: OSError, *files: Path | int) -> OSError:
-    """`error` with the names of `files`, paths or open descriptors, and with advice where there is some."""
+    """`error` with the names of `files` (paths or open descriptors), and with advice if there is any."""
     advice = _ADVICE.get(error.errno or 0)
     reason = error.strerror or str(error)
     if advice is not None and not reason.endswith(advice):
@@ -77,7 +77,7 @@ def _name(file: Path | int) -> str:
 
 
 def _described(method: Callable[Concatenate[FileSystem, _P], _R]) -> Callable[Concatenate[FileSystem, _P], _R]:
-    """Let the errors of a method of FileSystem name the files among its arguments."""
+    """Make the errors of a method of FileSystem name the files among its arguments."""
 
     @functools.wraps(method)
     def call(self: FileSystem, /, *arguments: _P.args, **named: _P.kwargs) -> _R:
@@ -96,7 +96,7 @@ def _files(method: str, arguments: tuple[Any, ...]) -> tuple[Path | int, ...]:
 
 
 class _NamedFile(io.FileIO):
-    """A file open to read whose errors name it."""
+    """A file opened for reading, whose errors name it."""
 
     def __init__(self, fd: int, path: Path) -> None:
         super().__init__(fd, "rb")
@@ -116,11 +116,11 @@ class _NamedFile(io.FileIO):
 
 
 def open_to_read(path: Path) -> BinaryIO:
-    """A file of a log directory. Raises OSError, also for a symbolic link."""
+    """Open a file of a log directory for reading. Raises OSError, also for a symbolic link."""
     fd = os.open(path, READ_FLAGS)
     try:
         return io.BufferedReader(_NamedFile(fd, path))
-    except OSError as error:  # a directory: it names the descriptor, and leaves it open
+    except OSError as error:  # for a directory: FileIO names only the descriptor, and leaves it open
         os.close(fd)
         raise OSError(error.errno, error.strerror, str(path)) from None
 
@@ -144,19 +144,19 @@ def preadv(fd: int, buffer: Buffer, position: int) -> int:
 class FileSystem:
     """The local POSIX file system. Tests subclass it to inject faults and kills.
 
-    Files are handled by descriptor (`open`, `pwrite_all`, `fsync`, `close`), names by path. `waits_for_disk` says
-    whether `fsync` takes its time.
+    Contents of files are handled by descriptor (`open`, `pwrite_all`, `fsync`, `close`), names by path.
+    `waits_for_disk` is true if `fsync` waits for the disk.
     """
 
     waits_for_disk = True
 
     @_described
     def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
-        """os.open with O_CLOEXEC and O_NOFOLLOW; the umask decides the mode."""
+        """os.open with O_CLOEXEC and O_NOFOLLOW; the umask limits the mode."""
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
     def close(self, fd: int) -> None:
-        name = _name(fd)  # which nobody can tell afterwards
+        name = _name(fd)  # cannot be found once the descriptor is closed
         try:
             os.close(fd)
         except OSError as error:
@@ -175,7 +175,7 @@ class FileSystem:
 
     @_described
     def copy_range(self, source_fd: int, source_position: int, fd: int, position: int, length: int) -> None:
-        """Copy `length` bytes between files inside the kernel, or through memory where it cannot."""
+        """Copy `length` bytes between files inside the kernel, or through memory if the kernel cannot."""
         while length:
             try:
                 copied = os.copy_file_range(source_fd, fd, length, source_position, position)
@@ -202,26 +202,26 @@ class FileSystem:
 
     @_described
     def truncate(self, fd: int, length: int) -> None:
-        """Set the file's length: cuts it, or extends it with zeros."""
+        """Set the file's length: shortens it, or extends it with zeros."""
         os.ftruncate(fd, length)
 
     @_described
     def fsync(self, fd: int) -> None:
-        """Data and length of the file reach the disk (fdatasync)."""
+        """Flush data and length of the file to disk (fdatasync)."""
         os.fdatasync(fd)
 
     def start_writeback(self, fd: int, position: int, length: int) -> None:
-        """Let the kernel begin to write out a range of dirty pages, so that a later `fsync` waits for less.
+        """Make the kernel start to write out a range of dirty pages, so that a later `fsync` has less to wait for.
 
-        Advice only. On Linux it begins the write and drops those pages of the range that are clean by then, which ones
-        just written are not.
+        This is advice only. Linux starts the write, and drops the pages of the range that are clean at that time; pages
+        that were just written are not.
         """
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
 
     @_described
     def fsync_dir(self, directory: Path) -> None:
-        """Names made, renamed or removed in `directory` reach the disk."""
+        """Flush created, renamed and removed names of `directory` to disk."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -230,12 +230,12 @@ class FileSystem:
 
     @_described
     def rename(self, source: Path, target: Path) -> None:
-        """Replace `target` in one step."""
+        """Rename `source`; replaces `target` atomically."""
         os.replace(source, target)
 
     @_described
     def link(self, source: Path, target: Path) -> None:
-        """Give `source` a second name; raises FileExistsError if `target` is there: the compare-and-set."""
+        """Give `source` a second name. Raises FileExistsError if `target` exists: this is the compare-and-set."""
         os.link(source, target)
 
     @_described
@@ -252,13 +252,13 @@ class FileSystem:
 
     @_described
     def touch(self, path: Path) -> int:
-        """Set the file's time of modification to now by the clock of the file system, a server's for NFS; that time, in
-        ns."""
+        """Set the file's modification time to now, by the clock of the file system (of the server for NFS); returns
+        that time in ns."""
         os.utime(path)
         return os.stat(path).st_mtime_ns
 
     def write_file_atomic(self, path: Path, data: bytes, *, durable: bool = True) -> None:
-        """Replace the whole file through `<name>.tmp` and a rename: a crash leaves the old content or the new."""
+        """Replace the whole file by way of `<name>.tmp` and a rename: a crash leaves the old content or the new."""
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:

@@ -1,12 +1,12 @@
-"""What a commit waits for: `fsync` for the disk, `os` for the kernel only, as a Kafka broker does by default.
+"""Flush modes: a commit waits for the disk (`fsync`), or only for the kernel (`os`), as a Kafka broker does by default.
 
-With `fsync` a commit that has returned survives a power failure. With `os` it survives the end of any process, SIGKILL
-included, and the kernel writes it out in its own time.
+With `fsync` a commit that has returned survives a power failure. With `os` it survives the end of any process, even by
+SIGKILL, and the kernel writes it to disk later.
 
     <root>/.unflushed      empty; there were commits with `os` since the last one with `fsync`
 
-A commit file that reaches the disk before an earlier one would leave a hole after a power failure. So whoever commits
-with `fsync` and finds the marker has the kernel write out everything first, and removes it.
+If a commit file reached the disk before an earlier one, a power failure would leave a gap in the commit log. A commit
+with `fsync` that finds the marker therefore first makes the kernel write out everything, then removes the marker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNFLUSHED_MARKER: Final = ".unflushed"
 
 
 class UnflushedFileSystem(FileSystem):
-    """`inner`, without its waits for the disk."""
+    """Passes calls on to `inner`, but does not wait for the disk."""
 
     waits_for_disk = False
 
@@ -50,13 +50,13 @@ class UnflushedFileSystem(FileSystem):
         self._inner.truncate(fd, length)
 
     def fsync(self, fd: int) -> None:
-        """Nothing: the kernel has the data."""
+        """Does nothing: the kernel has the data."""
 
     def start_writeback(self, fd: int, position: int, length: int) -> None:
-        """Nothing: nobody is going to wait for it."""
+        """Does nothing: no flush is going to wait for these pages."""
 
     def fsync_dir(self, directory: Path) -> None:
-        """Nothing: the kernel has the names."""
+        """Does nothing: the kernel has the names."""
 
     def rename(self, source: Path, target: Path) -> None:
         self._inner.rename(source, target)
@@ -78,20 +78,20 @@ class UnflushedFileSystem(FileSystem):
 
 
 def flushing_file_system(fs: FileSystem, flush: FlushMode) -> FileSystem:
-    """`fs` as a commit with that mode uses it. Raises InvalidOptionError for a mode that there is not."""
+    """`fs` for commits with the mode `flush`. Raises InvalidOptionError for an unknown mode."""
     if flush not in get_args(FlushMode):
         raise InvalidOptionError(f"flush is {flush!r}; expected one of {', '.join(get_args(FlushMode))}")
     return fs if flush == "fsync" else UnflushedFileSystem(fs)
 
 
 def note_unflushed(root: Path, fs: FileSystem) -> None:
-    """Make the marker, before a commit with `os`. The caller holds the root's lock."""
+    """Create the marker before a commit with `os`. The caller holds the root's lock."""
     if not (root / UNFLUSHED_MARKER).exists():
         fs.close(fs.open(root / UNFLUSHED_MARKER, os.O_WRONLY | os.O_CREAT))
 
 
 def flush_earlier(root: Path, fs: FileSystem) -> None:
-    """Before a commit with `fsync`: have all earlier ones written out. One failed stat when they are."""
+    """Flush all earlier commits before a commit with `fsync`. Costs one failed stat if they are on disk already."""
     if (root / UNFLUSHED_MARKER).exists():
         os.sync()
         fs.unlink_if_there(root / UNFLUSHED_MARKER)

@@ -1,13 +1,15 @@
 """A log directory that a Kafka broker wrote: read without a broker, never written to.
 
-What a broker would know from its metadata log is read off the files: topics from the partition directories, ids from
-`partition.metadata`, high watermarks from `replication-offset-checkpoint` (the end of the last valid batch where that
-has no line), log starts from `log-start-offset-checkpoint`, configurations from the metadata log if it is here too. The
-broker may be running, or have been killed: its checkpoint is then some seconds older than the log, and what lies above
-the high watermark is read only with `read_to_log_end`. After a crash a log ends before the first damaged batch of its
-tail, as after the broker's recovery; after a clean shutdown such a batch is damage, and an error to read.
+The state that a broker takes from its metadata log is derived from the files: topics from the partition directories,
+ids from `partition.metadata`, high watermarks from `replication-offset-checkpoint` (the end of the last valid batch
+where that has no line), log start offsets from `log-start-offset-checkpoint`, and configurations from the metadata log
+if the directory holds it. If the broker is running or was killed, its checkpoint is some seconds older than the log,
+and records above the high watermark are read only with `read_to_log_end`. After a crash a log ends before the first
+damaged batch of its tail, as after the broker's recovery; after a clean shutdown such a batch is damage, and reading it
+is an error.
 
-Of a tiered topic, offsets from the log start up to the first local segment are in remote storage (RemoteLogManager).
+The offsets of a tiered topic from the log start offset to the first local segment are in remote storage
+(RemoteLogManager).
 """
 
 from __future__ import annotations
@@ -48,10 +50,10 @@ _REMOTE_STORAGE_ENABLE: Final = "remote.storage.enable"
 
 
 class ForeignRoot:
-    """One root, seen as of `refresh`: partitions are looked at when first asked for, and remembered.
+    """One broker's directory as of the last `refresh`. Partitions are read on first access, then cached.
 
-    `topic_configs` reads the topics' configuration overrides, by topic, off the root. With `read_to_log_end` high
-    watermarks are where the logs end.
+    `topic_configs` reads the topics' configuration overrides, by topic, from the root. With `read_to_log_end` high
+    watermarks are the ends of the logs.
     """
 
     is_foreign = True
@@ -76,7 +78,7 @@ class ForeignRoot:
     def refresh(self) -> None:
         """List the root again.
 
-        Raises LogDirError when it cannot be listed or holds nothing of Kafka's, or when another one is at the path now.
+        Raises LogDirError if it cannot be listed, holds nothing of Kafka's, or was replaced by another log directory.
         """
         check_identity(self.path, self.identity)
         partitions = list_partitions(self.path)
@@ -92,11 +94,11 @@ class ForeignRoot:
         self._topic_configs: Mapping[str, Mapping[str, str]] | None = None
 
     def topics(self) -> tuple[str, ...]:
-        """All topics but the metadata log, which Kafka's clients do not see either."""
+        """All topics except the metadata log, which Kafka's clients do not see either."""
         return tuple(name for name in self._partitions if name != CLUSTER_METADATA_TOPIC)
 
     def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
-        """Raises LogDirError for a partition that is a symbolic link, unless the topic is wanted without those."""
+        """Describe a topic. Raises LogDirError for a partition that is a symbolic link, unless `without_links`."""
         there = self._partitions_of(name)
         links = {each.partition for each in there if (self.path / str(each)).is_symlink()} if without_links else set()
         partitions = tuple(self._describe(each) for each in there if each.partition not in links)
@@ -127,7 +129,7 @@ class ForeignRoot:
         return self._stable_offsets.of(self.partition(topic_partition), self._clock())
 
     def looked_at(self) -> tuple[PartitionDescription, ...]:
-        """The partitions that somebody has asked about since the last refresh."""
+        """The partitions that were read since the last refresh."""
         return tuple(self._described.values())
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
@@ -169,7 +171,7 @@ class ForeignRoot:
         )
 
     def _high_watermark(self, topic_partition: TopicPartition, state: ReadOnlyState) -> int:
-        """Where readers end: by the checkpoint, or with `read_to_log_end` where the batches above it do."""
+        """The end for readers: by the checkpoint, or with `read_to_log_end` the end of the batches above it."""
         high_watermark = self._high_watermarks.get(topic_partition, state.log_end_offset)
         if not self._is_clean:
             high_watermark = min(high_watermark, state.log_end_offset)
@@ -184,11 +186,12 @@ class ForeignRoot:
         )
 
     def _log_start(self, topic_partition: TopicPartition, state: ReadOnlyState, earliest: EpochEntry | None) -> int:
-        """Kafka's log start: below the first local segment where a tiered topic has offsets in remote storage.
+        """Kafka's log start offset: below the first local segment if a tiered topic has offsets in remote storage.
 
-        A tiering broker checkpoints the log start of each tiered partition, also at 0, and its leader epochs begin
-        there. A broker that was killed may have left both behind what retention took last, so there the topic's
-        configuration decides, where the metadata log is in this directory. It is not read for every stream's trigger.
+        A broker with tiered storage checkpoints the log start offset of each tiered partition, even if it is 0, and the
+        partition's leader epochs begin there. If the broker was killed, both may be older than its last retention run;
+        then the topic's configuration decides, if the metadata log is in this directory. The configuration is not read
+        at every trigger of a stream.
         """
         local = state.local_log_start_offset
         first_epoch_offset = local if earliest is None else earliest.start_offset
@@ -211,7 +214,8 @@ class ForeignRoot:
 
 
 class _ConfigsOnDemand(Mapping[str, str]):
-    """A topic's configuration overrides, read when they are looked at: few do, and a whole metadata log is behind."""
+    """A topic's configuration overrides, read on first access: few callers need them, and a whole metadata log must be
+    read for them."""
 
     def __init__(self, read: Callable[[], Mapping[str, str]]) -> None:
         self._read = read
@@ -230,7 +234,7 @@ class _ConfigsOnDemand(Mapping[str, str]):
 
 
 def _size_bytes(directory: Path, base_offset: int) -> int:
-    """Size of a segment's `.log`, -1 where there is none or it has gone since it was listed."""
+    """Size of a segment's `.log`, -1 if it does not exist or was deleted since it was listed."""
     if base_offset < 0:
         return -1
     try:

@@ -1,8 +1,8 @@
-"""A segment's `.index`, `.timeindex` and `.txnindex` made anew from its `.log`, equal to what Kafka writes.
+"""Rebuilds a segment's `.index`, `.timeindex` and `.txnindex` from its `.log`, equal to the files that Kafka writes.
 
-The `.log` is not changed: a torn or damaged tail is left where it is, and the indexes end before it. Transactions that
-began in an earlier segment are known from the producer snapshot at the base offset or, without it, from the batches
-before. The new files replace the old ones whole, so readers go on with either.
+The `.log` is not changed: a torn or damaged tail stays, and the indexes end before it. Transactions that began in an
+earlier segment are taken from the producer snapshot at the base offset or, without it, from the earlier batches. Each
+new file replaces the old one as a whole, so readers can continue with either.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ _NEVER_MS: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class RebuiltIndexes:
-    """A segment's indexes as its `.log` gives them, trimmed.
+    """A segment's indexes as derived from its `.log`, trimmed.
 
-    `valid_bytes` of `size_bytes` of the `.log` hold good batches, from the beginning on. An empty `txn_index` is no
-    file.
+    The first `valid_bytes` of the `size_bytes` of the `.log` hold valid batches. An empty `txn_index` means no file.
     """
 
     valid_bytes: int
@@ -52,7 +51,7 @@ class RebuiltIndexes:
         return {INDEX_SUFFIX: self.offset_index, TIME_INDEX_SUFFIX: self.time_index, TXN_INDEX_SUFFIX: self.txn_index}
 
     def write(self, directory: Path, base_offset: int, *, fs: FileSystem) -> None:
-        """Put the files in place of those there are."""
+        """Replace the existing files."""
         for suffix, content in self.files().items():
             path = segment_file(directory, base_offset, suffix)
             if content or suffix != TXN_INDEX_SUFFIX:
@@ -62,11 +61,11 @@ class RebuiltIndexes:
 
 
 def rebuild_indexes(directory: Path, base_offset: int, config: LogConfig, *, fs: FileSystem = LOCAL) -> int:
-    """Write the three indexes of the segment at `base_offset` anew, trimmed; returns the valid bytes of its `.log`.
+    """Rebuild the three indexes of the segment at `base_offset`, trimmed; returns the valid bytes of its `.log`.
 
-    The indexes are those of a segment appended to without a restart and then closed. An empty transaction index is no
-    file. Raises FileNotFoundError without the `.log`, DiskFormatError for damage in earlier segments that have to be
-    read, UnsupportedFormatError for batches of an older record format.
+    The indexes are those of a segment that was appended to without a restart and then closed. An empty transaction
+    index means no file. Raises FileNotFoundError if the `.log` is missing, DiskFormatError for damage in earlier
+    segments that have to be read, UnsupportedFormatError for batches of an older record format.
     """
     producers = producer_state_at(directory, base_offset, log_start_offset=0, expiration_ms=_NEVER_MS, now_ms=0)
     rebuilt = read_indexes(directory, base_offset, config, producers)
@@ -83,10 +82,11 @@ def read_indexes(
     size_bytes: int | None = None,
     is_closed: bool = True,
 ) -> RebuiltIndexes:
-    """Go through a segment's `.log`, or the first `size_bytes` of it, for the indexes it should have.
+    """Scan a segment's `.log`, or its first `size_bytes`, and derive the indexes that it should have.
 
-    `producers` is at the base offset and goes to the end of what is good. A segment that is not closed has no closing
-    time index entry. Raises FileNotFoundError without the `.log`, UnsupportedFormatError for an older record format.
+    `producers` is at the base offset and is advanced to the end of the valid batches. A segment that is not closed has
+    no closing time index entry. Raises FileNotFoundError if the `.log` is missing, UnsupportedFormatError for an older
+    record format.
     """
     rows = IndexRows(base_offset, config)
     aborted: list[bytes] = []
@@ -112,7 +112,7 @@ def read_indexes(
             if bad >= 0:
                 break
     except CorruptRecordError:
-        pass  # No batch begins there; recovery would cut the file.
+        pass  # No batch begins there; recovery would truncate the file.
     finally:
         os.close(fd)
     return RebuiltIndexes(

@@ -1,7 +1,7 @@
-"""Offset and time index of a closed segment, made in memory from its batches' headers, equal to what Kafka writes.
+"""Builds a closed segment's offset and time index in memory from its batch headers, equal to those that Kafka writes.
 
-They are those of a segment that was appended to batch by batch, without a restart, and then closed: trimmed, with the
-closing time index entry.
+They equal the indexes of a segment that was appended to batch by batch, without a restart, and then closed: trimmed,
+with the closing time index entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIME_ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4"
 
 
 class IndexRows:
-    """Index entries of the segment at `base_offset`, as batches are added in order."""
+    """Index entries of the segment at `base_offset`; batches are added in order."""
 
     def __init__(self, base_offset: int, config: LogConfig) -> None:
         self._base_offset = base_offset
@@ -41,7 +41,7 @@ class IndexRows:
         self._time_rows: list[NDArray[np.void]] = []
 
     def add(self, batches: NDArray[np.void]) -> None:
-        """Count in stored batches (BATCH_DTYPE) that follow those added before; their positions are not looked at."""
+        """Add stored batches (BATCH_DTYPE) that follow those added before; their positions are not used."""
         sizes = batches["size_bytes"].astype(np.int64)
         positions = self.counters.size_bytes + np.cumsum(sizes) - sizes
         entries = plan_entries(batches, positions, self.counters, self._limits)
@@ -55,7 +55,7 @@ class IndexRows:
 
     @property
     def fits(self) -> bool:
-        """Whether both indexes stay within segment.index.bytes, the closing entry counted in."""
+        """Whether both indexes stay within segment.index.bytes, including the closing entry."""
         offset_bytes = sum(rows.nbytes for rows in self._offset_rows)
         time_bytes = sum(rows.nbytes for rows in self._time_rows) + TIME_ENTRY.itemsize
         return offset_bytes <= self._index_bytes and time_bytes <= self._index_bytes
@@ -65,7 +65,7 @@ class IndexRows:
         return b"".join(rows.tobytes() for rows in self._offset_rows)
 
     def time_index(self, *, is_closed: bool = True) -> bytes:
-        """The `.timeindex` file, with the closing entry if `is_closed`; then nothing can be added afterwards."""
+        """The `.timeindex` file. With `is_closed` it has the closing entry, and nothing can be added afterwards."""
         closing_ms, closing_offset = self.counters.max_timestamp_ms, self.counters.max_timestamp_offset
         if is_closed and closing_ms > self._last_time_entry_ms:
             self._add_time_entries(np.array([closing_ms]), np.array([closing_offset]))

@@ -1,10 +1,10 @@
-"""How far a reader sees, and which batches of that it is given.
+"""Isolation levels: the offset at which a reader ends, and the batches that it gets.
 
     log end          everything stored
-    high watermark   what is committed: read_uncommitted
-    committed        up to the last stable offset, batches of aborted transactions left out: read_committed
+    high watermark   committed records: read_uncommitted
+    committed        up to the last stable offset, without batches of aborted transactions: read_committed
 
-Aborted transactions are in the `.txnindex` of the segment that holds their marker. Source of the rules:
+Aborted transactions are listed in the `.txnindex` of the segment that holds their marker. Source of the rules:
 org.apache.kafka.storage.internals.log.TransactionIndex.collectAbortedTxns and the consumer's CompletedFetch.
 """
 
@@ -24,7 +24,7 @@ from pyspark_kafkalog.storage.transaction_index import AbortedTxn, TransactionIn
 
 
 class Isolation(Enum):
-    """Where a reader of a log ends."""
+    """The end of a log for a reader."""
 
     LOG_END = auto()
     HIGH_WATERMARK = auto()
@@ -32,7 +32,7 @@ class Isolation(Enum):
 
 
 class AbortedTransactions:
-    """Aborted transactions of one partition, to leave their batches out."""
+    """Aborted transactions of one partition, whose batches are left out."""
 
     def __init__(self, transactions: Iterable[AbortedTxn]) -> None:
         self.transactions = tuple(sorted(transactions, key=lambda each: each.last_offset))
@@ -46,10 +46,10 @@ class AbortedTransactions:
 
     @classmethod
     def overlapping(cls, directory: Path, start_offset: int, end_offset: int) -> AbortedTransactions:
-        """Those with offsets in [start_offset, end_offset), by the `.txnindex` files of the partition's directory.
+        """The aborted transactions in [start_offset, end_offset), from the `.txnindex` files of the directory.
 
-        Files that are replaced meanwhile are read again: a cleaner moves entries from one to another. Raises
-        CorruptIndexError for a damaged one: without it, aborted records would be taken for committed ones.
+        Files that are replaced meanwhile are read again, as a cleaner moves entries between files. Raises
+        CorruptIndexError for a damaged file: without it, aborted records would be taken for committed ones.
         """
         indexes = _transaction_indexes(directory, start_offset)
         while True:
@@ -108,7 +108,7 @@ def _transaction_indexes(directory: Path, start_offset: int) -> dict[int, int]:
                 continue
             if parsed[1] == TXN_INDEX_SUFFIX:
                 indexes[parsed[0]] = entry.inode()
-            elif parsed[1] == LOG_SUFFIX:  # a producer snapshot may lie inside of a segment
+            elif parsed[1] == LOG_SUFFIX:  # a producer snapshot may have an offset inside a segment
                 logs.append(parsed[0])
     floor = max((base for base in logs if base <= start_offset), default=0)
     return {base: inode for base, inode in indexes.items() if base >= floor}

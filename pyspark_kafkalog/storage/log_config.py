@@ -1,7 +1,7 @@
-"""A topic's configuration in force: its own values over the broker-level ones over the defaults.
+"""A topic's effective configuration: its own values override the broker-level ones, which override the defaults.
 
 Source of the rules: org.apache.kafka.storage.internals.log.LogConfig (values, cross-checks) and
-kafka.server.KafkaConfig (how broker-level names become a topic's values).
+kafka.server.KafkaConfig (how broker-level names map to a topic's values).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def _default(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Topic configs in force, parsed. Each field is the config of its name with `.` for `_`; units in the names.
+    """Effective topic configs, parsed. Each field is the config of its name with `.` for `_`; names include the units.
 
-    `segment_bytes` is what internal.segment.bytes says, where that is set.
+    `segment_bytes` is the value of internal.segment.bytes if that is set.
     """
 
     segment_bytes: int = _default("segment.bytes")
@@ -80,8 +80,8 @@ class LogConfig:
     ) -> LogConfig:
         """The configuration of a topic with `topic_overrides` under broker-level properties `broker`.
 
-        Broker-level names that say nothing about topics are passed over. Raises InvalidConfigError for an unknown topic
-        config, a bad value on either level, or values that exclude each other.
+        Broker-level names that do not concern topics are ignored. Raises InvalidConfigError for an unknown topic
+        config, a bad value on either level, or values that contradict each other.
         """
         values = topic_config_values(topic_overrides or {}, broker or {})
         _check_compaction_lag(values)
@@ -99,30 +99,30 @@ class LogConfig:
 
     @property
     def delete(self) -> bool:
-        """Whether old segments go by age and size."""
+        """Whether old segments are deleted by age and size."""
         return CLEANUP_POLICY_DELETE in self.cleanup_policy
 
     @property
     def keeps_producer_compression(self) -> bool:
-        """Whether batches stay in the codec they come in."""
+        """Whether batches keep the codec of their producer."""
         return self.compression_type == COMPRESSION_PRODUCER
 
     @property
     def max_segment_ms(self) -> int:
-        """Time span after which a segment is rolled: a compacted topic's maximal lag counts too."""
+        """Time after which a segment is rolled; includes a compacted topic's maximum compaction lag."""
         if self.compact and self.max_compaction_lag_ms > 0:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
 
     def random_segment_jitter_ms(self, rng: Random) -> int:
-        """What to take off the time span for one segment: below segment.jitter.ms and segment.ms."""
+        """The time by which one segment rolls earlier: below segment.jitter.ms and segment.ms."""
         if self.segment_jitter_ms == 0:
             return 0
         return rng.randrange(min(self.segment_jitter_ms, self.segment_ms))
 
 
 def validate_topic_config(name: str, value: str) -> ConfigValue:
-    """The parsed value of one topic config. Raises InvalidConfigError that names it and lists what is allowed."""
+    """The parsed value of one topic config. Raises InvalidConfigError, which names it and lists what is allowed."""
     return _topic_config(name).definition.parse(value)
 
 
@@ -132,11 +132,11 @@ def validate_topic_configs(
     *,
     existing: Mapping[str, str] | None = None,
 ) -> LogConfig:
-    """Check what a topic is to be created or altered with, and return the configuration it gets.
+    """Check the configs of a topic that is to be created or altered; returns the resulting configuration.
 
-    Beyond what `LogConfig.from_properties` checks, the rules for the second tier hold: it must be on for the whole
-    log directory, takes topics with cleanup.policy delete only, and keeps no more here than in all. `existing` are the
-    topic's own configs before. Raises InvalidConfigError.
+    Besides the checks of `LogConfig.from_properties`, the rules for tiered storage apply: it must be enabled for the
+    whole log directory, is allowed only for topics with cleanup.policy delete, and local retention must not exceed
+    total retention. `existing` are the topic's own configs before the change. Raises InvalidConfigError.
     """
     config = LogConfig.from_properties(topic_overrides, broker)
     if config.remote_storage_enable:
@@ -147,7 +147,7 @@ def validate_topic_configs(
 
 
 def topic_config_values(topic_overrides: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, ConfigValue]:
-    """Every topic config's value in force by its name, parsed."""
+    """The effective values of all topic configs by name, parsed."""
     for name in topic_overrides:
         _topic_config(name)
     return {name: _value_in_force(config, topic_overrides, broker) for name, config in TOPIC_CONFIGS.items()}
@@ -176,7 +176,7 @@ def _value_in_force(config: TopicConfig, topic_overrides: Mapping[str, str], bro
 
 
 def _retention_ms(name: str, value: ConfigValue, scale: int) -> int:
-    """A broker's retention time in ms: anything below 0 means for ever, and 0 is refused."""
+    """A broker's retention time in ms: values below 0 mean unlimited, and 0 is rejected."""
     assert isinstance(value, int)
     if value == 0:
         raise InvalidConfigError(f"{name}=0 is not allowed: expected at least 1, or -1 for ever")

@@ -1,8 +1,8 @@
-"""The end of a broker's log for a reader that is told to read beyond the high watermark.
+"""The end of a broker's log for a reader that reads beyond the high watermark.
 
-What lies above the high watermark has been appended but not checkpointed as committed, and after a power failure parts
-of it may never have reached the disk. So each batch from the high watermark on is read and its CRC checked, and the log
-ends before the first one that is damaged, as in a broker's recovery. It also ends before an abort marker without its
+Batches above the high watermark were appended, but not checkpointed as committed, and after a power failure parts of
+them may never have reached the disk. Each batch from the high watermark on is therefore read and its CRC checked, and
+the log ends before the first damaged one, as in a broker's recovery. It also ends before an abort marker that has no
 entry in the transaction index, which a broker writes after the marker: without the entry, records of the aborted
 transaction would be taken for committed ones.
 """
@@ -23,7 +23,7 @@ from pyspark_kafkalog.storage.segment_reader import SegmentReader
 
 @dataclass(frozen=True, slots=True)
 class _CheckedSegment:
-    """The offset after its last valid batch, and whether markers of transactions are among the batches looked at.
+    """The offset after a segment's last valid batch, and whether transaction markers are among the checked batches.
 
     `is_whole`: no damaged bytes follow.
     """
@@ -36,10 +36,10 @@ class _CheckedSegment:
 def checked_end_offset(
     directory: Path, base_offsets: Sequence[int], start_offset: int, *, log_start_offset: int, now_ms: int
 ) -> int:
-    """The offset after the last of the whole, valid batches that follow `start_offset` without a break.
+    """The offset after the last of the whole, valid batches that follow `start_offset` without a gap.
 
-    `base_offsets` are those of the segments. Reads from `start_offset` on only. Raises FileNotFoundError when a segment
-    has gone meanwhile.
+    `base_offsets` are those of the segments. Reads only from `start_offset` on. Raises FileNotFoundError if a segment
+    was deleted meanwhile.
     """
     end_offset = start_offset
     has_markers = False
@@ -74,15 +74,15 @@ def _check_segment(directory: Path, base_offset: int, start_offset: int) -> _Che
                     has_markers |= header.is_control and header.is_transactional
                 end_offset, end_position = header.next_offset, position + header.size_bytes
         except CorruptRecordError:
-            pass  # No batch begins there: the log ends before it.
+            pass  # no batch begins there: the log ends before it
         return _CheckedSegment(end_offset, has_markers, is_whole=end_position == reader.size_bytes)
 
 
 def _first_unindexed_abort(
     directory: Path, start_offset: int, end_offset: int, log_start_offset: int, now_ms: int
 ) -> int | None:
-    """The offset of the first abort marker in the range that the transaction indexes do not have."""
-    from pyspark_kafkalog.storage.isolation import AbortedTransactions  # compiled code behind these
+    """The offset of the first abort marker in the range that is missing in the transaction indexes."""
+    from pyspark_kafkalog.storage.isolation import AbortedTransactions  # imports compiled code
     from pyspark_kafkalog.storage.producer_append import CompletedTransaction
     from pyspark_kafkalog.storage.producer_rebuild import producer_state_at
 

@@ -2,8 +2,8 @@
 
     batch, batch, … each a 61-byte header and its records; nothing before, between or after
 
-The size a writer goes by is its own, not the file's: bytes past it are what a crash left. A crash may leave a torn last
-batch; `read_chunks` ends in front of it, and raises only for bytes that cannot be the start of a batch.
+A writer keeps its own size and does not use the file's: bytes past it were left by a crash. A crash may leave a torn
+last batch; `read_chunks` ends before it, and raises only for bytes that cannot be the start of a batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class BatchChunk:
-    """Whole batches in a row: `data` (uint8) starts at byte `position` of the file, `batches` has BATCH_DTYPE."""
+    """Consecutive whole batches: `data` (uint8) starts at byte `position` of the file, `batches` has BATCH_DTYPE."""
 
     data: NDArray[np.uint8]
     position: int
@@ -47,7 +47,7 @@ class BatchChunk:
 
 
 def read_range(fd: int, position: int, length: int) -> NDArray[np.uint8]:
-    """Up to `length` bytes from byte `position` on; fewer only where the file ends."""
+    """Up to `length` bytes from byte `position` on; fewer only at the end of the file."""
     buffer = np.empty(length, dtype=np.uint8)
     view = memoryview(buffer.data)
     done = 0
@@ -62,10 +62,10 @@ def read_range(fd: int, position: int, length: int) -> NDArray[np.uint8]:
 def read_chunks(
     fd: int, *, file: str, start: int, end: int, base_offset: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[BatchChunk]:
-    """Batches that lie whole in bytes [start, end), at most about `chunk_bytes` of them at a time.
+    """Yield the batches that are whole in bytes [start, end), in chunks of at most about `chunk_bytes`.
 
-    Ends before an incomplete last batch. Offsets must rise, and lie within 2^31 from the segment's `base_offset` on.
-    Raises CorruptRecordError or UnsupportedFormatError at the first bad header, once the batches before it have been
+    Ends before an incomplete last batch. Offsets must increase, and lie within 2^31 of the segment's `base_offset`.
+    Raises CorruptRecordError or UnsupportedFormatError at the first bad header, after the batches before it were
     yielded.
     """
     position = start
@@ -95,9 +95,9 @@ def read_chunks(
 
 
 def patch_headers(fs: FileSystem, fd: int, batches: NDArray[np.void], position: int) -> None:
-    """Write base offset, length and leader epoch of each of `batches`, which lie back to back from byte `position`.
+    """Write base offset, length and leader epoch of each of `batches`, stored back to back from byte `position` on.
 
-    These 16 bytes are what a log assigns; the CRC does not cover them.
+    The log assigns these 16 bytes; the CRC does not cover them.
     """
     heads = np.empty((len(batches), MAGIC_AT), dtype=np.uint8)
     heads[:, :LENGTH_AT] = batches["base_offset"].astype(">i8")[:, None].view(np.uint8)
@@ -133,7 +133,7 @@ def _check_first_offset(batches: NDArray[np.void], min_offset: int, *, file: str
 
 
 def _batch_bytes(data: NDArray[np.uint8], *, file: str, position: int) -> int | None:
-    """Length of the batch that `data` starts with; None when even its length is cut off."""
+    """Length of the batch that `data` starts with; None if even its length field is cut off."""
     if len(data) <= MAGIC_AT:
         return None
     batch_length = int.from_bytes(data[LENGTH_AT : LENGTH_AT + 4].tobytes(), "big", signed=True)

@@ -1,15 +1,15 @@
-"""Loading a partition directory for writing, as a starting broker does, and recovering it after an unclean shutdown.
+"""Loads a partition directory for writing, as a starting broker does, and recovers it after an unclean shutdown.
 
     *.deleted, *.cleaned      unlinked
     *.swap                    renamed into place once the segments they replace are gone; unlinked when a .cleaned
                               with a base at or below theirs shows that a split of a segment was not finished
     index without its .log    unlinked
     .index missing            that segment is re-read, all its indexes rebuilt
-    .timeindex alone missing  begun empty
-    unclean shutdown          segments from the recovery point on are re-read; at the first bad batch the file is cut,
-                              later segments go
+    .timeindex alone missing  started empty
+    unclean shutdown          segments from the recovery point on are re-read; at the first bad batch the file is
+                              truncated, and later segments are deleted
 
-Offset and time indexes that are there are believed, as by Kafka, though never against the log. Source of the rules:
+Existing offset and time indexes are trusted, as by Kafka, though never against the log. Source of the rules:
 org.apache.kafka.storage.internals.log.LogLoader.
 """
 
@@ -48,7 +48,7 @@ from pyspark_kafkalog.storage.segment_list import SegmentList
 from pyspark_kafkalog.storage.segment_recovery import recover_segment
 
 _INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-#: Renamed snapshots of the KRaft quorum (`<offset>-<epoch>.checkpoint.deleted`) are its own to remove.
+#: Renamed snapshots of the KRaft quorum (`<offset>-<epoch>.checkpoint.deleted`), which the quorum removes itself.
 _METADATA_SNAPSHOT = re.compile(r"\d{20}-\d{10}\.checkpoint\.deleted")
 
 
@@ -64,7 +64,7 @@ def load(
     fs: FileSystem,
     rng: random.Random | None,
 ) -> LoadedLog:
-    """Load the log in `directory`; `log_start_offset` and `recovery_point` are what the checkpoint files say."""
+    """Load the log in `directory`; `log_start_offset` and `recovery_point` come from the checkpoint files."""
     loader = _Loader(
         directory=directory,
         config=config,
@@ -84,7 +84,7 @@ def load(
 def create_segment(
     directory: Path, base_offset: int, config: LogConfig, *, now_ms: int, fs: FileSystem, rng: random.Random | None
 ) -> LogSegment:
-    """A new, empty segment with its preallocated indexes; files of that name that are there already go."""
+    """A new, empty segment with preallocated indexes; existing files of that name are deleted."""
     segment = LogSegment(
         directory,
         base_offset,
@@ -102,9 +102,9 @@ def create_segment(
 
 
 def roll_jitter_ms(directory: Path, base_offset: int, config: LogConfig, rng: random.Random | None) -> int:
-    """How much earlier than segment.ms the segment rolls; without `rng`, always the same for a segment."""
+    """How much earlier than segment.ms the segment rolls, in ms; without `rng`, always the same for a segment."""
     if not config.segment_jitter_ms:
-        return 0  # Seeding a generator takes as long as all else that a small append computes.
+        return 0  # Seeding a generator would take as long as all other computation of a small append.
     return config.random_segment_jitter_ms(rng or random.Random(f"{directory.name}/{base_offset}"))
 
 
@@ -136,7 +136,7 @@ class _Loader:
             )
             log_end_offset = self.log_start_offset
         self.segments.active.make_room()
-        # A broker's clean stop has left a closing time index entry, the end of a commit here has not.
+        # A broker's clean shutdown leaves a closing time index entry; a commit of this package does not.
         self.segments.active.read_max_timestamp()
         self.epochs.truncate_from_end(log_end_offset)
         log_start_offset = max(self.log_start_offset, self.segments.first.base_offset)
@@ -155,7 +155,7 @@ class _Loader:
     # Leftovers
 
     def _remove_temporary_files(self) -> list[str]:
-        """Unlink what deletions and cleanings have left behind; returns the names of the swap files that count."""
+        """Unlink what deletions and cleanings left behind; returns the names of the swap files to finish."""
         names = sorted(entry.name for entry in os.scandir(self.directory) if entry.is_file())
         cleaned = [name for name in names if _offset_of(name, CLEANED_SUFFIX) is not None]
         first_cleaned = min((int(name[:20]) for name in cleaned), default=None)
@@ -171,7 +171,7 @@ class _Loader:
         return swaps
 
     def _finish_swaps(self, swaps: list[str]) -> None:
-        """Remove the segments that the swap files replace, then give those their own names."""
+        """Remove the segments that the swap files replace, then rename the swap files into place."""
         ends = []
         for name in swaps:
             if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
@@ -203,7 +203,7 @@ class _Loader:
             self.segments.add(segment)
 
     def _has_usable_indexes(self, segment: LogSegment) -> bool:
-        """Kafka's check at load: the offset index exists and the transaction index makes sense."""
+        """Kafka's check at load: the offset index exists and the transaction index is valid."""
         if not segment.path(INDEX_SUFFIX).exists():
             return False
         if not segment.path(TIME_INDEX_SUFFIX).exists():
@@ -224,7 +224,7 @@ class _Loader:
                 return
 
     def _recover(self, segment: LogSegment) -> int:
-        """Re-read a segment; returns how many bytes were cut off."""
+        """Re-read a segment; returns the number of bytes cut off."""
         producers = self._producers()
         rebuild_producer_state(
             producers,
@@ -238,7 +238,7 @@ class _Loader:
         return cut_bytes
 
     def _log_end_or_none(self) -> int | None:
-        """The offset after the last batch; None when there is no segment, or none that reaches the log start."""
+        """The offset after the last batch; None if no segment exists, or none reaches the log start offset."""
         if not len(self.segments):
             return None
         log_end_offset = self.segments.active.read_next_offset()
@@ -285,7 +285,7 @@ class _Loader:
 
 
 def _offset_of(name: str, suffix: str) -> int | None:
-    """The offset in the name of a segment's file with `suffix` after the usual one, or None."""
+    """The offset in the name of a segment's file that has `suffix` after the usual suffix, or None."""
     if not name.endswith(suffix):
         return None
     parsed = parse_segment_file(name.removesuffix(suffix))

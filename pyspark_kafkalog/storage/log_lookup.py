@@ -1,4 +1,4 @@
-"""Reading from a log that is open for writing: raw batches by offset, and offsets by timestamp.
+"""Reads from a log that is open for writing: raw batches by offset, and offsets by timestamp.
 
 Source of the rules: org.apache.kafka.storage.internals.log.LocalLog.read, UnifiedLog.fetchOffsetByTimestamp and
 org.apache.kafka.common.record.FileRecords.
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
-    """Whole batches as stored. `batches` (BATCH_DTYPE) has those that the reader is to see, positions in `file`.
+    """Whole batches as stored. `batches` (BATCH_DTYPE) holds those that the reader may see, with positions in `file`.
 
     `data` starts at byte `position` of `file`; it may hold batches that `batches` leaves out: those of aborted
-    transactions when the isolation is committed. `next_offset` is where to go on.
+    transactions if the isolation is committed. The next read starts at `next_offset`.
     """
 
     data: NDArray[np.uint8]
@@ -42,9 +42,9 @@ class FetchedBatches:
 
 
 def read(log: UnifiedLog, start_offset: int, *, isolation: Isolation, max_bytes: int) -> FetchedBatches:
-    """Up to `max_bytes` of batches, never less than one, from the one that holds `start_offset` or follows it.
+    """Up to `max_bytes` of batches, but at least one, from the batch that holds `start_offset` or follows it.
 
-    Raises OffsetOutOfRangeError outside of [log start, log end], CorruptRecordError for a wrong CRC.
+    Raises OffsetOutOfRangeError outside [log start, log end], CorruptRecordError for a wrong CRC.
     """
     if not log.log_start_offset <= start_offset <= log.log_end_offset:
         raise OffsetOutOfRangeError(
@@ -73,19 +73,19 @@ def read(log: UnifiedLog, start_offset: int, *, isolation: Isolation, max_bytes:
 
 
 def offset_for_timestamp(log: UnifiedLog, timestamp_ms: int) -> TimestampAndOffset | None:
-    """The first record at or after the log start with a timestamp of at least `timestamp_ms`."""
+    """The first record from the log start offset on with a timestamp of at least `timestamp_ms`."""
     for segment in log.segments.from_offset(log.log_start_offset):
         if segment.max_timestamp().timestamp_ms >= timestamp_ms:
             found = _find_by_timestamp(segment, timestamp_ms, log.log_start_offset)
-            # Where the segment's largest timestamp is of a batch that the cleaner has emptied, Kafka looks no further.
-            # One that lies below the log start is another matter: a later segment has the answer.
+            # If the segment's largest timestamp is that of a batch that the cleaner has emptied, Kafka stops here. If
+            # the record is below the log start offset, a later segment has the answer.
             if found is not None or segment.base_offset >= log.log_start_offset:
                 return found
     return None
 
 
 def offset_of_max_timestamp(log: UnifiedLog) -> TimestampAndOffset | None:
-    """The first record with the largest timestamp of the log; None when no record has one."""
+    """The first record with the largest timestamp of the log; None if no record has a timestamp."""
     best: LogSegment | None = None
     for segment in log.segments:
         if best is None or segment.max_timestamp().timestamp_ms > best.max_timestamp().timestamp_ms:
@@ -105,7 +105,7 @@ def offset_of_max_timestamp(log: UnifiedLog) -> TimestampAndOffset | None:
 
 
 def _end_offset(log: UnifiedLog, isolation: Isolation) -> int:
-    """The offset at which a reader of that isolation ends."""
+    """The offset at which a reader with `isolation` ends."""
     if isolation is Isolation.LOG_END:
         return log.log_end_offset
     return log.high_watermark if isolation is Isolation.HIGH_WATERMARK else log.last_stable_offset
@@ -125,7 +125,7 @@ def _find_by_timestamp(segment: LogSegment, timestamp_ms: int, start_offset: int
 
 
 def _confirmed_offset(segment: LogSegment, entry: TimestampOffset) -> int:
-    """The time index entry's offset if the batch that it names is as it says, else the segment's base offset."""
+    """The time index entry's offset if the batch at it matches the entry, else the segment's base offset."""
     for chunk in segment.chunks(segment.position_at_or_before(entry.offset)):
         row = int(np.searchsorted(chunk.batches["last_offset"], entry.offset, side="left"))
         if row < len(chunk.batches):
