@@ -1,1 +1,1 @@
-"""The `kafkalog` data source: options, offset ranges, splits, readers, writers."""
+"""The data source `format("kafkalog")`: options, offset ranges, readers and writers for batch and streaming."""

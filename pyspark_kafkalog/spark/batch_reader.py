@@ -1,4 +1,4 @@
-"""The batch reader: the driver plans offset ranges, each task reads one as Arrow batches."""
+"""The batch reader: the driver plans offset ranges, and each task reads one of them as Arrow batches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TRIES: Final = 10
 
 
 class KafkalogBatchReader(DataSourceReader):
-    """Plans and reads without filters."""
+    """Plans and reads offset ranges; takes no filters."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -48,7 +48,7 @@ class KafkalogBatchReader(DataSourceReader):
         self._filters = PushedFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One input partition for each piece of work, ordered by topic, partition and offset."""
+        """One input partition for each offset range, ordered by topic, partition and offset."""
         from pyspark_kafkalog.log_dir import LogDir
 
         location = locate(self._options.path)
@@ -83,7 +83,7 @@ class KafkalogBatchReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one input partition; none for the placeholder that Spark makes when there is nothing."""
+        """The records of one input partition; none for the placeholder that Spark creates for an empty plan."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         if isinstance(partition, OffsetRangePartition):
@@ -134,10 +134,10 @@ class KafkalogBatchReader(DataSourceReader):
 
 
 class KafkalogPushdownReader(KafkalogBatchReader):
-    """Takes filters on topic, partition, offset and timestamp before it plans."""
+    """Takes pushed-down filters on topic, partition, offset and timestamp before it plans."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keep what can be kept to; give back what Spark has to check."""
+        """Keep the filters that the read applies exactly; return those that Spark has to evaluate."""
         self._filters, left = push_filters(filters)
         return left
 

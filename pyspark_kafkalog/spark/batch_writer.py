@@ -1,7 +1,9 @@
-"""The batch writer: tasks stage, the driver commits all that they staged at once.
+"""The batch writer: tasks stage records, and the driver commits all staged files at once.
 
-With the options txnAppId and txnVersion a write is made once: a version that is there already is not written again, and
-whoever plans a write with the id fences those who planned one before.
+With the options txnAppId and txnVersion a write is idempotent: a version that is already committed is not written
+again, and planning a write with an id fences all writers that planned one with that id before.
+
+A crash before the commit leaves staged files that nothing refers to; clean-up removes them by age.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class KafkalogBatchWriter(DataSourceArrowWriter):
-    """Writes rows to one topic, or each row to the topic it names. `is_done`: an earlier write has done it all."""
+    """Writes rows to one topic, or each row to the topic it names. `is_done`: the version is already committed."""
 
     def __init__(self, plan: WritePlan, transaction: WriteTransaction | None = None, *, is_done: bool = False) -> None:
         self.plan = plan
@@ -30,7 +32,7 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
 
     @classmethod
     def make(cls, options: WriteOptions) -> KafkalogBatchWriter:
-        """On the driver: settle where to write, and take the transactional id over where there is one."""
+        """On the driver: plan the write, and begin an incarnation of the transactional id if one is given."""
         from pyspark_kafkalog.log_dir import LogDir
         from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
 
@@ -49,9 +51,9 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
         return self.plan.stage(iter(()) if self._is_done else iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver: all tasks' files in one commit. Without rows just a transaction's version is committed.
+        """On the driver: commit the files of all tasks at once. Without rows, only a given txnVersion is committed.
 
-        Raises LogDirError when another root than the planned one, or none, is at the path.
+        Raises LogDirError when the path has a root other than the planned one, or none.
         """
         from pyspark_kafkalog.log_dir import LogDir
 
@@ -62,5 +64,5 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
             log_dir.commit_staged(staged, transaction=self._transaction, flush=plan.options.flush)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver: remove what was staged."""
+        """On the driver: remove the staged files."""
         remove_staged(self.plan.root, [self.plan.write_id])

@@ -1,6 +1,7 @@
-"""`format("kafkalog")`: what Spark finds as `DefaultSource` and asks for schema, readers and writers.
+"""`format("kafkalog")`: the class that Spark finds as `DefaultSource` and asks for the schema, readers and writers.
 
-Spark makes it anew in short-lived processes, to plan, so that heavy modules load only where records are touched.
+Spark creates it again in short-lived processes to plan, so heavy modules are imported only where records are read or
+written.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class KafkalogDataSource(DataSource):
         return "kafkalog"
 
     def schema(self) -> StructType:
-        """Spark's Kafka schema. Checks the options, so that a mistake shows at load() already."""
+        """Spark's Kafka schema. Checks the options, so that load() already reports a mistake."""
         table_options = of_create_table(self.options)
         options = parse_load_options(self.options if table_options is None else table_options)
         at_location(options.subscription, locate(options.path))
@@ -49,11 +50,11 @@ class KafkalogDataSource(DataSource):
         return schema if table_options is None else with_table_options(schema, table_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch reader of `schema`; one that takes filters where the user asked for it and Spark is about to push.
+        """A batch reader of `schema`. It takes filters if the options enable this and Spark is about to push them.
 
-        Not without being asked: PythonScanBuilder of Spark 4.2 keeps the partitions planned for a filter with the
+        This is off by default: PythonScanBuilder of Spark 4.2 stores the partitions planned for a filter with the
         loaded source, so that another query on the same DataFrame (without a filter, or a union of two filters)
-        would get the filtered rows. Later Spark versions keep them with the scan.
+        would get the filtered rows. Later Spark versions store them with the scan.
         """
         from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader, KafkalogPushdownReader
 
@@ -86,7 +87,7 @@ class KafkalogDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A writer of micro-batches of rows of `schema`.
 
-        `overwrite` is output mode complete: each result is appended, as Spark's Kafka sink does. Spark itself refuses
+        `overwrite` means output mode complete: each result is appended, as in Spark's Kafka sink. Spark itself refuses
         output mode update for Python data sources.
         """
         from pyspark_kafkalog.spark.stream_writer import KafkalogStreamWriter
@@ -100,8 +101,8 @@ class KafkalogDataSource(DataSource):
 def _is_pushing_filters() -> bool:
     """Whether this is the process in which Spark pushes filters.
 
-    Spark refuses a reader with `pushFilters` while spark.sql.python.filterPushdown.enabled is off, and a data source is
-    not told the setting. But with it on (and a filter in the query) a worker of its own module plans the read.
+    Spark refuses a reader with `pushFilters` while spark.sql.python.filterPushdown.enabled is off, and a data source
+    cannot read that setting. But when it is on and the query has a filter, a separate worker module plans the read.
     """
     return (
         _PUSHDOWN_WORKER in sys.modules or getattr(sys.modules["__main__"].__spec__, "name", None) == _PUSHDOWN_WORKER

@@ -1,4 +1,4 @@
-"""Sessions with Delta: its SQL extension, its catalog, its jars; and how its tables are named."""
+"""Spark sessions with Delta (SQL extension, catalog and jars), and the names of Delta tables."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
-#: spark-submit tells the Python it starts where its JVM is.
+#: spark-submit sets it for the Python process that it starts: the port of its JVM.
 SPARK_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
 
 
 def with_delta(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """`builder` with Delta's SQL extension and catalog, and its jars where this process is to start the JVM."""
+    """`builder` with Delta's SQL extension and catalog, and with its jars if this process starts the JVM."""
     from delta import configure_spark_with_delta_pip
 
     builder = builder.config("spark.sql.extensions", EXTENSION).config("spark.sql.catalog.spark_catalog", CATALOG)
     if SPARK_SUBMIT in os.environ:
-        return builder  # spark-submit has started it, with the jars that it was told of
+        return builder  # spark-submit has started the JVM, with the jars that it was given
     return configure_spark_with_delta_pip(builder)
 
 
 def check_delta(spark: SparkSession) -> None:
-    """Raises InvalidOptionError when the session's JVM has no Delta."""
+    """Raises InvalidOptionError if the session's JVM does not have Delta."""
     jvm: Any = spark.sparkContext._jvm
     if not jvm.org.apache.spark.util.Utils.classIsLoadable(EXTENSION):
         raise InvalidOptionError(
@@ -39,5 +39,5 @@ def check_delta(spark: SparkSession) -> None:
 
 
 def is_path(table: str) -> bool:
-    """Whether a table is named by its path, as one is with a slash in it, and not by its name in the catalog."""
+    """Whether `table` is a path (it contains a slash) and not a name in the catalog."""
     return "/" in table

@@ -1,4 +1,4 @@
-"""What an option is for: reads and writes, batch and streaming."""
+"""The directions that an option applies to: reads and writes, batch and streaming."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, Literal, TypeAlias
 
 Direction: TypeAlias = Literal["read", "stream", "write"]
 
-#: In batch and streaming reads, in batch reads alone, in streaming reads alone, in writes of both kinds.
+#: Batch and streaming reads, batch reads only, streaming reads only, batch and streaming writes.
 READ: Final[tuple[Direction, ...]] = ("read", "stream")
 BATCH_READ: Final[tuple[Direction, ...]] = ("read",)
 STREAM_READ: Final[tuple[Direction, ...]] = ("stream",)

@@ -1,9 +1,9 @@
-"""Filters that Spark pushes down, as limits on what a read touches.
+"""Filters that Spark pushes down, translated to limits on a read.
 
-Those on topic and partition choose partitions. Those on offset and timestamp narrow a range; both columns are never
-null, so `IS NOT NULL` is always true. Spark's timestamps count microseconds, Kafka's milliseconds: limits are rounded
-so that exactly the records Spark would keep are kept. What cannot be kept to exactly goes back to Spark to be checked
-again.
+Filters on topic and partition choose partitions. Filters on offset and timestamp narrow a range. Neither column is ever
+null, so `IS NOT NULL` is always true. Spark's timestamps are in microseconds, Kafka's in milliseconds: limits are
+rounded so that exactly the records that Spark would keep are kept. Filters that cannot be applied exactly are returned
+to Spark, which evaluates them again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COMPARISONS: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Integers from `start` up to but without `end`; None leaves a side open."""
+    """Integers from `start` (inclusive) to `end` (exclusive); None leaves a side open."""
 
     start: int | None = None
     end: int | None = None
@@ -70,7 +70,7 @@ EMPTY: Final = Interval(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """What the pushed filters allow: predicates that choose partitions, and limits on offsets and timestamps (ms)."""
+    """The pushed filters: predicates that choose partitions, and limits on offsets and timestamps (ms)."""
 
     on_topic: tuple[Filter, ...] = ()
     on_partition: tuple[Filter, ...] = ()
@@ -78,7 +78,7 @@ class PushedFilters:
     timestamps_ms: Interval = Interval()
 
     def allows_partition(self, topic: str, partition: int) -> bool:
-        """Whether any record of the partition can pass."""
+        """Whether any record of the partition can pass the filters."""
         if self.offsets.is_empty or self.timestamps_ms.is_empty:
             return False
         return all(_holds(each, topic.encode()) for each in self.on_topic) and all(
@@ -87,7 +87,7 @@ class PushedFilters:
 
 
 def push_filters(filters: Iterable[Filter]) -> tuple[PushedFilters, list[Filter]]:
-    """Sort `filters` (all must hold) into limits kept here and those that Spark has to check.
+    """Split `filters`, a conjunction, into limits that the read applies and filters that Spark has to evaluate.
 
     A filter may narrow the read and still be in the second list.
     """
@@ -144,7 +144,7 @@ def _holds(each: Filter, value: bytes | int) -> bool:
 
 
 def _evaluate(each: Filter, value: bytes | int) -> bool | None:
-    """SQL's three-valued truth of a predicate on a value that is not null. Strings compare by their UTF-8 bytes."""
+    """A predicate on a value that is not null, in SQL's three-valued logic. Strings compare by their UTF-8 bytes."""
     if isinstance(each, Not):
         truth = _evaluate(each.child, value)
         return None if truth is None else not truth
@@ -165,7 +165,7 @@ def _comparable(literal: str | int | None) -> bytes | int | None:
 
 
 def _interval(each: Filter, of_comparison: Callable[[type[Filter], Any], Interval | None]) -> tuple[Interval, bool]:
-    """The values that pass `each`, and whether the interval says it exactly."""
+    """The interval of values that pass `each`, and whether it is exact."""
     if isinstance(each, IsNull):
         return EMPTY, True
     if isinstance(each, In):
@@ -180,7 +180,7 @@ def _interval(each: Filter, of_comparison: Callable[[type[Filter], Any], Interva
 
 
 def _hull(points: list[Interval | None]) -> tuple[Interval, bool]:
-    """The smallest interval around single values; exact when it holds nothing else."""
+    """The smallest interval that contains the single values, and whether it contains nothing else."""
     if any(point is None for point in points):
         return Interval(), False
     values = sorted({point.start for point in points if point and not point.is_empty and point.start is not None})
@@ -205,7 +205,7 @@ def _timestamp_interval(comparison: type[Filter], literal: object) -> Interval |
 
 
 def _between(comparison: type[Filter], *, at: int, after: int, is_there: bool) -> Interval | None:
-    """`at`: the first value not below the literal; `after`: the first above it; `is_there`: a value equals it."""
+    """`at`: the first value not below the literal; `after`: the first above it; `is_there`: if a value equals it."""
     if comparison in (EqualTo, EqualNullSafe):
         return Interval(at, after) if is_there else EMPTY
     if comparison is GreaterThan:

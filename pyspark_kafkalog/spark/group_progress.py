@@ -1,7 +1,8 @@
-"""A streaming query's progress, committed to its consumer group, so that tools that know groups see its lag.
+"""Commits a streaming query's progress to its consumer group, so that group tools can show its lag.
 
-The group is told, never asked: a query goes on by its checkpoint. What cannot be committed is logged and fails nothing.
-Offsets that moved are committed, and now and then all of them, so that none of a partition at rest expires.
+Progress is written to the group but never read back: a query resumes from its checkpoint. A failed commit is logged and
+does not fail the query. Each commit contains the offsets that changed, and from time to time all of them, so that the
+offset of an idle partition does not expire.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _ALL_EVERY_S: Final = 3600.0
 
 
 class GroupProgress:
-    """Commits to `group_id`; does nothing when that is None."""
+    """Commits offsets to `group_id`; does nothing if it is None."""
 
     def __init__(self, group_id: str | None) -> None:
         self._group_id = group_id
@@ -30,10 +31,10 @@ class GroupProgress:
         self._all_at_s: float | None = None
 
     def reach(self, offsets: StreamOffsets, log_dir: LogDir) -> None:
-        """Commit that all before `offsets` has been processed, unless it was called with the same ones before."""
+        """Commit that all records before `offsets` are processed; does nothing if they are those of the last call."""
         if self._group_id is None or offsets == self._reached:
             return
-        self._reached = offsets  # also when it fails: the next micro-batch tries again, not the next look for records
+        self._reached = offsets  # also after a failure: the next micro-batch retries, not the next poll for records
         now_s = time.monotonic()
         is_all = self._all_at_s is None or now_s - self._all_at_s >= _ALL_EVERY_S
         topics = log_dir.topics()

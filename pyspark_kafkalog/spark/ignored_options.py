@@ -1,4 +1,4 @@
-"""Settings of Spark's Kafka source and of Kafka's clients that jobs may keep: accepted, and without effect here."""
+"""Settings of Spark's Kafka source and of Kafka's clients that jobs may keep: they are accepted and have no effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark_kafkalog.spark.directions import EVERYWHERE, READ, WRITE, Direction
 
 @dataclass(frozen=True, slots=True)
 class IgnoredOption:
-    """Client settings that are accepted and do nothing; a `name` that ends in `*` stands for all with that start."""
+    """Settings that are accepted and have no effect; a `name` that ends in `*` stands for all with that prefix."""
 
     name: str
     applies_to: tuple[Direction, ...]

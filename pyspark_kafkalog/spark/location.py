@@ -1,6 +1,6 @@
 """The option `path`: a log directory, or one partition directory in it.
 
-Tasks run in other working directories than the driver, so a path becomes absolute before it travels.
+Tasks run in other working directories than the driver, so a path is made absolute before it is sent to them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """An absolute root, and the partition when the path named a partition directory of it."""
+    """An absolute root, and the partition if the path named one of its partition directories."""
 
     root: Path
     partition: TopicPartition | None = None
 
 
 def absolute_path(text: str) -> Path:
-    """`text`, a path or a `file:` URI, as an absolute path; percent signs mean themselves, as in Spark's paths.
+    """`text`, a path or a `file:` URI, as an absolute path; percent signs are literal, as in Spark's paths.
 
-    Raises InvalidOptionError for other schemes and other hosts.
+    Raises InvalidOptionError for other schemes and for other hosts.
     """
     path = text
     scheme = _SCHEME.fullmatch(text)
@@ -49,7 +49,7 @@ def absolute_path(text: str) -> Path:
 
 
 def locate(text: str) -> Location:
-    """The root that `text` names, and the partition if it is a partition directory: named so, with a segment in it."""
+    """The root of `text`, and the partition if it is a partition directory: named like one, with a segment in it."""
     path = absolute_path(text)
     partition = parse_partition_dir(path.name)
     if partition is not None and any(path.glob(f"*{LOG_SUFFIX}")):

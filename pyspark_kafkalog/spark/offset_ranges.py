@@ -1,8 +1,9 @@
-"""From options to offset ranges: resolve the ends of every partition from one view of the log, then cut into tasks.
+"""Plans a read: resolves options to one offset range per partition, then cuts the ranges into tasks.
 
-Ends are resolved before anything is cut, so that `minPartitions` and `maxRecordsPerPartition` see real sizes. How they
-cut is Spark's KafkaOffsetRangeCalculator; after it, ranges of more than `maxBytesPerPartition` are cut at index entries
-into pieces of like size. A range names offsets, never file positions.
+All ends are resolved, from one view of the log, before any range is cut, so that `minPartitions` and
+`maxRecordsPerPartition` apply to real sizes. They cut as Spark's KafkaOffsetRangeCalculator does. After that, ranges
+of more than `maxBytesPerPartition` are cut at index entries into pieces of similar size. A range consists of offsets,
+never of file positions.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _TASKS_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Offsets from `start_offset` up to but without `end_offset` of one partition."""
+    """The offsets [start_offset, end_offset) of one partition."""
 
     topic_partition: TopicPartition
     start_offset: int
@@ -56,9 +57,9 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class AvailableOffsets:
-    """A partition's offsets [start_offset, end_offset). Read committed ends at the last stable offset.
+    """A partition's offsets [start_offset, end_offset). For read_committed they end at the last stable offset.
 
-    Those below `local_start_offset` are in remote storage and cannot be read here.
+    Offsets below `local_start_offset` are in remote storage and cannot be read here.
     """
 
     start_offset: int
@@ -67,11 +68,11 @@ class AvailableOffsets:
 
 
 class OffsetResolver:
-    """Turns offset specs into ranges against one view of a log directory.
+    """Resolves offset specs to ranges against one view of a log directory.
 
-    `partitions` are those to read; `committed` ends them at the last stable offset; `on_no_match` is what a starting
-    timestamp later than all records means; with `fail_on_data_loss` offsets that are not there raise DataLossError,
-    else the range shrinks to what is there and a warning is logged.
+    `partitions`: the partitions to read. `committed`: end them at the last stable offset. `on_no_match`: the meaning of
+    a starting timestamp later than all records. With `fail_on_data_loss`, unavailable offsets raise DataLossError;
+    without it, the range shrinks to the available offsets and a warning is logged.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class OffsetResolver:
         self._group_offsets: dict[TopicPartition, int] | None = None
 
     def resolve(self, starting: OffsetSpec, ending: OffsetSpec) -> list[OffsetRange]:
-        """One range a partition, empty ones left out, in the partitions' order."""
+        """One range per partition, without empty ones, in the partitions' order."""
         self._check_same_partitions("starting", starting, "-2 stands for earliest")
         self._check_same_partitions("ending", ending, "-1 stands for latest")
         ranges = [self._range(each, starting, ending) for each in self._partitions]
@@ -103,7 +104,7 @@ class OffsetResolver:
         return {each: self._stream_start(each, starting) for each in self._partitions}
 
     def _stream_start(self, topic_partition: TopicPartition, starting: OffsetSpec) -> int:
-        """A stream may start above the last stable offset: it waits, as a consumer does, until that has come there."""
+        """A stream may start above the last stable offset: like a consumer, it waits until that offset reaches it."""
         available = self.available(topic_partition)
         start_offset = self._start(topic_partition, starting, available)
         high_watermark = self._partitions[topic_partition].high_watermark
@@ -214,7 +215,7 @@ class OffsetResolver:
         return None if first is None else first.offset
 
     def _there(self, asked: OffsetRange, available: AvailableOffsets, texts: tuple[str, str]) -> OffsetRange:
-        """`asked` itself, or what is there of it when offsets at its ends are not. `texts`: how its ends were given."""
+        """The available part of `asked`, without missing offsets at its ends. `texts`: how its ends were given."""
         reason = self._why_not_there(asked, available, texts)
         if reason is None:
             return asked
@@ -224,7 +225,7 @@ class OffsetResolver:
         return replace(asked, start_offset=start_offset, end_offset=end_offset)
 
     def _why_not_there(self, asked: OffsetRange, available: AvailableOffsets, texts: tuple[str, str]) -> str | None:
-        """Why not all of `asked` can be read; None when it can."""
+        """The reason why not all of `asked` can be read; None if it can."""
         found = self._partitions[asked.topic_partition]
         ends = tuple(zip(texts, (asked.start_offset, asked.end_offset), strict=True))
         lost = [text for text, offset in ends if not available.start_offset <= offset <= available.end_offset]
@@ -247,16 +248,16 @@ class OffsetResolver:
         return f"{' and '.join(places)}; either the offset was set wrong, {causes}"
 
     def _lose(self, message: str) -> None:
-        """Raise DataLossError, or log a warning when failOnDataLoss is false."""
+        """Raise DataLossError, or log a warning if failOnDataLoss is false."""
         if self._fail_on_data_loss:
             raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there")
         _LOG.warning(message)
 
 
 def check_unresolved(starting: OffsetSpec, ending: OffsetSpec) -> None:
-    """What is wrong whatever the log holds: other partitions at the start than at the end, a start after its end.
+    """Check for mistakes that do not depend on the log: different partitions at start and end, a start after its end.
 
-    Raises InvalidOptionError.
+    Raises InvalidOptionError for both.
     """
     if type(starting) is not type(ending):
         return
@@ -282,10 +283,10 @@ def check_unresolved(starting: OffsetSpec, ending: OffsetSpec) -> None:
 
 
 def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, log_dir: LogDir) -> list[OffsetRange]:
-    """Narrow `ranges` to where records that pass `filters` can be.
+    """Narrow `ranges` to the offsets at which records can pass `filters`.
 
-    A lower limit on timestamps moves the start to the first record that reaches it. Nothing bounds the end: Kafka
-    orders records by offset, and a later one may have an earlier timestamp.
+    A lower limit on timestamps moves the start to the first record that reaches it. An upper limit cannot move the end:
+    Kafka orders records by offset, and a later record may have an earlier timestamp.
     """
     narrowed: list[OffsetRange] = []
     for each in ranges:
@@ -310,7 +311,7 @@ def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, log_dir
 
 
 def check_ends(ranges: Iterable[OffsetRange], log_dir: LogDir) -> None:
-    """Raise CorruptRecordError where a range ends at a high watermark that the log on disk does not reach."""
+    """Raise CorruptRecordError for a range that ends at a high watermark which the log on disk does not reach."""
     for each in ranges:
         topic, partition = each.topic_partition.topic, each.topic_partition.partition
         if each.end_offset == log_dir.partition(topic, partition).high_watermark:
@@ -318,7 +319,7 @@ def check_ends(ranges: Iterable[OffsetRange], log_dir: LogDir) -> None:
 
 
 def check_end_if_kept(reader: LogReader, high_watermark: int) -> None:
-    """As LogReader.check_end, but where retention has taken all there was, reading is to tell of it."""
+    """As LogReader.check_end, except if retention has deleted all records: then the read reports the loss."""
     with contextlib.suppress(OffsetOutOfRangeError):
         reader.check_end(high_watermark)
 
@@ -326,10 +327,10 @@ def check_end_if_kept(reader: LogReader, high_watermark: int) -> None:
 def cut_by_records(
     ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_records_per_partition: int | None
 ) -> list[OffsetRange]:
-    """Cut ranges as Spark's Kafka source does; sizes count offsets, gaps included.
+    """Cut ranges as Spark's Kafka source does. Sizes are numbers of offsets, gaps included.
 
-    `max_records_per_partition` bounds each piece; `min_partitions` is about how many pieces there should be at least:
-    large ranges are cut in proportion, ranges of less than one and a half shares stay whole.
+    `max_records_per_partition` bounds each piece. `min_partitions` is the approximate minimum number of pieces: large
+    ranges are cut in proportion, ranges of less than one and a half shares stay whole.
     """
     pieces = [each for each in ranges if each.offsets_count > 0]
     if max_records_per_partition is not None:
@@ -343,7 +344,7 @@ def cut_by_records(
 
 
 def cut_by_bytes(ranges: Iterable[OffsetRange], log_dir: LogDir, *, max_bytes: int) -> list[OffsetRange]:
-    """Cut each range of more than `max_bytes` in its files at index entries into pieces of about the same size."""
+    """Cut each range of more than `max_bytes` on disk at index entries into pieces of about the same size."""
     pieces: list[OffsetRange] = []
     for each in ranges:
         reader = log_dir.reader(each.topic_partition.topic, each.topic_partition.partition)
@@ -373,7 +374,7 @@ def _cut_to_at_least(ranges: list[OffsetRange], min_partitions: int) -> list[Off
 
 
 def _share(count: int, total: int, partitions: int) -> int:
-    """How many of `partitions` pieces `count` of `total` offsets deserve: rounded half up, at least 1."""
+    """The share of `partitions` pieces that `count` of `total` offsets get: rounded half up, at least 1."""
     return max((2 * count * partitions + total) // (2 * total), 1)
 
 

@@ -1,4 +1,4 @@
-"""Where a read starts and ends, as options say it: offset words, offset JSON, timestamps.
+"""Parses the options for the start and end of a read: offset words, offset JSON, timestamps.
 
 The JSON forms are those of Spark's Kafka source (org.apache.spark.sql.kafka010.JsonUtils):
 
@@ -45,21 +45,21 @@ class SpecificOffsets:
 
 @dataclass(frozen=True, slots=True)
 class GlobalTimestamp:
-    """In every partition the first record with this timestamp or a later one."""
+    """In every partition, the first record with this timestamp or a later one."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class SpecificTimestamps:
-    """As `GlobalTimestamp`, with a timestamp for each partition."""
+    """As `GlobalTimestamp`, with one timestamp per partition."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """What a consumer group has committed; `reset` for partitions where that is nothing, or out of range."""
+    """A consumer group's committed offsets; `reset` for partitions without one, or with one that is out of range."""
 
     group_id: str = ""
     reset: OffsetReset = "latest"
@@ -69,7 +69,7 @@ OffsetSpec: TypeAlias = Earliest | Latest | SpecificOffsets | GlobalTimestamp | 
 
 
 def parse_starting_offsets(text: str) -> OffsetSpec:
-    """`earliest`, `latest`, `group`, of which other options say the rest, or offset JSON. Raises ValueError."""
+    """`earliest`, `latest`, `group` (other options add its details) or offset JSON. Raises ValueError."""
     if text.strip().lower() == "group":
         return GroupOffsets()
     return parse_offset_spec(
@@ -80,7 +80,7 @@ def parse_starting_offsets(text: str) -> OffsetSpec:
 
 
 def parse_ending_offsets(text: str) -> OffsetSpec:
-    """`latest` or offset JSON (`earliest`, which every read refuses, is left to it). Raises ValueError."""
+    """`latest` or offset JSON; also `earliest`, which every read refuses later. Raises ValueError for other text."""
     return parse_offset_spec(
         text,
         'expected latest, or JSON as {"topicA":{"0":50,"1":-1}} with the first offset of each partition that is not to '
@@ -89,7 +89,7 @@ def parse_ending_offsets(text: str) -> OffsetSpec:
 
 
 def parse_offset_spec(text: str, expected: str = _ANY_OFFSETS) -> OffsetSpec:
-    """`earliest`, `latest` or offset JSON. Raises ValueError that begins with `expected`."""
+    """`earliest`, `latest` or offset JSON. Raises ValueError with a message that begins with `expected`."""
     word = text.strip().lower()
     if word == "earliest":
         return Earliest()
@@ -105,7 +105,7 @@ def parse_offset_spec(text: str, expected: str = _ANY_OFFSETS) -> OffsetSpec:
 def asked_for(
     end: Literal["starting", "ending"], spec: OffsetSpec, topic_partition: TopicPartition, offset: int
 ) -> str:
-    """The option, the value it has for the partition, and the `offset` that this means unless it is the value."""
+    """A text with the option, its value for the partition, and the resolved `offset` if it differs from the value."""
     if isinstance(spec, SpecificOffsets):
         given = spec.offsets[topic_partition]
         return f"{end}Offsets {given}" if given == offset else f"{end}Offsets {given} (offset {offset})"
@@ -141,7 +141,7 @@ def parse_partition_timestamps(text: str) -> SpecificTimestamps:
 
 
 def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
-    """Partition JSON, in the order given. Raises ValueError, also when it names no partition."""
+    """Partition JSON, in the order given. Raises ValueError for other text and if it names no partition."""
     expected = 'expected JSON as {"topicA":[0,1],"topicB":[0,1]}'
     parsed = _load_object(text, expected)
     partitions: list[TopicPartition] = []

@@ -1,4 +1,4 @@
-"""Parsers of single option values. Each raises ValueError that says what is expected."""
+"""Parsers of single option values. Each raises ValueError with a message that states the expected value."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3
 
 
 def parse_text(text: str) -> str:
-    """Any text but blanks."""
+    """Any text that is not blank."""
     if not text.strip():
         raise ValueError("expected a value, it is empty")
     return text.strip()
 
 
 def parse_bool(text: str) -> bool:
-    """true or false in any case."""
+    """`true` or `false`, in upper or lower case."""
     words = {"true": True, "false": False}
     if text.strip().lower() not in words:
         raise ValueError("expected true or false")
@@ -45,12 +45,12 @@ def parse_group_id(text: str) -> str:
 
 
 def parse_principal(text: str) -> str:
-    """A principal, type:name."""
+    """A principal, `type:name`."""
     return check_principal(text.strip())
 
 
 def parse_on_no_match(text: str) -> OnNoMatch:
-    """error or latest."""
+    """`error` or `latest`."""
     word = text.strip().lower()
     if word == "error":
         return "error"
@@ -65,7 +65,7 @@ def parse_committed(text: str) -> bool:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """A parser that takes one of `words`, in any case."""
+    """A parser that accepts one of `words`, in upper or lower case."""
 
     def parse(text: str) -> str:
         word = text.strip().lower()
@@ -77,7 +77,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 
 def integer(smallest: int, largest: int) -> Callable[[str], int]:
-    """A parser of whole numbers from `smallest` to `largest`."""
+    """A parser of integers from `smallest` to `largest`."""
 
     def parse(text: str) -> int:
         try:
@@ -92,7 +92,7 @@ def integer(smallest: int, largest: int) -> Callable[[str], int]:
 
 
 def duration_ms(text: str) -> int:
-    """A time in ms, as a number or with a unit: 500, 500ms, 30s, 15m (also min), 1h, 1d, as Spark's time strings."""
+    """A duration in ms, as a number or with a unit: 500, 500ms, 30s, 15m (also min), 1h, 1d, as in Spark."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or found[2] not in _UNIT_MS:
         raise ValueError("expected a time as 500ms, 30s, 15m, 1h or 1d; a number without a unit is in ms")

@@ -1,8 +1,8 @@
-"""The table of all options of `format("kafkalog")`: names, where they apply, defaults, meaning, how they are parsed.
+"""The table of all options of `format("kafkalog")`: names, directions, defaults, documentation, parsers.
 
-Names are those of Spark's Kafka source and sink where there is one, and of Kafka's producer configuration for the
-sink's; case does not matter. What is not in the table is refused, apart from settings of Kafka clients that have
-nothing to set here: there is no broker to reach. Documentation is made from this table.
+Names are those of Spark's Kafka source and sink where these have such an option, and of Kafka's producer configuration
+for options of the sink. Case does not matter. Options that are not in the table are refused, except settings of Kafka
+clients that have no effect without a broker (ignored_options.py). The documentation is generated from this table.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option: `default` and `doc` are for people, `parse` turns the text into a value or raises ValueError."""
+    """One option: `default` and `doc` are documentation; `parse` converts the text to a value or raises ValueError."""
 
     name: str
     applies_to: tuple[Direction, ...]

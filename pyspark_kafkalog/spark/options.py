@@ -1,7 +1,8 @@
-"""Options as the user gave them, checked against the table and made into what a read or a write needs.
+"""Checks the user's options against the option table and converts them to the settings of a read or a write.
 
-A misspelt or unknown option, a bad value, options that contradict each other: InvalidOptionError that names the option
-and lists what is allowed. An option of the other direction is let pass where a table has options for both.
+A misspelt or unknown option, an invalid value, or options that contradict each other raise InvalidOptionError, which
+names the option and lists what is allowed. Options of the other direction are accepted where a table has options for
+both.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What batch and streaming reads have in common. `path` is as given; sizes in bytes; None where there is no limit.
+    """Settings of batch and streaming reads. `path` is as given; sizes are in bytes; None means no limit.
 
-    `on_no_match` says what a starting timestamp later than all records means.
+    `on_no_match`: the meaning of a starting timestamp later than all records.
     """
 
     path: str
@@ -70,7 +71,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions(SourceOptions):
-    """What a batch read reads."""
+    """Settings of a batch read."""
 
     ending: OffsetSpec
     filter_pushdown: bool
@@ -78,7 +79,7 @@ class ReadOptions(SourceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReadOptions(SourceOptions):
-    """What a streaming read reads, and how much of it in a micro-batch. `group_id`: where it commits its progress."""
+    """Settings of a streaming read and limits of its micro-batches. `group_id`: the group that gets its progress."""
 
     group_id: str | None
     max_offsets_per_trigger: int | None
@@ -89,7 +90,7 @@ class StreamReadOptions(SourceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How to write. `topic` None: the rows say it; `compression_type` None: the topic's configuration says it.
+    """Settings of a write. `topic` None: each row names it. `compression_type` None: from the topic's configuration.
 
     `txn_app_id` and `txn_version` are both given or both None.
     """
@@ -119,7 +120,7 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
 
 
 def parse_stream_read_options(raw: Mapping[str, str]) -> StreamReadOptions:
-    """Options of a streaming read. Raises InvalidOptionError, also for an end: a stream has none."""
+    """Options of a streaming read. Raises InvalidOptionError, also for an end offset, which a stream does not have."""
     given = _parse(raw, "stream")
     for name in _ENDS:
         if name in given:
@@ -139,9 +140,9 @@ def parse_stream_read_options(raw: Mapping[str, str]) -> StreamReadOptions:
 
 
 def parse_load_options(raw: Mapping[str, str]) -> SourceOptions:
-    """Options when it is not known yet whether the read is to be a batch or a stream: those of the one they fit.
+    """Options of a read that may still become a batch or a stream: parsed as the kind that they are valid for.
 
-    Raises InvalidOptionError when they fit neither.
+    Raises InvalidOptionError if they are valid for neither.
     """
     with contextlib.suppress(InvalidOptionError):
         return parse_stream_read_options(raw)
@@ -153,7 +154,7 @@ def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: 
     if isinstance(subscription, AllTopics) and "topic" in given:
         raise InvalidOptionError("option topic is for writing; to read, name topics with the option subscribe")
     smallest, largest = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
-    # Of no effect in a batch read, but load() cannot tell which it is, and a streaming query would fail when it runs.
+    # It has no effect in a batch read, but load() does not know the kind, and a streaming query would fail later.
     if smallest is not None and largest is not None and smallest > largest:
         raise InvalidOptionError(
             f"option minOffsetsPerTrigger ({smallest}) is greater than maxOffsetsPerTrigger ({largest})"
@@ -206,7 +207,7 @@ def parse_stream_write_options(raw: Mapping[str, str]) -> WriteOptions:
 
 
 def _parse(raw: Mapping[str, str], direction: Direction) -> dict[str, Any]:
-    """Values by canonical name. Those of the other direction are checked too: a table has options for both."""
+    """Values by canonical name. Options of the other direction are checked too: a table has options for both."""
     given: dict[str, Any] = {}
     for name, text in raw.items():
         option = _BY_LOWER_NAME.get(name.lower())
@@ -240,7 +241,7 @@ def _unknown(name: str, direction: Direction) -> str:
 
 
 def _allowed(direction: Direction, *, but: Direction | None = None) -> str:
-    """Names of the options that apply to `direction`, those that apply to `but` left out."""
+    """Names of the options that apply to `direction`, except those that apply to `but`."""
     return ", ".join(
         option.name for option in OPTIONS if direction in option.applies_to and but not in option.applies_to
     )
@@ -275,7 +276,7 @@ def _first(given: Mapping[str, Any], names: tuple[str, ...], default: OffsetSpec
 
 
 def _starting(given: Mapping[str, Any], default: Earliest | Latest) -> OffsetSpec:
-    """Where to start; of `startingOffsets` group with what other options say of it."""
+    """The start of the read; for `startingOffsets=group`, with the group's details from other options."""
     starting = _first(given, _STARTS, default)
     reset = _either(given, "auto.offset.reset", "kafka.auto.offset.reset", None)
     if not isinstance(starting, GroupOffsets):
@@ -288,7 +289,7 @@ def _starting(given: Mapping[str, Any], default: Earliest | Latest) -> OffsetSpe
 
 
 def _committing_group(given: Mapping[str, Any]) -> str | None:
-    """The group that a streaming query commits its progress to, None for none."""
+    """The group that a streaming query commits its progress to, or None."""
     group_id: str | None = given.get("kafka.group.id")
     return group_id if given.get("commitOffsets", True) else None
 

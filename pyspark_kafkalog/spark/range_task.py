@@ -1,4 +1,4 @@
-"""What a task reads: a range of offsets, of the topic that the plan saw and of no other made under its name since."""
+"""The read of one task: a range of offsets of the planned topic, and not of a topic re-created under its name since."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _HEADERS: Final = "headers"
 
 @dataclass(frozen=True)
 class OffsetRangePartition(InputPartition):
-    """What one task reads: offsets [start_offset, end_offset) of the partition in `directory`, timestamps in ms.
+    """The input of one task: offsets [start_offset, end_offset) of the partition in `directory`, timestamps in ms.
 
-    `committed`, `min_timestamp_ms` and `until_timestamp_ms` as in LogReader.read. `topic_id` None: a broker's directory
-    tells none, or it is not to be looked at. `planned`: the root as the plan saw it; `identity`: which log directory it
-    is, None where it has no ids.
+    `committed`, `min_timestamp_ms` and `until_timestamp_ms` as in LogReader.read. `topic_id` None: the broker's
+    directory has no id for the topic, or the id is not to be checked. `planned`: the root as planned; `identity`: the
+    identity of its log directory, None if it has no ids.
     """
 
-    #: What else can be done about records that are gone.
+    #: Advice about missing records, for the error message.
     advice: ClassVar[str] = ", or load() again: a DataFrame keeps the offsets that its first action planned"
 
     topic: str
@@ -53,8 +53,8 @@ class OffsetRangePartition(InputPartition):
 def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Batches of `schema` with the records of one range.
 
-    Records below the present log start are gone, whether or not their bytes are still there. Raises DataLossError when
-    some of the range are, since it was planned, unless failOnDataLoss is false.
+    Records below the current log start offset are deleted, whether or not their bytes are still on disk. Raises
+    DataLossError if records of the range were deleted after it was planned, unless failOnDataLoss is false.
     """
     from pyspark_kafkalog.storage.listing import list_base_offsets
     from pyspark_kafkalog.storage.log_reader import LogReader
@@ -109,11 +109,11 @@ def _null_for_no_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def read_same_topic(each: OffsetRangePartition, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """`batches`, which are to be read of the range `each` when they are asked for.
+    """Pass on `batches`, read lazily from the range `each`, and check that its topic is still the planned one.
 
-    A topic that was deleted, or deleted and made anew, since the plan is data loss: DataLossError, or a warning when
-    failOnDataLoss is false. Raises DataLossError in any case when records of another topic may have been among those
-    that went out: Spark then drops them all. Raises LogDirError when the whole log directory is gone, or another one.
+    If the topic was deleted or re-created after planning, that is data loss: DataLossError, or a warning if
+    failOnDataLoss is false. Raises DataLossError in any case if batches already passed on may contain records of
+    another topic: Spark then drops them all. Raises LogDirError if the log directory was deleted or replaced.
     """
     if not _is_same_topic(each):
         _tell(each)
@@ -137,9 +137,9 @@ def _is_same_topic(each: OffsetRangePartition) -> bool:
     try:
         return read_topic_id(directory / PARTITION_METADATA) == each.topic_id
     except FileNotFoundError:
-        return any(directory.glob(f"*{LOG_SUFFIX}"))  # A directory that is being made anew gets its id first.
+        return any(directory.glob(f"*{LOG_SUFFIX}"))  # A directory that is being re-created gets its id first.
     except DiskFormatError:
-        return True  # Damage to this file says nothing of the records.
+        return True  # Damage to this file does not affect the records.
 
 
 def _check_root(each: OffsetRangePartition) -> None:

@@ -1,8 +1,8 @@
-"""How much a micro-batch takes: limits shared out among partitions, and waiting until there is enough.
+"""The size of a micro-batch: limits that are divided among partitions, and delays until there are enough records.
 
 The options are those of Spark's Kafka source (org.apache.spark.sql.kafka010.KafkaMicroBatchStream). A Python source can
-hand Spark 4.2 just one of the built-in read limits, none of which carries a delay. So Spark is told of one, to know
-that there are limits, and the reader keeps to all of them unless Spark asks for everything.
+pass only one of the built-in read limits to Spark 4.2, and none of them has a delay. So the source reports one limit,
+which informs Spark that limits exist, and the reader applies all of them unless Spark asks for everything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark_kafkalog.spark.options import StreamReadOptions
 
 
 def default_read_limit(options: StreamReadOptions) -> ReadLimit:
-    """The limit to tell Spark of."""
+    """The limit to report to Spark."""
     if options.max_offsets_per_trigger is not None:
         return ReadMaxRows(options.max_offsets_per_trigger)
     if options.max_bytes_per_trigger is not None:
@@ -27,10 +27,11 @@ def default_read_limit(options: StreamReadOptions) -> ReadLimit:
 
 
 def prorate(limit: int, sizes: Sequence[int]) -> list[int]:
-    """Shares of `limit` in proportion to `sizes`, all above 0: at least 1 each, none above its size.
+    """Shares of `limit` in proportion to `sizes`, all above 0: each share is at least 1 and at most its size.
 
-    As Spark's Kafka source: the whole part of each share, 1 where that is none, so that small partitions do not starve.
-    Beyond it, the shares add up to `limit`, unless `sizes` do not, or there are more of them than `limit`.
+    As in Spark's Kafka source, each share is rounded down, but to no less than 1, so that small partitions do not
+    starve. Unlike there, the shares add up to `limit`, unless the sum of `sizes` is smaller or there are more sizes
+    than `limit`.
     """
     total = sum(sizes)
     if total <= limit:
@@ -47,7 +48,7 @@ def prorate(limit: int, sizes: Sequence[int]) -> list[int]:
 
 
 def _take_back(shares: list[int], excess: int) -> None:
-    """Make `shares` smaller by `excess` in all, the largest first, none below 1."""
+    """Reduce `shares` by `excess` in total, the largest first, none below 1."""
     largest_first = [(-share, at) for at, share in enumerate(shares)]
     heapq.heapify(largest_first)
     for _ in range(min(excess, sum(shares) - len(shares))):
@@ -57,9 +58,9 @@ def _take_back(shares: list[int], excess: int) -> None:
 
 
 class BatchDelay:
-    """`minOffsetsPerTrigger` and `maxTriggerDelay`: whether to wait for more. `clock_ms` must never go back.
+    """Implements `minOffsetsPerTrigger` and `maxTriggerDelay`. `clock_ms` must be monotonic.
 
-    The first micro-batch of a run does not wait, as with Spark's Kafka source.
+    As in Spark's Kafka source, the first micro-batch of a run does not wait.
     """
 
     def __init__(self, min_offsets: int, max_delay_ms: int, *, clock_ms: Callable[[], int]) -> None:
@@ -69,7 +70,7 @@ class BatchDelay:
         self._last_ms: int | None = None
 
     def holds_back(self, offsets_count: int) -> bool:
-        """Whether a micro-batch of so many new offsets must wait. One that need not is taken to be made now."""
+        """Whether a micro-batch of so many new offsets must wait. False restarts the delay: the batch runs now."""
         now_ms = self._clock_ms()
         is_late = self._last_ms is None or now_ms - self._last_ms >= self._max_delay_ms
         if not is_late and offsets_count < self._min_offsets:

@@ -1,4 +1,4 @@
-"""Settings of Kafka's clients that would change what is read or written, and the way to do it here.
+"""Settings of Kafka's clients that are refused because they would change the result, each with its replacement here.
 
 Spark's Kafka source refuses most of them too (org.apache.spark.sql.kafka010.KafkaSourceProvider).
 """
@@ -37,7 +37,7 @@ _ADVICE: Final = (
 
 
 def refusal(name: str) -> str | None:
-    """What to do in place of the option `name`; None for one that is not known."""
+    """What to use instead of the option `name`; None for an unknown option."""
     lowered = name.lower()
     for start, advice in _ADVICE:
         if lowered == start or (start.endswith(".") and lowered.startswith(start)):

@@ -1,7 +1,7 @@
-"""Columns of a read and of a write, as Spark's Kafka source and sink have them.
+"""Columns of a read and of a write, as in Spark's Kafka source and sink.
 
-Reading: any of the columns, each with its type; the columns a user's schema leaves out cost nothing.
-Writing: value is required; key, headers, topic, partition and timestamp may be there; other columns are not looked at.
+Reading: any of the columns, each with its type; columns that a user's schema omits are not decoded.
+Writing: value is required; key, headers, topic, partition and timestamp are optional; other columns are ignored.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _WRITE_TYPES: Final[dict[str, tuple[DataType, ...]]] = {
 
 
 def read_schema(include_headers: bool) -> StructType:
-    """Spark's Kafka schema, with the column headers last if asked for."""
+    """Spark's Kafka schema; the column headers is last and present if `include_headers`."""
     return _READ_SCHEMA_WITH_HEADERS if include_headers else _READ_SCHEMA
 
 
 def check_read_schema(schema: StructType) -> None:
-    """Raise InvalidOptionError unless `schema` is a choice of the columns, in any order, each with its type."""
+    """Raise InvalidOptionError unless `schema` is a subset of the columns, in any order, each with its type."""
     if len(set(schema.names)) != len(schema.names):
         raise InvalidOptionError(f"the schema names a column twice: {', '.join(schema.names)}")
     known = {field.name: field for field in _READ_SCHEMA_WITH_HEADERS}
@@ -78,7 +78,7 @@ def _allowed_columns() -> str:
 
 
 def check_write_schema(schema: StructType, topic: str | None) -> None:
-    """Raise InvalidRecordError unless rows of `schema` can be written, by the rules of Spark's KafkaWriter."""
+    """Raise InvalidRecordError if rows of `schema` cannot be written. The rules are those of Spark's KafkaWriter."""
     given = {field.name: field.dataType for field in schema}
     if topic is None and "topic" not in given:
         raise InvalidRecordError(
@@ -97,7 +97,7 @@ def check_write_schema(schema: StructType, topic: str | None) -> None:
 
 
 def _conversion(name: str, given: DataType) -> str:
-    """An expression of SQL that makes the column of what it is."""
+    """A SQL expression that converts the given column to the required type."""
     if name == "headers":
         pairs = "map_entries(headers)" if isinstance(given, MapType) else "headers"
         if pairs == "headers" and not _has_keys_and_values(given):
@@ -117,7 +117,7 @@ def _has_keys_and_values(given: DataType) -> bool:
 
 
 def _is_same_type(given: DataType, allowed: DataType) -> bool:
-    """Equal apart from what may be null, at every depth."""
+    """Whether the types are equal, ignoring nullability at every depth."""
     if isinstance(given, ArrayType) and isinstance(allowed, ArrayType):
         return _is_same_type(given.elementType, allowed.elementType)
     if isinstance(given, StructType) and isinstance(allowed, StructType):

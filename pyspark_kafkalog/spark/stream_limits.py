@@ -1,4 +1,4 @@
-"""Ends of a micro-batch under a limit: every partition with something new comes on, in proportion to what it has."""
+"""Ends of a micro-batch under a limit: every partition with new records advances, in proportion to their number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """What a partition has that is new: offsets [start_offset, end_offset), never empty."""
+    """The new offsets of a partition: [start_offset, end_offset), never empty."""
 
     found: PartitionView
     start_offset: int
@@ -25,12 +25,12 @@ class _Unread:
 
 
 def unread_count(start: StreamOffsets, ends: StreamOffsets, view: StreamView) -> int:
-    """How many offsets there are from `start` to `ends`; gaps count."""
+    """The number of offsets from `start` to `ends`, gaps included."""
     return sum(each.offsets_count for each in _unread(start, ends, view))
 
 
 def limit_offsets(start: StreamOffsets, ends: StreamOffsets, view: StreamView, max_offsets: int) -> StreamOffsets:
-    """`ends`, drawn in so that there are `max_offsets` from `start` on, or 1 for each partition where that is more."""
+    """`ends`, reduced to `max_offsets` offsets after `start`, or to 1 per partition if that is more."""
     unread = _unread(start, ends, view)
     shares = prorate(max_offsets, [each.offsets_count for each in unread])
     limited = {
@@ -40,9 +40,9 @@ def limit_offsets(start: StreamOffsets, ends: StreamOffsets, view: StreamView, m
 
 
 def limit_bytes(start: StreamOffsets, ends: StreamOffsets, view: StreamView, max_bytes: int) -> StreamOffsets:
-    """`ends`, drawn in so that there are about `max_bytes` on disk from `start` on, cut at index entries.
+    """`ends`, reduced to about `max_bytes` on disk after `start`, cut at index entries.
 
-    Looks at files only where sizes are not known to be small enough, at no more of each log than `max_bytes`.
+    Opens files only if the sizes are not known to be small enough, and examines at most `max_bytes` of each log.
     """
     unread = _unread(start, ends, view)
     bounds = [each.found.known_size_bytes(each.start_offset) for each in unread]
@@ -58,14 +58,14 @@ def limit_bytes(start: StreamOffsets, ends: StreamOffsets, view: StreamView, max
 
 
 def _head(unread: _Unread, max_bytes: int) -> tuple[int, int]:
-    """Where the first `max_bytes` or so of it end, and how many bytes that are, 1 at least."""
+    """The offset at which about the first `max_bytes` of it end, and their size in bytes, at least 1."""
     from pyspark_kafkalog.storage.log_reader import LogReader
 
     try:
         head = LogReader(unread.found.directory, unread.found.topic_partition).head(
             unread.start_offset, unread.end_offset, max_bytes
         )
-    except FileNotFoundError:  # The topic was deleted meanwhile: reading it tells.
+    except FileNotFoundError:  # The topic was deleted meanwhile: the read reports it.
         return unread.end_offset, 1
     return head.end_offset, max(head.size_bytes, 1)
 

@@ -1,13 +1,13 @@
-"""A stream's offsets as its checkpoint keeps them, and the log directory and topics that they are offsets of.
+"""A stream's offsets as stored in its checkpoint, with the log directory and the topics that they belong to.
 
     {"orders": {"0": 23, "1": 42},                            the next offset of each partition
      "kafkalog:root:<cluster id>:<directory id>": {},         the log directory
      "kafkalog:topic:orders:<topic id>": {}}                  the topic of that name
 
-The form is that of Spark's Kafka source (org.apache.spark.sql.kafka010.KafkaSourceOffset), topics by name and
-partitions by number in order: Spark takes equal text for "nothing new". That source, and earlier versions of this one,
-pass over a name without partitions, and no topic's name has a colon. So a checkpoint serves all of them, and ids are
-checked where it has them. Ids are quoted as in URLs; one that is not known is empty.
+The format is that of Spark's Kafka source (org.apache.spark.sql.kafka010.KafkaSourceOffset), ordered by topic name and
+partition number, because Spark takes equal text to mean "no new data". That source, and earlier versions of this one,
+ignore a name without partitions, and no topic name contains a colon. So all of them can use the same checkpoint, and
+ids are checked if it contains them. Ids are quoted as in URLs; an unknown id is empty.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark_kafkalog.spark.offsets import SpecificOffsets, parse_offset_spec
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.root_identity import RootIdentity
 
-#: The next offset to read, by partition. A partition that is not in it starts at its earliest.
+#: The next offset to read, by partition. A partition that is not in it starts at its earliest offset.
 StreamOffsets: TypeAlias = Mapping[TopicPartition, int]
 
 _PREFIX: Final = "kafkalog:"
@@ -33,14 +33,14 @@ _TOPIC: Final = "topic"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What offsets are of: the log directory, None where it has no ids or the checkpoint none; topics' ids by name."""
+    """What offsets belong to: the log directory (None if it or the checkpoint has no ids), and topic ids by name."""
 
     root: RootIdentity | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 def to_json(offsets: StreamOffsets, origin: Origin | None = None) -> dict[str, dict[str, int]]:
-    """What a stream reader hands to Spark."""
+    """The offsets as a stream reader returns them to Spark."""
     by_topic: dict[str, dict[str, int]] = {}
     for topic_partition in sorted(offsets):
         by_topic.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = offsets[topic_partition]
@@ -52,9 +52,9 @@ def to_json(offsets: StreamOffsets, origin: Origin | None = None) -> dict[str, d
 
 
 def from_json(given: dict[str, Any]) -> dict[TopicPartition, int]:
-    """The offsets in what Spark hands to a stream reader, which may come from a checkpoint.
+    """The offsets that Spark passes to a stream reader, possibly from a checkpoint.
 
-    Raises InvalidOptionError for what this source, or Spark's Kafka source, cannot have written.
+    Raises InvalidOptionError for content that neither this source nor Spark's Kafka source writes.
     """
     text = json.dumps(given)
     try:
@@ -67,7 +67,7 @@ def from_json(given: dict[str, Any]) -> dict[TopicPartition, int]:
 
 
 def origin_from_json(given: dict[str, Any]) -> Origin:
-    """What the offsets in it are of, as far as it says. Raises InvalidOptionError as `from_json`."""
+    """The origin of the offsets in `given`, as far as it contains ids. Raises InvalidOptionError as `from_json`."""
     roots: list[RootIdentity] = []
     topic_ids: dict[str, str] = {}
     for name, partitions in given.items():

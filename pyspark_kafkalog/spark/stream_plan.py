@@ -1,17 +1,17 @@
-"""Planning of a stream, no I/O but what a PartitionView does: where the next micro-batch ends, what to read for it.
+"""Plans a stream: the end of the next micro-batch, and the ranges to read for it. The only I/O is PartitionView's.
 
-What a start and an end in the checkpoint mean must not depend on what a process remembers: a killed query plans its
-last micro-batch again from these two alone. So
+The meaning of a start and an end in the checkpoint must not depend on the memory of a process: after a crash, the query
+plans its last micro-batch again from these two alone. Therefore:
 
-- a partition that is in the end and not in the start is new, and is read from its earliest offset;
-- one that is in the start and not in the end is gone; a topic that was deleted and made anew is first left out of one
-  end, and is new in the next;
-- the ids of topics that the two say are those of what was read; a topic with another id now is a new one of its name,
-  and nothing of it is read for them;
-- an end below its start says that the log got shorter, and the stream goes on there.
+- a partition that is in the end but not in the start is new, and is read from its earliest offset;
+- a partition that is in the start but not in the end was deleted; a re-created topic is first left out of one end, and
+  is new in the next;
+- the topic ids in the start and the end are those of the topics that were read; a topic that now has another id was
+  re-created, and none of its records are read for them;
+- an end below its start means that the log was truncated, and the stream continues there.
 
-Losses are told of, with the range asked for and what is there, and it is the caller that raises or warns. A range with
-gaps, as compaction and transactions leave them, is whole: only its ends count.
+The plan reports losses, with the requested and the available range; the caller raises or logs a warning. A range with
+gaps, as compaction and transactions leave them, is complete: only its ends count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark_kafkalog.spark.stream_offsets import StreamOffsets
 from pyspark_kafkalog.spark.stream_view import PartitionView, StreamView
 from pyspark_kafkalog.storage.names import TopicPartition
 
-#: The id of each topic that the stream reads, None where a broker's directory tells none.
+#: The id of each topic that the stream reads, None if a broker's directory has no id for it.
 TopicIds: TypeAlias = Mapping[str, str | None]
 
 _NO_IDS: Final[TopicIds] = MappingProxyType({})
@@ -34,7 +34,7 @@ _NO_IDS: Final[TopicIds] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class LatestPlan:
-    """Where a micro-batch without limits ends, and what was lost on the way."""
+    """The end of a micro-batch without limits, and the losses found while planning it."""
 
     ends: dict[TopicPartition, int]
     losses: list[str]
@@ -42,14 +42,14 @@ class LatestPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What a micro-batch reads, not cut yet, in the partitions' order, and what of it was lost."""
+    """The ranges of a micro-batch before they are cut, in the partitions' order, and the losses among them."""
 
     ranges: list[OffsetRange]
     losses: list[str]
 
 
 def plan_latest(start: StreamOffsets, view: StreamView, topic_ids: TopicIds) -> LatestPlan:
-    """The end of all there is in `view`, for a stream that has come to `start` in the topics of `topic_ids`."""
+    """The end of all records in `view`, for a stream that has read up to `start` in the topics of `topic_ids`."""
     losses = [
         f"{topic_partition}: offsets from {offset} on were asked for, {_gone()}"
         for topic_partition, offset in start.items()
@@ -58,7 +58,7 @@ def plan_latest(start: StreamOffsets, view: StreamView, topic_ids: TopicIds) -> 
     ends: dict[TopicPartition, int] = {}
     for topic_partition, found in view.items():
         offset = start.get(topic_partition)
-        if _is_made_anew(found, topic_ids):  # also a partition that it had not before: the end must have none of it
+        if _is_made_anew(found, topic_ids):  # also for partitions new in the topic: none of it may be in the end
             if offset is not None:
                 losses.append(f"{topic_partition}: offsets from {offset} on were asked for, {_made_anew(found)}")
         elif offset is None:
@@ -77,10 +77,10 @@ def plan_latest(start: StreamOffsets, view: StreamView, topic_ids: TopicIds) -> 
 def plan_read(
     start: StreamOffsets, end: StreamOffsets, view: StreamView, *, is_initial: bool, topic_ids: TopicIds = _NO_IDS
 ) -> ReadPlan:
-    """What to read from `start` up to `end`, which are of the topics with `topic_ids`.
+    """The ranges to read from `start` up to `end`, which belong to the topics with `topic_ids`.
 
-    `is_initial`: the start was made from options, maybe anew after the end was, by a query that was killed in its first
-    micro-batch. Then differences between the two say nothing of losses.
+    `is_initial`: the start comes from options, and may be later than the end: a query that was killed in its first
+    micro-batch computes it again. Then differences between start and end do not indicate losses.
     """
     ranges: list[OffsetRange] = []
     losses: list[str] = []
@@ -105,7 +105,7 @@ def plan_read(
 
 
 def unread_start(topic_partition: TopicPartition, start: StreamOffsets, view: StreamView) -> int:
-    """The first offset of a partition of `view` that a stream at `start` has still to read."""
+    """The first offset of a partition of `view` that a stream at `start` has not read."""
     first_offset = view[topic_partition].local_log_start_offset
     return max(start.get(topic_partition, first_offset), first_offset)
 
@@ -113,7 +113,7 @@ def unread_start(topic_partition: TopicPartition, start: StreamOffsets, view: St
 def _there(
     start_offset: int | None, end_offset: int, found: PartitionView, is_initial: bool
 ) -> tuple[OffsetRange | None, str]:
-    """What is there of a range, None for nothing, and the loss if it is not all, "" if it is."""
+    """The available part of a range (None if empty), and a description of the loss ("" if the range is complete)."""
     loss = ""
     if start_offset is None:
         start_offset = found.log_start_offset
@@ -172,7 +172,7 @@ def _shorter(found: PartitionView) -> str:
 
 
 def _below(offset: int, found: PartitionView) -> str:
-    """Why `offset`, which lies below the first one in the directory, cannot be read."""
+    """The reason why `offset`, which is below the first one in the directory, cannot be read."""
     if offset < found.log_start_offset:
         return _taken(found)
     remote = f"{found.log_start_offset} to {found.local_log_start_offset - 1}"

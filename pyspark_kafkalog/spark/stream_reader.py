@@ -1,11 +1,11 @@
-"""The streaming reader: the driver plans micro-batches by offsets, each task reads its ranges as Arrow batches.
+"""The streaming reader: the driver plans micro-batches by offsets, and each task reads its ranges as Arrow batches.
 
-One process holds the reader as long as its query runs. What it keeps between calls is never needed to plan a
-micro-batch again (see stream_plan.py); it tells losses early and saves looking twice.
+One process has the reader as long as its query runs. The state that it keeps between calls is never needed to plan a
+micro-batch again after a crash (see stream_plan.py); it serves to report losses early and to avoid repeated reads.
 
-A query reads from one log directory. The checkpoint says which, and the ids of its topics (stream_offsets.py): another
-log directory at the path ends the query, and a topic that was deleted and re-created is known by its id. A checkpoint
-of Spark's Kafka source, or of an earlier version, has no ids; it gets them with the next offsets.
+A query reads from one log directory. The checkpoint contains its ids and those of its topics (stream_offsets.py):
+another log directory at the path ends the query, and a re-created topic is recognised by its id. A checkpoint of
+Spark's Kafka source, or of an earlier version, has no ids; they are added with the next offsets.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options.min_offsets_per_trigger, options.max_trigger_delay_ms, clock_ms=_monotonic_ms
             )
         self._topic_ids: dict[str, str | None] = {}
-        self._view: StreamView | None = None  # as latestOffset saw it, for the plan that follows
-        self._target: StreamView | None = None  # what Trigger.AvailableNow is to read up to
+        self._view: StreamView | None = None  # of the last latestOffset call, for the plan that follows
+        self._target: StreamView | None = None  # the end for Trigger.AvailableNow
         self._initial: StreamOffsets | None = None
-        self._is_initial_anew = False  # whether the first micro-batch was ended by a process before this one
+        self._is_initial_anew = False  # whether an earlier process may have planned the first micro-batch's end
         self._pinned: frozenset[TopicPartition] = frozenset()
         self._progress = GroupProgress(options.group_id)
 
     # Where to start
 
     def initialOffset(self) -> dict[str, dict[str, int]]:
-        """Where a new query starts, by the options. Spark asks twice for it: the answer stays."""
+        """The start of a new query, from the options. Spark calls it twice; both calls return the same offsets."""
         if self._initial is None:
             if self._target is None:
                 self._opened().refresh()
@@ -93,9 +93,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fail_on_data_loss=options.fail_on_data_loss,
         )
         starts = resolver.resolve_starts(options.starting)
-        # Spark writes where the first micro-batch ends to the checkpoint, not where it starts. A query that is killed
-        # in it comes here anew, and "latest" is then a later offset. So the first one reads nothing of partitions that
-        # start at their end: what is in the checkpoint is then where they started.
+        # Spark writes the end of the first micro-batch to the checkpoint, not its start. A query that is killed in it
+        # gets here again, and "latest" is then a later offset. So the first micro-batch reads nothing from partitions
+        # that start at their end: their offset in the checkpoint is then where they started.
         if not isinstance(options.starting, Earliest):
             self._pinned = frozenset(
                 each for each, offset in starts.items() if offset >= resolver.available(each).end_offset
@@ -105,24 +105,24 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Where to end
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Keep in mind what there is now: the query ends there."""
+        """Store the current ends of the partitions: the query stops there."""
         self._target = self._opened().refreshed_view()
         self._topic_ids = {each.topic: found.topic_id for each, found in self._target.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One of the limits that the options set; `latestOffset` keeps to all of them."""
+        """One of the limits in the options; `latestOffset` applies all of them."""
         return default_read_limit(self._options)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
-        """Where the next micro-batch from `start` ends: `start` itself when there is nothing, or not enough.
+        """The end of the next micro-batch after `start`; `start` itself if there are no new records, or not enough.
 
-        Raises DataLossError when offsets from `start` on are gone, unless failOnDataLoss is false; LogDirError when the
-        log directory is not the one that `start` is of.
+        Raises DataLossError if offsets from `start` on are missing, unless failOnDataLoss is false; LogDirError if the
+        log directory is not the one that `start` belongs to.
         """
         self._is_initial_anew = False
         starts, origin = from_json(start), origin_from_json(start)
         self._opened(origin.root)
-        # Spark asks from where it has come to. By `commit` it would tell of a micro-batch's end with the next one only,
+        # Spark passes the offsets that it has processed. It calls `commit` for a micro-batch only with the next one,
         # which may come much later or never.
         self._progress.reach(starts, self._opened().log_dir)
         view = self._view = self._opened().refreshed_view()
@@ -142,13 +142,13 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(ends, self._origin(ids))
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
-        """The end of all that `latestOffset` last saw, which Spark shows beside how far the query has come."""
+        """The end of all records at the last `latestOffset` call, which Spark shows beside the query's progress."""
         if not self._view:
             return None
         return to_json({each: found.readable_end_offset for each, found in self._view.items()})
 
     def _meet_topics(self, starts: StreamOffsets, view: StreamView) -> None:
-        """Remember the ids of the topics that are read; those that were met before keep theirs while in `starts`."""
+        """Store the ids of the topics that are read; a topic that has one keeps it as long as it is in `starts`."""
         known = {each.topic for each in starts}
         for topic_partition, found in view.items():
             topic = topic_partition.topic
@@ -156,7 +156,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._topic_ids[topic] = found.topic_id
 
     def _up_to_target(self, starts: StreamOffsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """`ends`, none beyond what Trigger.AvailableNow saw: partitions that came later, or anew, stay as they are."""
+        """`ends`, limited to the target of Trigger.AvailableNow; partitions created or re-created later stay put."""
         target, view = self._target, self._view
         if target is None or view is None:
             return ends
@@ -171,7 +171,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return bounded
 
     def _is_held_back(self, starts: StreamOffsets, ends: StreamOffsets, view: StreamView) -> bool:
-        """Whether there is too little for a batch. Never so with Trigger.AvailableNow, which must come to its end."""
+        """Whether there are too few records for a batch; always False with Trigger.AvailableNow, which must finish."""
         if self._delay is None or self._target is not None:
             return False
         return self._delay.holds_back(unread_count(starts, ends, view))
@@ -189,7 +189,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One input partition for each task, ordered by topic, partition and offset; none for start == end.
 
-        Raises DataLossError when offsets of it are gone, unless failOnDataLoss is false: then a warning is logged.
+        Raises DataLossError if offsets in the range are missing; with failOnDataLoss=false it logs a warning instead.
         """
         if start == end:
             return []
@@ -217,7 +217,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             freeze_imports()
 
     def stop(self) -> None:
-        """Forget what was seen."""
+        """Drop the stored views."""
         self._source = self._view = self._target = None
 
     def _cut(self, ranges: list[OffsetRange], view: StreamView) -> list[OffsetRange]:
@@ -236,7 +236,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return pieces
 
     def _tasks(self, ranges: list[OffsetRange], view: StreamView) -> list[StreamTask]:
-        """One task a range, or where options do not say how many there should be, small ranges in one."""
+        """One task per range; unless options set the number of tasks, small ranges share one."""
         is_free = self._options.min_partitions is None and self._options.max_records_per_partition is None
         return share_tasks(
             (
@@ -276,7 +276,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _LOG.warning(loss)
 
     def _opened(self, identity: RootIdentity | None = None) -> _Source:
-        """The source. Raises LogDirError unless it is the log directory with `identity`; None: whichever it is."""
+        """The source. Raises LogDirError unless it is the log directory with `identity`; None accepts any."""
         if self._source is None:
             self._source = _Source(self._options, identity)
         self._source.check(identity)
@@ -300,14 +300,14 @@ class _Source:
         self.planned = self.log_dir.planned_state()
 
     def check(self, identity: RootIdentity | None) -> None:
-        """Raise LogDirError unless it is the log directory with `identity`; None: whichever it is."""
+        """Raise LogDirError unless it is the log directory with `identity`; None accepts any."""
         if identity is not None and not identity.fits(self.log_dir.identity):
             raise another_root_error(self._root, identity, self.log_dir.identity)
 
     def refresh(self) -> None:
-        """See what is there now. A broker's directory is opened again: it may have been adopted meanwhile.
+        """Refresh the log directory. A broker's directory is opened again, because it may have been adopted meanwhile.
 
-        Raises LogDirError when another log directory, or none, is there.
+        Raises LogDirError if the path has another log directory, or none.
         """
         if self.log_dir.is_foreign:
             self.log_dir = self._open(self.log_dir.identity)
@@ -315,7 +315,7 @@ class _Source:
             self.log_dir.refresh()
 
     def refreshed_view(self) -> StreamView:
-        """The subscribed partitions as they are now; the view of before where nothing was committed since."""
+        """The subscribed partitions as of now; the previous view if nothing was committed since."""
         self.refresh()
         if self._view is None or self.log_dir.version is None or self.log_dir.version != self._view_version:
             self._view = take_view(self.log_dir, self.subscription, committed=self._committed)
@@ -325,7 +325,7 @@ class _Source:
         return self._view
 
     def _tell_once(self) -> None:
-        """Say how many offsets of a broker's directory lie above its high watermarks, when the query begins."""
+        """Log, once per query, how many offsets of a broker's directory are above its high watermarks."""
         if not self._has_told:
             self._has_told = True
             notice = above_high_watermark(self._root, self.log_dir.looked_at())

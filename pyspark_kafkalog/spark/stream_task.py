@@ -1,6 +1,6 @@
 """One task of a micro-batch: ranges of partitions.
 
-A task costs Spark some ten milliseconds, whatever it reads. So small ranges share one.
+Each task costs Spark about ten milliseconds, however little it reads. So small ranges share one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHARED_TASK_BYTES: Final = 256 << 10
 class StreamRange(OffsetRangePartition):
     """A range to read.
 
-    `is_at_high_watermark`: it ends where the log ended when it was planned, and the log must have the batch that does.
+    `is_at_high_watermark`: it ends at the high watermark of the plan; the log must contain the batch that ends there.
     """
 
     advice: ClassVar[str] = ""
@@ -36,13 +36,13 @@ class StreamRange(OffsetRangePartition):
 
 @dataclass(frozen=True)
 class StreamTask(InputPartition):
-    """What one task reads, one after the other."""
+    """The ranges that one task reads, in order."""
 
     ranges: tuple[StreamRange, ...]
 
 
 def share_tasks(ranges: Iterable[tuple[StreamRange, int | None]]) -> list[StreamTask]:
-    """Ranges with the bytes they may have, None for many, as tasks: small neighbours in one."""
+    """Group ranges into tasks; small neighbours share one. Each comes with a bound on its bytes, None for many."""
     tasks: list[list[StreamRange]] = []
     room_bytes = 0
     for each, size_bytes in ranges:

@@ -1,4 +1,4 @@
-"""What there is to read for a stream: the partitions of its subscription, all seen at one moment."""
+"""The readable partitions of a stream's subscription, all as of one moment."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _TRIES: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """One partition: [local_log_start_offset, readable_end_offset) can be read, what is below is in remote storage.
+    """One partition: [local_log_start_offset, readable_end_offset) can be read; earlier offsets are in remote storage.
 
-    Read committed ends at the last stable offset, else the end is the high watermark. `topic_id` is None where a
-    broker's directory tells none. The active segment's base offset and size in bytes are -1 where they are not known.
+    The readable end is the last stable offset for read_committed, else the high watermark. `topic_id` is None if a
+    broker's directory has no id for the topic. The active segment's base offset and size in bytes are -1 if unknown.
     """
 
     topic_partition: TopicPartition
@@ -37,14 +37,14 @@ class PartitionView:
     is_foreign: bool
 
     def reaches(self, offset: int) -> bool:
-        """Whether the log is as long as to have had `offset` as a reader's next one."""
+        """Whether the log is long enough that `offset` can be a reader's next offset."""
         return offset <= self.high_watermark or offset <= self.log_end_offset()
 
     def log_end_offset(self) -> int:
-        """Where the log ends on disk; of a root of ours the high watermark.
+        """The end of the log on disk; in a native log directory the high watermark.
 
-        A broker's checkpoint of high watermarks may fall behind what a reader has seen: a partition that has no line in
-        it yet is read to the log's end. The log itself does not fall behind unless it was cut.
+        A broker's checkpoint of high watermarks may be behind the position of a reader, because a partition without a
+        line in it is read to the log end offset. The log itself is not behind unless it was truncated.
         """
         if not self.is_foreign:
             return self.high_watermark
@@ -53,12 +53,12 @@ class PartitionView:
         return load_read_only(self.directory, log_start_offset=self.log_start_offset).log_end_offset
 
     def known_size_bytes(self, start_offset: int) -> int | None:
-        """A bound on the bytes from `start_offset` on, where that is in the active segment and its size is known."""
+        """A bound on the bytes from `start_offset` on, if that is in the active segment and its size is known."""
         is_known = 0 <= self.active_base_offset <= start_offset and self.active_size_bytes >= 0
         return self.active_size_bytes if is_known else None
 
     def estimated_bytes(self, start_offset: int, end_offset: int) -> int | None:
-        """About how many bytes the offsets [start_offset, end_offset) take, where they are in the active segment."""
+        """The approximate size in bytes of the offsets [start_offset, end_offset), if in the active segment."""
         size_bytes, span = self.known_size_bytes(start_offset), self.high_watermark - self.active_base_offset
         return None if size_bytes is None or span <= 0 else size_bytes * (end_offset - start_offset) // span
 
@@ -67,9 +67,9 @@ StreamView: TypeAlias = Mapping[TopicPartition, PartitionView]
 
 
 def take_view(log_dir: LogDir, subscription: Subscription, *, committed: bool) -> StreamView:
-    """The subscribed partitions that are there, in order, as `log_dir` saw them when last refreshed.
+    """The existing subscribed partitions, in order, as of the last refresh of `log_dir`.
 
-    On a broker's live directory a partition may go while it is looked at: then all are looked at anew.
+    In a running broker's directory a partition may be deleted while it is read: then all are read again.
     """
     for _ in range(_TRIES - 1):
         try:

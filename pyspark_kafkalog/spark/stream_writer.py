@@ -1,20 +1,20 @@
-"""The streaming writer: each micro-batch is committed once, whatever dies in between and however often it is replayed.
+"""The streaming writer: each micro-batch is committed once, whatever crashes and however often it is replayed.
 
-    worker that plans, one a micro-batch   makes a writer; its write id is in the names of the files
-    task                                   stages; its message says which query and which run it was part of
-    worker that commits                    makes another writer, which has the options and the messages only
+    worker that plans, one per micro-batch   creates a writer; its write id is in the names of the staged files
+    task                                     stages records; its message identifies the query and its run
+    worker that commits                      creates another writer, which has only the options and the messages
 
 The query id is the write's transactional id, the batch id its version, the run id its incarnation: a replayed batch
-finds its version committed, and a run that another has followed is fenced. Tasks find the ids in their local
+finds its version committed, and a run is fenced once a later one has begun. Tasks find the ids in their local
 properties, where org.apache.spark.sql.execution.streaming.runtime.StreamExecution puts them: the run id is the job
 group.
 
-A query creates the root in its first micro-batch (batch id 0) only, and leaves its id there, also without rows. Every
-later one must find the id: where it is missing, the volume is not mounted or the directory is another one, and the
-query fails instead of going on elsewhere.
+A query creates the root in its first micro-batch (batch id 0) only, and commits its id there, also without rows. Every
+later micro-batch must find the id. If it is missing, the volume is not mounted or the directory is another one, and the
+query fails instead of writing elsewhere.
 
-A crash before the commit leaves staged files that nothing refers to; one after it, before Spark has noted the batch as
-done, leads to a replay.
+A crash before the commit leaves staged files that nothing refers to. A crash after the commit, but before Spark has
+recorded the batch as done, leads to a replay.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Which query's, which run's and which of its micro-batches a task is part of."""
+    """The query, the run and the micro-batch that a task belongs to."""
 
     query_id: str
     run_id: str
@@ -60,7 +60,7 @@ class MicroBatch:
 
     @classmethod
     def of_task(cls, context: TaskContext) -> MicroBatch:
-        """The one that the task runs for. Raises InvalidOptionError when it runs for none."""
+        """The micro-batch of the task. Raises InvalidOptionError if the task belongs to none."""
         query_id, run_id, batch_id = (
             context.getLocalProperty(name) for name in (QUERY_ID_PROPERTY, RUN_ID_PROPERTY, BATCH_ID_PROPERTY)
         )
@@ -74,7 +74,7 @@ class MicroBatch:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the query's first, which may create the log directory."""
+        """Whether it is the query's first micro-batch, which may create the log directory."""
         return self.batch_id == 0
 
     def check_log_dir(self, log_dir: LogDir) -> None:
@@ -87,7 +87,7 @@ class MicroBatch:
             )
 
     def check_root(self, root: Path) -> None:
-        """As `check_log_dir`, of the log directory at `root`; nothing may be there for the first micro-batch."""
+        """As `check_log_dir`, for the log directory at `root`, which need not exist for the first micro-batch."""
         from pyspark_kafkalog.log_dir import LogDir
         from pyspark_kafkalog.metadata.bootstrap import is_vacant
 
@@ -98,7 +98,7 @@ class MicroBatch:
         self.check_log_dir(LogDir.open(root))
 
     def missing_error(self, root: Path) -> LogDirError:
-        """The error for a later micro-batch that finds no log directory at all."""
+        """The error for a later micro-batch that finds no log directory."""
         return LogDirError(
             f"{root}: expected the log directory that the earlier micro-batches of query {self.query_id} went to, "
             f"found {'an empty directory' if root.exists() else 'no such directory'}, for micro-batch {self.batch_id}; "
@@ -108,7 +108,7 @@ class MicroBatch:
 
 @dataclass
 class StreamStagedMessage(StagedMessage):
-    """What one task staged, for which write and which micro-batch, in which root (None where it has no identity)."""
+    """The files that one task staged, with their write and micro-batch, and the root's identity (None without ids)."""
 
     write_id: str
     micro_batch: MicroBatch
@@ -133,11 +133,11 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         return StreamStagedMessage(message.partition_id, message.staged, plan.write_id, micro_batch, plan.identity)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: all tasks' files in one commit. Without rows only the query's first micro-batch is committed.
+        """On the driver: commit the files of all tasks at once. Without rows, commits only the first micro-batch.
 
-        Raises ProducerFencedError when a later run of the query has committed, LogDirError when the root at the path is
-        not the one that the tasks and the query's earlier micro-batches went to, InvalidOptionError where a task has
-        no message: in continuous processing, which calls a Python sink without them, rows would be lost.
+        Raises ProducerFencedError if a later run of the query has committed; LogDirError if the root at the path is not
+        the one that the tasks and the query's earlier micro-batches wrote to; InvalidOptionError if a task has no
+        message: continuous processing calls a Python sink without messages, and rows would be lost.
         """
         from pyspark_kafkalog.log_dir import LogDir
         from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
@@ -163,13 +163,13 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         freeze_imports()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: remove what was staged, by the tasks that said for which write."""
+        """On the driver: remove the staged files of the tasks whose messages name their write."""
         ours = {message.write_id for message in messages if isinstance(message, StreamStagedMessage)}
         remove_staged(self.plan.root, sorted(ours))
 
 
 def _with_root(plan: WritePlan, micro_batch: MicroBatch) -> WritePlan:
-    """The plan of a write whose root did not exist, with the root, which only the query's first micro-batch creates."""
+    """Add the root to the plan of a write whose root did not exist; only the first micro-batch creates it."""
     from pyspark_kafkalog.log_dir import LogDir
 
     if not micro_batch.is_first:

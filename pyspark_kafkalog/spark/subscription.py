@@ -1,7 +1,8 @@
-"""Which topic partitions a read covers: `subscribe`, `subscribePattern`, `assign`, or all topics of the root.
+"""The topic partitions that a read covers: `subscribe`, `subscribePattern`, `assign`, or all topics of the root.
 
-As Spark's Kafka source (org.apache.spark.sql.kafka010.ConsumerStrategy) finds them, but: an absent topic or partition
-is an error that lists what is there, and an internal topic is read when it is asked for by its name.
+The rules are those of Spark's Kafka source (org.apache.spark.sql.kafka010.ConsumerStrategy), with two exceptions: a
+missing topic or partition is an error that lists the existing ones, and an internal topic is read if it is requested by
+name.
 """
 
 from __future__ import annotations
@@ -29,28 +30,28 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics in whose name the Java regular expression is found, internal ones left out."""
+    """All partitions of the topics whose names contain a match of the Java regular expression, except internal ones."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Just these partitions."""
+    """Only these partitions."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AllTopics:
-    """Every topic of the root that is not internal: what a bare path means."""
+    """Every topic of the root that is not internal: the default if only a path is given."""
 
 
 Subscription: TypeAlias = Subscribe | SubscribePattern | Assign | AllTopics
 
 
 def parse_subscribe(text: str) -> Subscribe:
-    """Topic names with commas between them. Raises ValueError when there is none."""
+    """Topic names, separated by commas. Raises ValueError if the list is empty."""
     topics = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
     if not topics:
         raise ValueError("expected topic names with commas between them, at least one")
@@ -58,7 +59,7 @@ def parse_subscribe(text: str) -> Subscribe:
 
 
 def parse_subscribe_pattern(text: str) -> SubscribePattern:
-    """A Java regular expression. Raises ValueError when it is empty, wrong or not supported."""
+    """A Java regular expression. Raises ValueError if it is empty, invalid or not supported."""
     from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
 
     pattern = text.strip()
@@ -71,7 +72,8 @@ def parse_subscribe_pattern(text: str) -> SubscribePattern:
 def subscribed_partitions(log_dir: LogDir, subscription: Subscription) -> list[PartitionDescription]:
     """The partitions to read, ordered by topic and number.
 
-    Raises UnknownTopicError for a topic or a partition that is asked for by name and not there, AuthorizationError.
+    Raises UnknownTopicError for a topic or partition that is requested by name and does not exist, and
+    AuthorizationError for a topic that the principal may not read.
     """
     if isinstance(subscription, Assign):
         readable_topics(log_dir, subscription)
@@ -86,7 +88,7 @@ def subscribed_partitions(log_dir: LogDir, subscription: Subscription) -> list[P
 
 
 def at_location(subscription: Subscription, location: Location) -> Subscription:
-    """`subscription`, or just the partition whose directory the path names. InvalidOptionError when both are given."""
+    """`subscription`, or the partition whose directory the path names. Raises InvalidOptionError if both are given."""
     if location.partition is None:
         return subscription
     if not isinstance(subscription, AllTopics):
@@ -98,7 +100,7 @@ def at_location(subscription: Subscription, location: Location) -> Subscription:
 
 
 def readable_topics(log_dir: LogDir, subscription: Subscription) -> list[str]:
-    """The topics that the subscription covers, in order. Raises AuthorizationError for one that may not be read."""
+    """The topics that the subscription covers, in order. Raises AuthorizationError for a topic that may not be read."""
     topics = subscribed_topics(log_dir.topics(), subscription)
     named: Iterable[str] = ()
     if isinstance(subscription, Subscribe):
@@ -110,7 +112,7 @@ def readable_topics(log_dir: LogDir, subscription: Subscription) -> list[str]:
 
 
 def subscribed_topics(there: Sequence[str], subscription: Subscription) -> list[str]:
-    """Those of the topics `there` that the subscription covers, in order."""
+    """The topics among `there`, the existing ones, that the subscription covers, in order."""
     if isinstance(subscription, Subscribe):
         return sorted(set(subscription.topics).intersection(there))
     if isinstance(subscription, Assign):
@@ -141,7 +143,7 @@ def _check_topics_there(wanted: Iterable[str], there: Sequence[str]) -> None:
 
 
 def listed(names: Iterable[str]) -> str:
-    """The first of `names` in order, and how many more there are."""
+    """The first of `names` in order, and the number of the others."""
     ordered = sorted(names)
     shown = ", ".join(ordered[:_LISTED_AT_MOST]) or "none"
     more = len(ordered) - _LISTED_AT_MOST

@@ -1,9 +1,9 @@
 """Options of a SQL table: `CREATE TABLE t USING kafkalog OPTIONS (path ..., subscribe ...)`.
 
-Spark 4.2 hands a table's options to a Python data source when it asks for the schema at CREATE TABLE, among the
-table's properties, and never again: a SELECT comes with no options. But it keeps the schema in the catalog and hands it
-back. So the options go into the metadata of one column of that schema. The column is timestampType, which no write
-looks at: metadata follows columns into other tables' schemas, and there it must not be taken for theirs.
+Spark 4.2 passes a table's options to a Python data source only when it asks for the schema at CREATE TABLE, among the
+table's properties: a SELECT has no options. But Spark stores the schema in the catalog and passes it back. So the
+options are stored in the metadata of one column of that schema. That column is timestampType, which no write reads:
+metadata follows columns into the schemas of other tables, and must not be mistaken for their options.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OPTION_PREFIX: Final = "option."
 
 
 def of_create_table(raw: Mapping[str, str]) -> dict[str, str] | None:
-    """The options that a CREATE TABLE gives, out of the table properties that Spark hands over; None if it is none."""
+    """The options of a CREATE TABLE, from the table properties that Spark passes; None if it is no CREATE TABLE."""
     if "provider" not in raw:
         return None
     options = {name[len(_OPTION_PREFIX) :]: text for name, text in raw.items() if name.startswith(_OPTION_PREFIX)}
@@ -41,7 +41,7 @@ def with_table_options(schema: StructType, options: Mapping[str, str]) -> Struct
 
 
 def effective_read_options(raw: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """`raw`, over what the schema's metadata carries when `raw` has no path: then it is a table that is read."""
+    """`raw`; if it has no path, a table is read: then `raw` overrides the options in the schema's metadata."""
     if "path" in raw or _CARRIER not in schema.names:
         return dict(raw)
     carried = (schema[_CARRIER].metadata or {}).get(_METADATA_KEY, {})

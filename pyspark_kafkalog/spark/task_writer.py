@@ -1,14 +1,14 @@
-"""What batch and streaming writes have in common: the plan that the driver makes, and what each task stages by it.
+"""The common part of batch and streaming writes: the driver's plan, and the staging in each task.
 
-    driver  creates root and topic where they do not exist and may be created, hands out the write's id
-    task    Arrow batches -> partitions -> record batches -> one `.staged` file a topic partition
+    driver  creates root and topic if they do not exist and may be created, assigns the write's id
+    task    Arrow batches -> partitions -> record batches -> one `.staged` file per topic partition
 
-For a stream the driver creates nothing, as it is not told which micro-batch it plans: that is left to the tasks of the
-first one. Plan, tasks and commit run in different processes. The plan says which root it was made for, and the others
-check that it is still the one at the path.
+For a stream the driver creates nothing, because it does not know which micro-batch it plans: the tasks of the first
+micro-batch do that. Plan, tasks and commit run in different processes. The plan contains the identity of its root, and
+the others check that this root is still at the path.
 
-How the driver commits the tasks' files is up to batch_writer.py and stream_writer.py. A task that dies leaves files
-that nothing refers to; clean-up removes them by age.
+batch_writer.py and stream_writer.py commit the tasks' files on the driver. A task that crashes leaves staged files that
+nothing refers to; clean-up removes them by age.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BUFFERED_BATCHES_A_PARTITION: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class TopicTarget:
-    """What a task must know of a topic to write to it."""
+    """The properties of a topic that a task needs to write to it."""
 
     topic: str
     partitions_count: int
@@ -57,7 +57,7 @@ class TopicTarget:
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What one task staged; `partition_id` orders the tasks."""
+    """The files that one task staged; `partition_id` orders the tasks."""
 
     partition_id: int
     staged: tuple[StagedFile, ...]
@@ -65,10 +65,10 @@ class StagedMessage(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What the driver settles for all tasks of a write.
+    """The driver's plan for all tasks of a write.
 
-    `identity` is that of the root, None where it has none. `target` None: each row names its topic, or the topic does
-    not exist yet. `is_new`: there is no root yet.
+    `identity`: the root's, None if it has none. `target` None: each row names its topic, or the topic does not exist
+    yet. `is_new`: the root does not exist yet.
     """
 
     options: WriteOptions
@@ -80,7 +80,7 @@ class WritePlan:
 
     @classmethod
     def make(cls, options: WriteOptions) -> WritePlan:
-        """On the driver: creates root and topic where they do not exist and may be created."""
+        """On the driver: creates root and topic if they do not exist and may be created."""
         from pyspark_kafkalog.log_dir import LogDir
 
         root = _root(options)
@@ -95,7 +95,7 @@ class WritePlan:
     def of_stream(cls, options: WriteOptions) -> WritePlan:
         """On the driver: a plan with the root and the topic as they are; creates nothing.
 
-        Raises ReadOnlyLogDirError for a broker's directory, AuthorizationError where the principal may not write.
+        Raises ReadOnlyLogDirError for a broker's directory, AuthorizationError if the principal may not write.
         """
         from pyspark_kafkalog.log_dir import LogDir
         from pyspark_kafkalog.metadata.bootstrap import is_ours, is_vacant
@@ -122,11 +122,11 @@ class WritePlan:
     def stage(
         self, batches: Iterator[pa.RecordBatch], *, turn: int = 0, admit: Callable[[LogDir], None] | None = None
     ) -> StagedMessage:
-        """On an executor: stage the rows of the task that runs.
+        """On an executor: stage the rows of the current task.
 
-        Rows without a key begin at the partition of the task's number, moved on by `turn`: a stream of small writes
-        would else fill the first partitions only. `admit` raises for a log directory in which no topic may be created.
-        Raises LogDirError when another root than the planned one, or none, is at the path.
+        Rows without a key begin at the partition with the task's number plus `turn`: otherwise a stream of small writes
+        would fill only the first partitions. `admit` raises for a log directory in which no topic may be created.
+        Raises LogDirError if the path has a root other than the planned one, or none.
         """
         from pyspark import TaskContext
 
@@ -150,9 +150,9 @@ class WritePlan:
 
 
 class TaskWriter:
-    """Stages what one task is given, topic by topic. `first_partition` is where rows without a key begin.
+    """Stages the rows of one task, topic by topic. `first_partition` is the first one for rows without a key.
 
-    `open_topic` gives what is to be known of the topics that rows name, where there is no `target`.
+    `open_topic` returns the target for a topic that rows name, if there is no `target`.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class TaskWriter:
         self._stagers: dict[str, TopicStager] = {}
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
-        """Stage all rows; on any error nothing stays."""
+        """Stage all rows; after any error no staged file remains."""
         from pyspark_kafkalog.storage.row_buffer import RowBuffer, Rows
 
         buffer = RowBuffer(self._buffer_bytes())
@@ -226,7 +226,7 @@ class TaskWriter:
         return stager
 
     def _buffer_bytes(self) -> int:
-        """Enough for several record batches in each partition, so that few are cut short at its end."""
+        """Enough for several record batches in each partition, so that few of them are shorter than the batch size."""
         partitions_count = self._target.partitions_count if self._target is not None else 1
         wanted = partitions_count * self._options.batch_size_bytes * _BUFFERED_BATCHES_A_PARTITION
         return min(max(wanted, _BUFFER_MIN_BYTES), _BUFFER_MAX_BYTES)
@@ -246,11 +246,11 @@ def open_target(
     identity: RootIdentity | None = None,
     admit: Callable[[LogDir], None] | None = None,
 ) -> TopicTarget:
-    """The topic as it is, created with the default number of partitions where it does not exist and may be created.
+    """The target for a topic, created with the default number of partitions if it does not exist and may be created.
 
-    `admit` is asked first, and raises where the log directory is not to be written to. Raises UnknownTopicError where
-    auto.create.topics.enable is false, ReadOnlyLogDirError for a broker's directory, AuthorizationError where the
-    principal may not write to it, LogDirError where the root is not the one with `identity`.
+    `admit` is called first, and raises if the log directory must not be written to. Raises UnknownTopicError if the
+    topic does not exist and auto.create.topics.enable is false, ReadOnlyLogDirError for a broker's directory,
+    AuthorizationError if the principal may not write to it, LogDirError if the root is not the one with `identity`.
     """
     from pyspark_kafkalog.log_dir import LogDir
 
@@ -273,15 +273,15 @@ def _root(options: WriteOptions) -> Path:
 
 
 def staged_in_order(messages: Iterable[WriterCommitMessage | None]) -> list[StagedFile]:
-    """All files, in the order of the tasks; a task that failed has no message."""
+    """All staged files, in the order of the tasks; a task that failed has no message."""
     ours = [message for message in messages if isinstance(message, StagedMessage)]
     return [staged for message in sorted(ours, key=lambda each: each.partition_id) for staged in message.staged]
 
 
 def remove_staged(root: Path, write_ids: Sequence[str]) -> None:
-    """Remove what was staged for these writes, also by tasks whose message came too late to be passed on.
+    """Remove the staged files of these writes, also of tasks whose message came too late to be passed on.
 
-    What a task stages after this, before it is stopped, stays until clean-up takes it by its age.
+    Files that a task stages after this, before it is stopped, remain until clean-up removes them by age.
     """
     for write_id in write_ids:
         for path in root.glob(f"*/{write_id}-*{STAGED_SUFFIX}"):
