@@ -1,4 +1,4 @@
-"""A whole copy of a log directory as of one commit, made while writers and maintenance go on: its backup.
+"""Backup: a copy of a whole log directory as of one commit, made while writers and maintenance continue.
 
     <target>/
       __cluster_metadata-0/kafkalog-format     "unfinished copy" until all the rest is on disk: then "version=1"
@@ -10,11 +10,11 @@
                                                broker-level settings, access control entries, transactional ids, the
                                                state of every partition
 
-To restore it is to open it. Commits go on at the offset where the copy was made; those before it, the history, stay
-behind, as do staged files and the directories of deleted topics.
+A backup is restored by opening it. Commits continue at the offset at which the copy was made. Earlier commits (the
+history), staged files and the directories of deleted topics are not copied.
 
-A crash leaves a directory whose marker says that it is unfinished: nothing opens it, and the next export into it
-removes what is there and begins again. A copy of some topics has those topics, and everything else of the root.
+A crash leaves a directory whose marker says that it is unfinished. It cannot be opened; the next export into it removes
+its contents and starts over. A copy of selected topics contains those topics and everything else of the root.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from pyspark_kafkalog.storage.partition_metadata import write_topic_id
 def back_up(
     root: OwnRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True
 ) -> list[ExportedPartition]:
-    """Make `target`, which is absent, empty or an unfinished copy, a copy of `root` with `topics` (None: all).
+    """Make `target` a copy of `root` with `topics` (None: all). `target` is absent, empty or an unfinished copy.
 
-    Raises LogDirError for any other `target`, and what `pinned_logs` raises.
+    Raises LogDirError for any other `target`, and the errors of `pinned_logs`.
     """
     with pinned_logs(root, topics) as logs:
         return copy_root(root, logs, target, logs.image, link=link, keep_broker_metadata=topics is None)
@@ -63,7 +63,7 @@ def back_up(
 def copy_root(
     root: OwnRoot, logs: PinnedLogs, target: Path, image: MetadataImage, *, link: bool, keep_broker_metadata: bool
 ) -> list[ExportedPartition]:
-    """As `back_up`, of logs that are pinned. `image` is what the copy holds: partitions without a state have no log."""
+    """As `back_up`, from pinned logs. `image` is what the copy contains; partitions without a state have no log."""
     fs = root.fs
     make_dir(target, fs)
     with root_lock(target, is_new=True, fs=fs):
@@ -85,12 +85,12 @@ def copy_root(
         write_meta_properties(target / META_PROPERTIES, read_meta_properties(root.path / META_PROPERTIES), fs=fs)
         _write_image(target, image, fs)
         fs.fsync_dir(target)
-        write_marker(metadata_dir(target), fs, image.format_version or FORMAT_VERSION)  # this decides
+        write_marker(metadata_dir(target), fs, image.format_version or FORMAT_VERSION)  # now it is whole
     return exported
 
 
 def only_topics(image: MetadataImage, topics: Collection[TopicImage]) -> MetadataImage:
-    """The image with `topics` in place of its own."""
+    """The image with `topics` instead of its own."""
     return replace(
         image,
         topics={topic.name: topic for topic in topics},
@@ -99,14 +99,14 @@ def only_topics(image: MetadataImage, topics: Collection[TopicImage]) -> Metadat
 
 
 def _make_empty(target: Path) -> None:
-    """Remove what an unfinished copy left. Raises LogDirError for a directory that holds anything else."""
+    """Remove the contents of an unfinished copy. Raises LogDirError for a directory that contains anything else."""
     if not is_copied(target) and not is_vacant(target):
         raise LogDirError(
             f"{target} is neither empty nor a broker's log directory (it has no {META_PROPERTIES}): name another"
         )
     metadata = metadata_dir(target)
     for entry in [*target.iterdir(), *(metadata.iterdir() if metadata.is_dir() else ())]:
-        # The marker stays: without it a crash would leave partitions that look like a broker's.
+        # The marker stays: after a crash, partitions without it would look like a broker's directory.
         if entry.name in (LOCK_FILE, FORMAT_MARKER) or entry == metadata:
             continue
         if entry.is_dir() and not entry.is_symlink():

@@ -1,9 +1,9 @@
-"""What becomes of each batch when a segment is cleaned, and the bytes of those that stay.
+"""Decides for each batch whether cleaning keeps it, and produces the bytes of the batches that stay.
 
-    copied      every record stays and no delete horizon is to be set: the same bytes
+    copied      every record stays and no delete horizon has to be set: the same bytes
     rewritten   some records stay, or a tombstone or marker gets its delete horizon (in place of the base timestamp)
-    emptied     none stays, but the header must: the last batch of a producer that is still active, for its sequence
-                number, and the batch that ends the cleaned range
+    emptied     no record stays, but the header must: the last batch of a producer that is still active, for its
+                sequence number, and the batch that ends the cleaned range
     dropped
 
 Base and last offset, producer, leader epoch and codec of a batch never change. Source of the rules:
@@ -46,10 +46,10 @@ _KEPT_FLAGS: Final = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
-    """What a pass goes by, beside the offset map. Times in ms.
+    """The parameters of a pass, in addition to the offset map. Times in ms.
 
-    `now_ms` is when the pass began; `end_offset` the end of the range that is cleaned, whose last batch stays.
-    `producers` are the active ones by id, as the log's end leaves them.
+    `now_ms` is the time at which the pass began. `end_offset` is the end of the cleaned range, whose last batch stays.
+    `producers` are the active ones by id, as of the end of the log.
     """
 
     now_ms: int
@@ -59,9 +59,9 @@ class RetentionRules:
 
     @property
     def new_horizon_ms(self) -> int:
-        """The delete horizon that tombstones and markers met for the first time get; none if it is past all time.
+        """The delete horizon of tombstones and markers that do not have one yet; none if it would exceed int64.
 
-        Then they stay for good, as with Kafka, where the sum overflows.
+        Without a horizon they stay forever, as in Kafka, where the sum overflows.
         """
         horizon_ms = self.now_ms + self.delete_retention_ms
         return horizon_ms if horizon_ms <= _INT64_MAX else NO_TIMESTAMP
@@ -69,9 +69,9 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class BatchVerdicts:
-    """One row a batch of a chunk. `discards`: none of its records may stay, whatever the map says.
+    """One row for each batch of a chunk. `discards`: none of its records may stay, whatever the map says.
 
-    `keeps_empty`: the header stays when no record does. `gives_horizon`: a marker that is to get its delete horizon.
+    `keeps_empty`: the header stays even if no record does. `gives_horizon`: a marker that is to get its delete horizon.
     """
 
     discards: NDArray[np.bool_]
@@ -80,7 +80,9 @@ class BatchVerdicts:
 
 
 def judge_batches(chunk: RecordChunk, transactions: CleanedTransactions, rules: RetentionRules) -> BatchVerdicts:
-    """What headers, transactions and producers say about a chunk's batches; chunks come in the log's order."""
+    """The verdicts on a chunk's batches by headers, transactions and producers. Call it on chunks in the order of the
+    log.
+    """
     batches = chunk.batches
     attributes = batches["attributes"]
     is_control = (attributes & CONTROL_MASK) != 0
@@ -100,7 +102,9 @@ def judge_batches(chunk: RecordChunk, transactions: CleanedTransactions, rules: 
 def _is_last_of_producer(
     batches: NDArray[np.void], is_control: NDArray[np.bool_], producers: Mapping[int, ProducerStateEntry]
 ) -> NDArray[np.bool_]:
-    """Whether a batch is the last that an active producer wrote; of one that just has an epoch, a marker with that."""
+    """Whether each batch is the last one of an active producer; for a producer known only by its epoch, a marker with
+    it.
+    """
     result = np.zeros(len(batches), np.bool_)
     if not producers:
         return result
@@ -115,13 +119,15 @@ def _is_last_of_producer(
 
 
 def start_keep(chunk: RecordChunk, verdicts: BatchVerdicts) -> NDArray[np.uint8]:
-    """1 for each record that is still to be judged by the offset map or stays, 0 for those that go with their batch."""
+    """1 for each record that the offset map has yet to judge or that stays, 0 for records that are dropped with their
+    batch.
+    """
     counts = np.diff(chunk.records.firsts)
     return np.repeat(~verdicts.discards, counts).view(np.uint8)
 
 
 def restore_control(chunk: RecordChunk, verdicts: BatchVerdicts, keep: NDArray[np.uint8]) -> None:
-    """Control records have no say in the map: those of markers that stay are kept."""
+    """Keep the records of markers that stay: the offset map does not cover control records."""
     is_control = (chunk.batches["attributes"] & CONTROL_MASK) != 0
     if is_control.any():
         keep[np.repeat(is_control & ~verdicts.discards, np.diff(chunk.records.firsts))] = 1
@@ -129,7 +135,7 @@ def restore_control(chunk: RecordChunk, verdicts: BatchVerdicts, keep: NDArray[n
 
 @dataclass(frozen=True, slots=True)
 class FilteredChunk:
-    """The bytes that stay of a chunk and their batches (BATCH_DTYPE, positions in `data`), with counts."""
+    """The bytes and batches of a chunk that stay (BATCH_DTYPE, positions in `data`), with counts."""
 
     data: bytes
     batches: NDArray[np.void]
@@ -141,7 +147,7 @@ class FilteredChunk:
 def filter_chunk(
     chunk: RecordChunk, verdicts: BatchVerdicts, keep: NDArray[np.uint8], rules: RetentionRules
 ) -> FilteredChunk:
-    """Write out the batches of a chunk with the records for which `keep` is 1."""
+    """Encode the batches of a chunk with the records for which `keep` is 1."""
     batches, records = chunk.batches, chunk.records
     count = len(batches)
     kept, tombstones, max_ms, first_ms = (np.empty(count, np.int64) for _ in range(4))
@@ -151,7 +157,7 @@ def filter_chunk(
     is_copied = (kept > 0) & (kept == batches["records_count"]) & ~sets_horizon
     is_rewritten = (kept > 0) & ~is_copied
     is_emptied = (kept == 0) & verdicts.keeps_empty
-    pieces: list[tuple[int, bytes | memoryview]] = []  # number of the first batch, then its bytes and those after it
+    pieces: list[tuple[int, bytes | memoryview]] = []  # number of the first batch, bytes of it and its followers
     table = batches.copy()
     if is_rewritten.any():
         horizons = np.where(lacks_horizon, NO_TIMESTAMP, batches["base_timestamp_ms"])
@@ -177,7 +183,7 @@ def filter_chunk(
 
 
 def _copy_runs(chunk: RecordChunk, is_copied: NDArray[np.bool_]) -> list[tuple[int, memoryview]]:
-    """The stored bytes of batches that stay as they are, neighbours in one piece."""
+    """The stored bytes of batches that stay unchanged, with neighbouring batches in one piece."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], is_copied, [False])).view(np.int8)))
     starts = chunk.batches["position"] - chunk.position
     ends = starts + chunk.batches["size_bytes"]
@@ -189,7 +195,7 @@ def _copy_runs(chunk: RecordChunk, is_copied: NDArray[np.bool_]) -> list[tuple[i
 
 
 def _empty(rows: NDArray[np.int64], table: NDArray[np.void]) -> list[tuple[int, memoryview]]:
-    """Headers alone: no records, no codec, no base timestamp, the largest timestamp as it was."""
+    """Headers alone: no records, no codec, no base timestamp; the largest timestamp is unchanged."""
     table["size_bytes"][rows] = RECORD_BATCH_OVERHEAD_BYTES
     table["records_count"][rows] = 0
     table["base_timestamp_ms"][rows] = NO_TIMESTAMP
@@ -198,7 +204,7 @@ def _empty(rows: NDArray[np.int64], table: NDArray[np.void]) -> list[tuple[int, 
 
 
 def _sealed(rows: NDArray[np.int64], table: NDArray[np.void], data: NDArray[np.uint8]) -> list[tuple[int, memoryview]]:
-    """Write the headers of the batches `rows`, which lie back to back in `data`; their bytes."""
+    """Write the headers of the batches `rows`, which are adjacent in `data`, and return their bytes."""
     chosen = table[rows]
     ends = np.cumsum(chosen["size_bytes"])
     chosen["position"] = ends - chosen["size_bytes"]
@@ -214,7 +220,9 @@ def _sealed(rows: NDArray[np.int64], table: NDArray[np.void], data: NDArray[np.u
 def _rewrite(
     chunk: RecordChunk, keep: NDArray[np.uint8], rows: NDArray[np.int64], table: NDArray[np.void]
 ) -> list[tuple[int, memoryview]]:
-    """The batches `rows` with the records that stay; sizes and CRCs go into `table`, which has all else already."""
+    """The batches `rows` with the records that stay; sets sizes and CRCs in `table`, whose other fields are already
+    set.
+    """
     records = chunk.records
     section_ends = chunk.sections.addresses + chunk.sections.sizes
     room = int(chunk.sections.sizes[rows].sum()) + RECORD_BATCH_OVERHEAD_BYTES * len(rows)
@@ -243,7 +251,7 @@ def _rewrite(
 def _compress(
     file: str, plain: NDArray[np.uint8], sizes: NDArray[np.int64], codecs: NDArray[np.int16], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The same batches with their records compressed, each with its codec."""
+    """The same batches with their records compressed, each with its own codec."""
     if (codecs == CompressionType.ZSTD).all():
         compressed = compress_batches(plain, sizes, ZSTD_DEFAULT_LEVEL)
         if compressed is not None:
@@ -266,7 +274,7 @@ def _compress(
 def _check_unfolds(
     file: str, sizes: NDArray[np.int64], compressed_sizes: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> None:
-    """Refuse what a reader would take for a bomb. Sizes are those of batches, at `offsets`."""
+    """Refuse batches that a reader would reject as decompression bombs. Sizes are those of the batches at `offsets`."""
     for i in np.flatnonzero(sizes > decompressed_limit_bytes(0)).tolist():
         before, after = (int(each[i]) - RECORD_BATCH_OVERHEAD_BYTES for each in (sizes, compressed_sizes))
         if before > decompressed_limit_bytes(after):

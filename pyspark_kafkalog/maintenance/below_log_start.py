@@ -1,13 +1,12 @@
-"""After a log start has moved up: what lies below it wholly is put aside, and Kafka's files about it follow.
+"""After the log start offset has increased: marks the segments below it for deletion and updates Kafka's files.
 
     <partition>/<base>.log|.index|.timeindex|.txnindex|.snapshot  ->  …  .deleted, the oldest first
-    <partition>/leader-epoch-checkpoint                           begins at the log start
-    <root>/log-start-offset-checkpoint                            a line where it lies above the first segment's base
+    <partition>/leader-epoch-checkpoint                           begins at the log start offset
+    <root>/log-start-offset-checkpoint                            a line if it is above the base of the first segment
 
-All of it follows from the image, so it can be done at any time after the commit, and again: a crash at any step is made
-good by the next run, and so are leader epochs that a full disk had no room for. Names are changed under the root's
-lock, a bounded number at a time, and only while the topic is still the one that was looked at: under the same path
-another of its name might lie.
+All of this follows from the image, so it can be done at any time after the commit, and repeated: the next run repairs a
+crash at any step, and leader epochs for which a full disk had no room. Files are renamed under the root's lock, a
+bounded number at a time, and only while the topic id is unchanged: the directory might belong to a re-created topic.
 """
 
 from __future__ import annotations
@@ -47,19 +46,20 @@ from pyspark_kafkalog.storage.staging_cleanup import remove_committed_names
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: How many names are changed while a writer may be waiting: some milliseconds' worth.
+#: Files renamed under one lock, while writers may wait: this takes some milliseconds.
 _NAMES_A_LOCK: Final = 512
-#: A `.log` goes before its indexes: a load sweeps up indexes that have none.
+#: A `.log` is renamed before its indexes: loading a log removes indexes without a `.log`.
 _ORDER: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
 
 
 def put_aside_below_log_start(
     root: OwnRoot, topic_partition: TopicPartition, topic_id: str, *, now_ms: int
 ) -> int | None:
-    """Do what is described above for one partition; returns the base offset of the first segment that stays.
+    """Mark the files of one partition below its log start offset; return the base offset of the first segment that
+    stays.
 
-    0 when that is an empty one whose files are still to be created; None when there is none, or the topic is another
-    one by now. The caller keeps other maintenance off the partition.
+    0 if that is an empty segment whose files do not exist yet. None if there is no segment or the topic was deleted or
+    re-created. The caller holds the partition's maintenance lock.
     """
     directory = root.path / str(topic_partition)
     names: list[str] | None = None
@@ -87,9 +87,9 @@ def put_aside_below_log_start(
 
 
 def cut_epochs(root: OwnRoot, topic_partition: TopicPartition, topic_id: str) -> int | None:
-    """Let the leader epochs begin at the log start; returns the base offset of the first segment.
+    """Make the leader epochs begin at the log start offset; return the base offset of the first segment.
 
-    None when there is none, or the topic is another one by now.
+    None if there is no segment or the topic was deleted or re-created.
     """
     directory = root.path / str(topic_partition)
     with root_lock(root.path, fs=root.fs):
@@ -101,9 +101,10 @@ def cut_epochs(root: OwnRoot, topic_partition: TopicPartition, topic_id: str) ->
 
 
 def note_log_starts(root: OwnRoot, first_bases: Mapping[TopicPartition, int]) -> None:
-    """Bring the lines of these partitions in log-start-offset-checkpoint up to date; deleted topics' lines go.
+    """Update the lines of these partitions in log-start-offset-checkpoint, and remove those of deleted topics.
 
-    `first_bases` are the base offsets of their first segments. Kafka takes the log start from there unless it is told.
+    `first_bases` are the base offsets of their first segments: without a line, Kafka takes the log start offset from
+    there.
     """
     path = root.path / LOG_START_OFFSET_CHECKPOINT
     with root_lock(root.path, fs=root.fs):
@@ -119,7 +120,7 @@ def note_log_starts(root: OwnRoot, first_bases: Mapping[TopicPartition, int]) ->
 
 
 def _log_start_in(image: MetadataImage, where: TopicPartition) -> int:
-    """The partition's log start, 0 when there is no such partition."""
+    """The partition's log start offset, 0 for an unknown partition."""
     topic = image.topics.get(where.topic)
     if topic is None or not 0 <= where.partition < len(topic.partitions):
         return 0
@@ -138,9 +139,9 @@ def _first_base(directory: Path, state: LogState) -> int | None:
 
 
 def _first_kept_base(directory: Path, state: LogState) -> int | None:
-    """The segment that holds the log start; at most the active one, as what lies above that is not committed."""
+    """The base of the segment with the log start offset; at most the active one: nothing above that is committed."""
     if state.log_start_offset == state.active_base_offset:
-        return state.active_base_offset  # also while its files do not exist: of a new log, or after a full disk
+        return state.active_base_offset  # even if its files do not exist: in a new log, or after a full disk
     bases = list_base_offsets(directory)
     bases = bases[: bisect.bisect_right(bases, state.active_base_offset)]
     if not bases:
@@ -149,7 +150,7 @@ def _first_kept_base(directory: Path, state: LogState) -> int | None:
 
 
 def _names_below(directory: Path, first_base: int) -> list[str]:
-    """Names of all files of segments below `first_base`, the oldest segment first."""
+    """Names of all files of segments below `first_base`, oldest segment first."""
     found = []
     for name in _file_names(directory):
         parsed = parse_segment_file(name)

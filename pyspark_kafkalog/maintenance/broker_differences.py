@@ -1,11 +1,11 @@
-"""What an adopted directory holds that its broker's kept metadata log does not know, and the other way round.
+"""The differences between an adopted directory and the metadata log of its broker, which adopting kept.
 
-The broker gets its topics, configurations and access control entries from that log (`__cluster_metadata-0.kafka-stray`)
-when it is started again. A partition that the log does not have, or has under another topic id, is a stray to it: the
-directory is renamed, and none of its records is served. A topic that was deleted here is back, empty; configurations
-and access control entries are as they were before the adoption.
+When the broker is started again, it reads topics, configurations and access control entries from that log
+(`__cluster_metadata-0.kafka-stray`). A partition that the log does not have, or has under another topic id, is a stray
+to it: the broker renames the directory and serves none of its records. A topic that was deleted after adoption exists
+again, empty. Configurations and access control entries are as they were before adoption.
 
-Only what the log gives to this node and this directory counts: other partitions were never here.
+Only partitions that the log assigns to this node and this directory are compared; the others never were here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark_kafkalog.storage.log_config import validate_topic_config
 from pyspark_kafkalog.storage.meta_properties import MetaProperties, read_meta_properties
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition, decode_uuid
 
-#: Settings that Kafka does not have.
+#: Settings of this package that Kafka does not have.
 _OURS: Final = frozenset({"staging.retention.ms"})
 #: Directory ids below this one are reserved: none assigned, lost, migrating (org.apache.kafka.common.DirectoryId).
 _RESERVED_IDS: Final = 100
@@ -39,10 +39,10 @@ _RESERVED_IDS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChange:
-    """A topic of which the broker does not know the `stranded` partitions.
+    """A topic with `stranded` partitions, which the broker does not know.
 
-    `broker_partitions` is 0 where it has no topic of that name. A topic that was `recreated` has another id there, and
-    all its partitions are stranded.
+    `broker_partitions` is 0 if the broker has no topic of that name. A `recreated` topic has another id there, and all
+    its partitions are stranded.
     """
 
     topic: TopicImage
@@ -62,10 +62,10 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDifferences:
-    """All of them.
+    """All differences.
 
-    `deleted` topics are on the broker only. Partitions `elsewhere` were written to, but the cluster gives them to other
-    nodes. `damage`: why the broker's log could not be read whole.
+    `deleted` topics exist only on the broker. Partitions in `elsewhere` have records, but the cluster assigns them to
+    other nodes. `damage`: why the broker's log could not be read completely.
     """
 
     topics: tuple[TopicChange, ...] = ()
@@ -81,7 +81,7 @@ class BrokerDifferences:
         return bool(next(self.descriptions(), None))
 
     def descriptions(self) -> Iterator[str]:
-        """Each difference in a few words."""
+        """A short description of each difference."""
         if self.damage is not None:
             yield f"the broker's metadata log is damaged, so differences may be missing ({self.damage})"
         for each in self.topics:
@@ -112,9 +112,9 @@ def _names(change: ConfigChange) -> str:
 def find_differences(
     root: Path, image: MetadataImage, *, server_properties: Path | None = None
 ) -> BrokerDifferences | None:
-    """Compare `image` with the broker's metadata log that adopting kept in `root`; None where there is none.
+    """Compare `image` with the broker's metadata log that adopting kept in `root`; None if there is no such log.
 
-    `server_properties` is the broker's configuration file: what it sets is no difference.
+    `server_properties` is the broker's configuration file; a setting in it is not a difference.
     """
     if not (root / KEPT_METADATA_DIR).is_dir():
         return None
@@ -161,7 +161,9 @@ def _topic_change(topic: TopicImage, known: BrokerTopic | None) -> TopicChange |
 
 
 def _written_elsewhere(topic: TopicImage, known: BrokerTopic, identity: MetaProperties) -> Iterator[TopicPartition]:
-    """Partitions that adopting created, as the directory did not hold them."""
+    """Partitions with records that the cluster assigns to other nodes; adopting created them, as the directory lacked
+    them.
+    """
     for each in topic.partitions if topic.topic_id == known.topic_id else ():
         there = known.partitions.get(each.partition)
         if there is not None and each.state.log_end_offset and identity.node_id not in there.replicas:
@@ -169,7 +171,7 @@ def _written_elsewhere(topic: TopicImage, known: BrokerTopic, identity: MetaProp
 
 
 def _is_here(partition: BrokerPartition, identity: MetaProperties) -> bool:
-    """Whether the broker's metadata log gives the partition to this node, and to this directory of its `log.dirs`."""
+    """Whether the broker's metadata log assigns the partition to this node and to this directory of its `log.dirs`."""
     if identity.node_id not in partition.replicas:
         return False
     at = partition.replicas.index(identity.node_id)
@@ -180,7 +182,7 @@ def _is_here(partition: BrokerPartition, identity: MetaProperties) -> bool:
 
 
 def _allowed(configs: Mapping[str, str]) -> Mapping[str, str]:
-    """Without those that adopting leaves out."""
+    """The configurations without those that adopting omits."""
     allowed = {}
     for name, value in configs.items():
         with contextlib.suppress(InvalidConfigError):
@@ -200,7 +202,7 @@ def _config_change(name: str, ours: Mapping[str, str], theirs: Mapping[str, str]
 def _broker_changes(
     image: MetadataImage, metadata: BrokerMetadata, identity: MetaProperties, server_properties: Path | None
 ) -> Iterator[ConfigChange]:
-    """For the settings of this node, which count more, and for those of all brokers."""
+    """Changes of the settings of this node, which take precedence, and of those of all brokers."""
     adopted = adopted_broker_config(metadata, identity.node_id, server_properties, []).properties
     ours = {name: value for name, value in broker_configs(image).items() if name not in _OURS}
     change = _config_change(ALL_BROKERS, ours, {name: value for name, value in adopted.items() if name not in _OURS})
@@ -208,7 +210,7 @@ def _broker_changes(
     of_node = metadata.broker_configs.get(node, {})
     for name, known in ((ALL_BROKERS, metadata.broker_configs.get(ALL_BROKERS, {})), (node, of_node)):
         added = {key: value for key, value in change.added.items() if (key in of_node) == (name == node)}
-        # What server.properties sets cannot be deleted on the broker: it is listed with the settings of all brokers.
+        # A setting from server.properties cannot be deleted on the broker; it is listed as one of all brokers.
         deleted = tuple(key for key in change.deleted if key in known or (name == ALL_BROKERS and key not in of_node))
         if added or deleted:
             yield ConfigChange(name=name, added=added, deleted=deleted)

@@ -1,7 +1,7 @@
-"""Retention and merging as jobs over all partitions, and what else is one call a chunk of partitions.
+"""Retention and merging as jobs over all partitions, and any other job that is one call for each chunk of partitions.
 
-A task does all of its partitions' work, commits included: up to 128 partitions of retention share a commit, and the
-root's lock lets one task commit at a time, so 10,000 partitions are some 80 tasks and as many commits.
+A task does all of its partitions' work, including commits. Up to 128 partitions of retention share a commit, and the
+root's lock lets one task commit at a time: 10,000 partitions are about 80 tasks and as many commits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pyspark_kafkalog.maintenance.report import PartitionReport
 from pyspark_kafkalog.maintenance.tasks import Tasks
 from pyspark_kafkalog.storage.names import TopicPartition
 
-#: A function of a module, so that it can be sent to a task.
+#: A module-level function, so that it can be pickled and sent to a task.
 _Work = Callable[[Round, Sequence[TopicPartition]], list[PartitionReport]]
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkJob:
-    """`work` over all partitions of the round's topics, up to `partitions_max` of them a task; then `finish`."""
+    """`work` over all partitions of the run's topics, up to `partitions_max` of them for each task; then `finish`."""
 
     action: str
     work: _Work

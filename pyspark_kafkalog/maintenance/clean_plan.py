@@ -1,8 +1,8 @@
-"""Which part of a log is dirty and may be cleaned, how badly it needs it, and how its segments are put together.
+"""Plans a cleaning: which part of a log is dirty and cleanable, whether it is due, and how its segments are grouped.
 
     log start ... clean ... [first dirty offset ... dirty ... first uncleanable offset) ... active segment
 
-No I/O but what callbacks do. Source of the rules: LogCleanerManager (cleanableOffsets, calculateCleanableBytes,
+No I/O except by callbacks. Source of the rules: LogCleanerManager (cleanableOffsets, calculateCleanableBytes,
 maxCompactionDelay), LogToClean and Cleaner (groupSegmentsBySize) in org.apache.kafka.storage.internals.log.
 """
 
@@ -23,7 +23,7 @@ _INT32_MAX: Final = 0x7FFFFFFF
 class ClosedSegment:
     """A segment that is no longer appended to: offsets [base_offset, next_base_offset), sizes of its files in bytes.
 
-    `modified_ns` is the time of the `.log` file's last modification.
+    `modified_ns` is the modification time of the `.log` file.
     """
 
     base_offset: int
@@ -36,10 +36,10 @@ class ClosedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanPlan:
-    """What a cleaning of one log would take on.
+    """The work of one cleaning of a log.
 
-    `segments` are the closed ones below `first_uncleanable_offset`, clean ones first. `is_overdue`: some of the dirty
-    part is older than max.compaction.lag.ms. `resets_checkpoint`: the checkpoint's offset was not one of this log.
+    `segments` are the closed ones below `first_uncleanable_offset`, clean ones first. `is_overdue`: part of the dirty
+    segments is older than max.compaction.lag.ms. `resets_checkpoint`: the checkpoint's offset was outside of the log.
     """
 
     segments: tuple[ClosedSegment, ...]
@@ -52,7 +52,7 @@ class CleanPlan:
 
     @property
     def dirty_ratio(self) -> float:
-        """Cleanable bytes to all bytes that a cleaning reads; 0 for an empty log."""
+        """Cleanable bytes divided by all bytes that a cleaning reads; 0 for an empty log."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
@@ -73,8 +73,8 @@ def plan_cleaning(
 ) -> CleanPlan:
     """The plan for a log with `closed` segments in order.
 
-    `largest_timestamp_ms`: of all batches, the file's modification time where none has one; asked only with
-    min.compaction.lag.ms. `first_timestamp_ms`: of a segment's first batch, -1 without; asked only with
+    `largest_timestamp_ms`: of all batches of a segment, the file's modification time if none has a timestamp; called
+    only with min.compaction.lag.ms. `first_timestamp_ms`: of a segment's first batch, -1 without one; called only with
     max.compaction.lag.ms.
     """
     first_dirty_offset, resets = _first_dirty_offset(state, checkpoint_offset)
@@ -104,7 +104,7 @@ def plan_cleaning(
 
 
 def _first_dirty_offset(state: LogState, checkpoint_offset: int | None) -> tuple[int, bool]:
-    """Where the dirty part begins; whether the checkpoint was of no use, i.e. below the log start or past the end."""
+    """The first dirty offset, and whether the checkpoint was invalid: below the log start offset or past the end."""
     if checkpoint_offset is None:
         return state.log_start_offset, False
     if state.log_start_offset <= checkpoint_offset <= state.log_end_offset:
@@ -113,7 +113,7 @@ def _first_dirty_offset(state: LogState, checkpoint_offset: int | None) -> tuple
 
 
 def _floor(bases: Sequence[int], offset: int) -> int:
-    """Which segment holds `offset`: the last one that begins at or below it, the first one where none does."""
+    """The index of the segment with `offset`: the last one that begins at or below it, else the first one."""
     return max(bisect.bisect_right(bases, offset) - 1, 0)
 
 
@@ -133,9 +133,10 @@ def _is_overdue(
 def group_segments(
     segments: Sequence[ClosedSegment], config: LogConfig, *, first_uncleanable_offset: int
 ) -> list[tuple[ClosedSegment, ...]]:
-    """Neighbours that become one segment, as many as fit segment.bytes and segment.index.bytes by their old sizes.
+    """Groups of neighbours that become one segment each: as many as fit segment.bytes and segment.index.bytes by old
+    sizes.
 
-    Every offset of a group must be within 2^31 of its base, judged by where the segment after it begins.
+    Every offset of a group is within 2^31 of its base, judged by the base offset of the next segment.
     """
     groups: list[list[ClosedSegment]] = []
     sizes: tuple[int, ...] = (0, 0, 0)

@@ -1,7 +1,7 @@
-"""Which transactional batches and markers may go, worked out while a log is read from one end to the other.
+"""Decides which transactional batches and markers a cleaning may drop, while it reads a log in order.
 
-Data of an aborted transaction goes at once. A marker goes once nothing of its transaction has been met on the way to
-it; until then the aborted transaction stays in the cleaned segment's transaction index. Source of the rules:
+Data of an aborted transaction is dropped at once. A marker is dropped once no batch of its transaction remains before
+it; until then the aborted transaction stays in the transaction index of the cleaned segment. Source of the rules:
 org.apache.kafka.storage.internals.log.CleanedTransactionMetadata.
 """
 
@@ -21,7 +21,7 @@ from pyspark_kafkalog.storage.transaction_index import AbortedTxn
 
 @dataclass(slots=True)
 class _Aborted:
-    """An aborted transaction whose marker is still to come; `has_data`: a batch of it has been met."""
+    """An aborted transaction whose marker has not been reached; `has_data`: a batch of it has been read."""
 
     transaction: AbortedTxn
     has_data: bool = False
@@ -29,9 +29,9 @@ class _Aborted:
 
 @dataclass(slots=True)
 class CleanedTransactions:
-    """State between two batches. `aborted` are all aborted transactions that may be met.
+    """The state between two batches. `aborted` are all aborted transactions that may occur.
 
-    `retained` collects those whose data has been met before their marker: the cleaned segment's index needs them.
+    `retained` collects those whose data was read before their marker: the index of the cleaned segment needs them.
     """
 
     aborted: list[AbortedTxn]
@@ -45,7 +45,7 @@ class CleanedTransactions:
         return cls(sorted(set(aborted), key=lambda each: each.first_offset))
 
     def copy(self) -> CleanedTransactions:
-        """The state as it is now, with nothing retained: what a task needs that begins here."""
+        """The current state with nothing retained, for a task that starts at this point."""
         state = CleanedTransactions(self.aborted)
         state._next = self._next
         state._open_aborted = {each: replace(aborted) for each, aborted in self._open_aborted.items()}
@@ -53,14 +53,14 @@ class CleanedTransactions:
         return state
 
     def take_retained(self) -> list[AbortedTxn]:
-        """The transactions to put into the index of the segment whose batches have been judged since the last call."""
+        """Return and clear the transactions for the index of the segment whose batches have been judged since."""
         taken, self.retained = self.retained, []
         return taken
 
     def may_go(self, batches: NDArray[np.void], control_types: NDArray[np.int16]) -> NDArray[np.bool_]:
-        """For each batch (BATCH_DTYPE, in order) whether its transaction lets it go.
+        """For each batch (BATCH_DTYPE, in order) whether its transaction allows it to be dropped.
 
-        True for data of aborted transactions and for markers of transactions that have left nothing else.
+        True for data of aborted transactions and for markers of transactions of which nothing else remains.
         """
         result = np.zeros(len(batches), np.bool_)
         rows = np.flatnonzero(batches["attributes"] & (TRANSACTIONAL_MASK | CONTROL_MASK))

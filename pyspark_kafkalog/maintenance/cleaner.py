@@ -1,14 +1,14 @@
-"""The log cleaner: of each key of a compacted topic the last record stays.
+"""The log cleaner: compaction, which keeps the last record of each key of a compacted topic.
 
     plan        closed segments from the cleaner's checkpoint on are dirty                       clean_plan.py
     map         the latest offset of each key in the dirty part                                  survivors.py
     recopy      group by group into a new segment, tombstones and markers by their horizons      group_recopy.py
-    swap        the new segment takes the place of the group, under the root's lock              segment_swap.py
-    checkpoint  <root>/cleaner-offset-checkpoint says how far the log is clean
+    swap        the new segment replaces the group, under the root's lock                        segment_swap.py
+    checkpoint  <root>/cleaner-offset-checkpoint stores the offset up to which the log is clean
 
-One run at a time works on a partition (partition_lock.py); readers and writers go on beside it. A crash leaves either
-segment of each group or both, and no checkpoint: the next run finishes swaps and cleans what is still dirty. Source of
-the rules: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager and Cleaner.
+One run at a time works on a partition (partition_lock.py); readers and writers continue meanwhile. A crash leaves the
+old segments of each group, the new one or both, and no new checkpoint: the next run finishes swaps and cleans the rest.
+Source of the rules: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager and Cleaner.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def clean_partition(
     throttle: Throttle | None = None,
     offset_map: OffsetMap | None = None,
 ) -> PartitionReport:
-    """Clean one partition of a compacted topic if it is due, or if `force` and there is anything to clean.
+    """Clean one partition of a compacted topic if it is due, or, with `force`, if anything can be cleaned.
 
-    `now_ms` is the time to go by, the clock's by default; `dedupe_buffer_bytes` is log.cleaner.dedupe.buffer.size by
-    default, `throttle` log.cleaner.io.max.bytes.per.second. `offset_map` is used instead of a new one. With `dry_run`
-    nothing changes. What is wrong with the partition is told in the report. Raises ReadOnlyLogDirError for a broker's
-    directory, UnknownTopicError.
+    `now_ms` is the time to use, by default the clock's. `dedupe_buffer_bytes` is by default
+    log.cleaner.dedupe.buffer.size, `throttle` log.cleaner.io.max.bytes.per.second. `offset_map` is used instead of a
+    new one. With `dry_run` nothing changes. Errors of the partition are in the report. Raises ReadOnlyLogDirError for a
+    broker's directory, and UnknownTopicError.
     """
     root = log_dir.own_root()
     root.refresh()
@@ -87,7 +87,7 @@ def clean_partition(
 def _clean(
     cleaning: Cleaning, report: PartitionReport, *, force: bool, offset_map: OffsetMap | None
 ) -> PartitionReport:
-    """From one end to the other, in this process."""
+    """The whole cleaning, in this process."""
     report, found = cleaning.begin(report, force=force)
     if report.skipped is None:
         part = cleaning.part(found)

@@ -1,13 +1,15 @@
 """The log cleaner as a job: the filthiest partitions first, as many at a time as there are tasks.
 
-1. Tasks look at all partitions of compacted topics, a chunk each. Where there is nothing to do they see to what earlier
-   runs left and report; of the others they say how dirty they are.
-2. Those are cleaned, the filthiest first: small ones whole, a task each; large ones one after the other with shards of
-   keys and groups of segments as tasks (spread_cleaning.py), so that the last one does not keep a single core busy.
+1. Tasks inspect all partitions of compacted topics, one chunk each. They report partitions that are not due, and remove
+   leftovers of earlier runs there; for the others they return the dirty ratio.
+2. The partitions that are due are cleaned, the filthiest first: small ones whole, in one task each; large ones one
+   after the other, with shards of keys and groups of segments as tasks (spread_cleaning.py), so that the last one does
+   not keep only one core busy.
 
-What is set for a whole broker holds for all tasks together: each has its part of log.cleaner.dedupe.buffer.size, as
-Kafka's threads have, and of log.cleaner.io.max.bytes.per.second. A partition whose cleaning fails is marked uncleanable
-and the others go on. Source of the rules: LogCleaner and LogCleanerManager in org.apache.kafka.storage.internals.log.
+Settings of a whole broker hold for all tasks together: each gets its share of log.cleaner.dedupe.buffer.size, as
+Kafka's threads do, and of log.cleaner.io.max.bytes.per.second. A partition whose cleaning fails is marked uncleanable,
+and the others continue. Source of the rules: LogCleaner and LogCleanerManager in
+org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -36,24 +38,24 @@ from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOIN
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: Partitions that one task looks at.
+#: Partitions that one task inspects.
 _PARTITIONS_A_LOOK: Final = 128
-#: Kafka wants more than 1 MiB of the buffer for each thread.
+#: Kafka requires more than 1 MiB of the buffer for each thread.
 _BUFFER_BYTES_MIN: Final = 2 << 20
-#: The largest map that Kafka makes for a thread.
+#: The largest map that Kafka creates for a thread.
 _BUFFER_BYTES_MAX: Final = 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLimits:
-    """What each task may use."""
+    """The resources of each task."""
 
     buffer_bytes: int
     bytes_per_second: float
 
     @classmethod
     def of(cls, config: BrokerConfig, slots: int) -> TaskLimits:
-        """The limits of a broker divided over `slots` tasks at once."""
+        """The limits of a broker divided by `slots` concurrent tasks."""
         return cls(
             buffer_bytes=min(config.log_cleaner_dedupe_buffer_size // slots, _BUFFER_BYTES_MAX),
             bytes_per_second=config.log_cleaner_io_max_bytes_per_second / slots,
@@ -61,7 +63,9 @@ class TaskLimits:
 
 
 def cleaner_slots(config: BrokerConfig, cores: int) -> int:
-    """How many tasks clean at once: log.cleaner.threads if it is set, else all cores that the buffer is enough for."""
+    """The number of concurrent cleaning tasks: log.cleaner.threads if set, else as many cores as the buffer suffices
+    for.
+    """
     if "log.cleaner.threads" in config.properties:
         return max(config.log_cleaner_threads, 1)
     return max(min(cores, config.log_cleaner_dedupe_buffer_size // _BUFFER_BYTES_MIN), 1)
@@ -69,7 +73,7 @@ def cleaner_slots(config: BrokerConfig, cores: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DirtyPartition:
-    """A partition that is due. `read_bytes` is what its cleaning reads at least once; `offsets` how many are dirty."""
+    """A partition that is due. Its cleaning reads at least `read_bytes`; `offsets` is the number of dirty offsets."""
 
     topic_partition: TopicPartition
     dirty_ratio: float
@@ -79,9 +83,9 @@ class DirtyPartition:
 
 @dataclass(frozen=True, slots=True)
 class CleanerJob:
-    """Cleans what is due of all compacted topics, or of the round's.
+    """Cleans the partitions that are due, of all compacted topics or of the run's topics.
 
-    A partition of `spread_bytes` and more may be spread over tasks.
+    A partition of `spread_bytes` or more may be spread over tasks.
     """
 
     spread_bytes: int = 256 << 20
@@ -141,7 +145,7 @@ def _look_at_all(
 def _look(
     this_round: Round, partitions: Sequence[TopicPartition], limits: TaskLimits
 ) -> list[PartitionReport | DirtyPartition]:
-    """Runs in a task."""
+    """Inspect a chunk of partitions, in a task."""
     log_dir = this_round.open()
     root = log_dir.own_root()
     now_ms = root.clock() if this_round.now_ms is None else this_round.now_ms
@@ -162,14 +166,14 @@ def _look(
         elif this_round.dry_run:
             results.append(report)
         else:
-            results.append(_clean(log_dir, this_round, where, limits))  # there is nothing to do but to tidy up
+            results.append(_clean(log_dir, this_round, where, limits))  # nothing to clean, only leftovers to remove
     return results
 
 
 def _clean_all(
     tasks: Tasks, this_round: Round, is_large: Mapping[DirtyPartition, bool], limits: TaskLimits
 ) -> Iterator[PartitionReport]:
-    """Clean the partitions, in the order given; those that are large one after the other, beside the rest."""
+    """Clean the partitions in the given order; large ones one after the other, concurrently with the others."""
     with ThreadPoolExecutor(1, thread_name_prefix="kafkalog-spread") as coordinator:
         futures: dict[Future[PartitionReport], TopicPartition] = {}
         for each, large in is_large.items():
@@ -187,7 +191,7 @@ def _clean_all(
 
 
 def _clean_spread(tasks: Tasks, this_round: Round, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
-    """Runs in the driver, over tasks of its own."""
+    """Clean a large partition: runs in the driver, with tasks of its own."""
     root = this_round.open().own_root()
     cleaning = Cleaning(
         root=root,
@@ -201,7 +205,7 @@ def _clean_spread(tasks: Tasks, this_round: Round, where: TopicPartition, limits
 
 
 def _clean_whole(this_round: Round, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
-    """Runs in a task."""
+    """Clean a small partition, in a task."""
     return _clean(this_round.open(), this_round, where, limits)
 
 

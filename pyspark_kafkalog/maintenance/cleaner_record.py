@@ -1,4 +1,4 @@
-"""What a round of the cleaner leaves on record in the root, for its metrics: marks, and the run's sums."""
+"""What a run of the cleaner stores in the root for its metrics: uncleanable marks, and the run's totals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class CleanerRecord:
-    """Keeps the record of one round; in a dry run it keeps none. What it cannot write is logged, and fails nothing."""
+    """Records the outcome of one run; nothing in a dry run. A failure to write is logged and otherwise ignored."""
 
     def __init__(self, this_round: Round) -> None:
         self._root = this_round.open().own_root()
@@ -27,7 +27,7 @@ class CleanerRecord:
         self._run = CleanerRun(began_ms=now_ms, ended_ms=now_ms)
 
     def took(self, report: PartitionReport) -> PartitionReport:
-        """Take a partition's report into account; gives it back."""
+        """Record a partition's report, and return it."""
         run = self._run
         is_cleaned = report.skipped is None and report.error is None
         self._run = replace(
@@ -54,7 +54,7 @@ class CleanerRecord:
             mark_cleanable(self._root, where)
 
     def close(self) -> None:
-        """The round went through all partitions: leave its sums."""
+        """Store the totals. Call it when the run has gone through all partitions."""
         if not self._is_kept:
             return
         try:

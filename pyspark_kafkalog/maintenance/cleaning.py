@@ -1,7 +1,7 @@
-"""The steps of one cleaning of one partition, and what they have to know; cleaner.py says how they follow each other.
+"""The steps of one cleaning of one partition, and their state; cleaner.py calls them in order.
 
-The steps are the same for a cleaning that one process does from one end to the other and for one whose shards of keys
-and groups of segments are spread over tasks (spread_cleaning.py).
+A cleaning in one process and one whose shards of keys and groups of segments are spread over tasks (spread_cleaning.py)
+share these steps.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ACTION: Final = "clean"
 
 @dataclass(frozen=True, slots=True)
 class CleanablePartition:
-    """A partition that needs cleaning, and what of it; `topic_id` tells it from a later one of the name."""
+    """A partition with its cleaning plan; `topic_id` distinguishes its topic from a re-created one."""
 
     topic_partition: TopicPartition
     topic_id: str
@@ -57,7 +57,7 @@ class CleanablePartition:
 
 
 def look_at(root: OwnRoot, where: TopicPartition, checkpoint_offset: int | None, now_ms: int) -> CleanablePartition:
-    """What there is to clean of the partition, as of the root's last refresh. Raises DiskFormatError, OSError."""
+    """The partition and its cleaning plan, as of the root's last refresh. Raises DiskFormatError, OSError."""
     topic = root.store.image.topic(where.topic)
     state = root.store.image.partition(where.topic, where.partition).state
     directory = root.path / str(where)
@@ -76,7 +76,7 @@ def look_at(root: OwnRoot, where: TopicPartition, checkpoint_offset: int | None,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning:
-    """One run over one partition, whose maintenance lock is held."""
+    """One cleaning of one partition. The caller holds its maintenance lock."""
 
     root: OwnRoot
     where: TopicPartition
@@ -90,18 +90,18 @@ class Cleaning:
         return self.root.path / str(self.where)
 
     def look(self) -> CleanablePartition:
-        """What there is to clean now."""
+        """The current cleaning plan."""
         self.root.refresh()
         checkpoint = read_offset_checkpoint(self.root.path / CLEANER_OFFSET_CHECKPOINT)
         return look_at(self.root, self.where, checkpoint.get(self.where), self.now_ms)
 
     def begin(self, report: PartitionReport, *, force: bool) -> tuple[PartitionReport, CleanablePartition]:
-        """Finish what a killed run has left, then look; the report is as of `judge`."""
+        """Finish what a killed run left, then plan; the report has the results of `judge`."""
         found = self.look()
         if found.config.compact:
             self.target(found).finish()
             remove_task_files(self.directory, fs=self.root.fs)
-            found = self.look()  # finished swaps change what there is
+            found = self.look()  # finished swaps change the segments
             if found.plan.resets_checkpoint:
                 self._write_checkpoint(found, found.plan.first_dirty_offset)
         return judge(report, found, force=force), found
@@ -110,7 +110,7 @@ class Cleaning:
         return SwapTarget(self.root, self.where, found.topic_id, found.config, self.now_ms)
 
     def part(self, found: CleanablePartition) -> LogPart:
-        """What is to be read, with a new seed for the hash of keys."""
+        """The part of the log to read, with a new seed for the hash of keys."""
         plan = found.plan
         return LogPart(
             directory=found.directory,
@@ -124,12 +124,12 @@ class Cleaning:
         )
 
     def groups(self, found: CleanablePartition) -> list[tuple[ClosedSegment, ...]]:
-        """The segments that become one each, in order."""
+        """The groups of segments, in order; each becomes one segment."""
         plan = found.plan
         return group_segments(plan.segments, found.config, first_uncleanable_offset=plan.first_uncleanable_offset)
 
     def map_bytes(self, plan: CleanPlan) -> int:
-        """The buffer's size, or what as many keys take as the dirty part has offsets, if that is less."""
+        """The size of the buffer, or less if the dirty part has fewer offsets than the buffer has room for keys."""
         keys_max = plan.first_uncleanable_offset - plan.first_dirty_offset
         return min(self.buffer_bytes, ENTRY_BYTES * (int(keys_max / self.load_factor) + 2))
 
@@ -152,17 +152,17 @@ class Cleaning:
     def finish(
         self, report: PartitionReport, found: CleanablePartition, counts: CopyCounts, *, groups: int, shards: int
     ) -> PartitionReport:
-        """All groups are swapped in: say that it is clean up to there."""
+        """After all groups are swapped in: write the checkpoint and complete the report."""
         self._write_checkpoint(found, found.plan.first_uncleanable_offset)
         return _with_counts(report, counts, segments=len(found.plan.segments) - groups, shards=shards)
 
     def remove_deleted(self) -> None:
-        """Files that were put aside long enough ago go."""
+        """Remove `.deleted` files whose delay is over."""
         delay_ms = self.root.log_config(self.where.topic).file_delete_delay_ms
         remove_deleted_files(self.directory, now_ms=self.now_ms, delay_ms=delay_ms, fs=self.root.fs)
 
     def _write_checkpoint(self, found: CleanablePartition, offset: int) -> None:
-        """Say that the partition is clean below `offset`; lines of topics that are gone go with it."""
+        """Store that the partition is clean below `offset`, and remove the lines of deleted topics."""
         path = self.root.path / CLEANER_OFFSET_CHECKPOINT
         with root_lock(self.root.path, fs=self.root.fs):
             self.target(found).state_now()
@@ -173,7 +173,9 @@ class Cleaning:
 
 
 def judge(report: PartitionReport, found: CleanablePartition, *, force: bool = False) -> PartitionReport:
-    """How dirty the log is, from where to where, and, if it is not to be cleaned, why: `skipped`."""
+    """The report with the dirty ratio and the dirty range, and with `skipped`, the reason, if the log is not to be
+    cleaned.
+    """
     plan = found.plan
     if not found.config.compact:
         return replace(report, skipped="cleanup.policy is not compact")

@@ -1,4 +1,4 @@
-"""What a log's files tell the cleaner and a merge: closed segments, times, aborted transactions, active producers."""
+"""What cleaner and merge read of a log's files: closed segments, times, aborted transactions, active producers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NS_A_MS: Final = 1_000_000
 
 
 def closed_segments(directory: Path, state: LogState) -> list[ClosedSegment]:
-    """The segments below the active one, in order; none for a partition without a directory."""
+    """The segments below the active one, in order; empty for a partition without a directory."""
     sizes: dict[int, dict[str, int]] = {}
     modified_ns: dict[int, int] = {}
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
@@ -57,7 +57,7 @@ def closed_segments(directory: Path, state: LogState) -> list[ClosedSegment]:
 
 
 def largest_timestamp_ms(directory: Path, segment: ClosedSegment) -> int:
-    """The largest timestamp of the segment's batches, its file's modification time when none has one."""
+    """The largest timestamp of the segment's batches; the file's modification time if none has a timestamp."""
     modified_ms = segment.modified_ns // _NS_A_MS
     stored = StoredSegment(segment.base_offset, segment.size_bytes, modified_ms)
     found_ms = stored_segments.closed_largest_timestamp_ms(directory, stored)
@@ -73,7 +73,7 @@ def first_timestamp_ms(directory: Path, segment: ClosedSegment) -> int:
 
 
 def aborted_transactions(directory: Path, end_offset: int) -> list[AbortedTxn]:
-    """The aborted transactions that begin below `end_offset`, by the `.txnindex` files. Raises CorruptIndexError."""
+    """The aborted transactions that begin below `end_offset`, from the `.txnindex` files. Raises CorruptIndexError."""
     found: list[AbortedTxn] = []
     with os.scandir(directory) as entries:
         parsed = [parse_segment_file(entry.name) for entry in entries]
@@ -88,7 +88,8 @@ def active_producers(
 ) -> dict[int, ProducerStateEntry]:
     """The producers that a broker would know at the end of the log, by id.
 
-    From the latest snapshot and, if a producer with an id has written since the log began, the batches after it.
+    They come from the latest snapshot and, if a producer with an id has written since the log began, the batches after
+    it.
     """
     if state.producer is not None:
         producers = producer_state_at(

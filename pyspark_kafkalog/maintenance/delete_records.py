@@ -1,8 +1,8 @@
-"""Deleting records below an offset, as Kafka's DeleteRecords request does: the log start moves there.
+"""Deletes records below an offset, as Kafka's DeleteRecords request does, by increasing the log start offset.
 
-It may lie inside a segment, and inside a batch: readers begin at it. Whole segments below it go with the next retention
-run, whatever the cleanup policy. Offsets of any partitions move in one commit. Source of the rules:
-deleteRecordsOnLeader of kafka.cluster.Partition and deleteRecordsOnLocalLog of kafka.server.ReplicaManager.
+The offset may be inside a segment, and inside a batch: readers begin at it. Whole segments below it are removed by the
+next retention run, whatever the cleanup policy. The offsets of any number of partitions change in one commit. Source of
+the rules: deleteRecordsOnLeader of kafka.cluster.Partition and deleteRecordsOnLocalLog of kafka.server.ReplicaManager.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 _LOG: Final = logging.getLogger(__name__)
 
 ACTION: Final = "delete-records"
-#: As an offset: the high watermark.
+#: Stands for the high watermark.
 HIGH_WATERMARK: Final = -1
 
 
 def delete_records(
     log_dir: LogDir, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False
 ) -> list[PartitionReport]:
-    """Move the log start of each partition up to its offset, -1 for the high watermark, all in one commit.
+    """Increase the log start offset of each partition to the given offset, -1 for the high watermark, in one commit.
 
-    One report a partition, with the log start afterwards: it stays where it is above the offset already. As a broker's
-    answer, a report tells what kept its partition from it, and the others go on: an offset below -1 or above the high
-    watermark, an internal topic, one whose cleanup.policy does not have delete, an unknown one. With `dry_run` nothing
-    changes. Raises ReadOnlyLogDirError for a broker's directory, and what the commit itself does.
+    Returns one report for each partition, with the resulting log start offset; one that is already above the given
+    offset is unchanged. As in a broker's response, each partition has its own error, and the others continue: an offset
+    below -1 or above the high watermark, an internal topic, a topic whose cleanup.policy does not include delete, an
+    unknown topic. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's directory, and the errors
+    of the commit.
     """
     root = log_dir.own_root()
     root.refresh()
@@ -68,7 +69,7 @@ def _move(root: OwnRoot, where: TopicPartition, offset: int) -> LogStartMove:
 
 
 def _tell_kafka(root: OwnRoot, moved: Iterable[MovedLogStart]) -> None:
-    """Bring Kafka's own files up to date; what fails here the next retention run makes good."""
+    """Update Kafka's own files; the next retention run repairs what fails here."""
     first_bases = {}
     try:
         for each in moved:

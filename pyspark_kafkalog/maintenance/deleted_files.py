@@ -1,10 +1,9 @@
-"""Files on their way out: renamed to `<name>.deleted`, removed after file.delete.delay.ms by whoever comes by.
+"""Files pending deletion: renamed to `<name>.deleted`, and removed by a later run once file.delete.delay.ms is over.
 
-No process waits for the delay. The time of the renaming is kept as the file's modification time; a crash before that is
-set lets the file go early, which nobody misses: a reader that has it open goes on with it, and no name leads to it. A
-starting Kafka broker removes such files at once. A full disk may have no room for the longer name: then the file goes
-at once, too. Source of the rules: LocalLog.deleteSegmentFiles in
-org.apache.kafka.storage.internals.log.
+No process waits for the delay. The time of the renaming is stored as the file's modification time. After a crash before
+that is set, the file may be removed early, which is harmless: a reader that has it open continues, and no name refers
+to it. A starting Kafka broker removes such files at once. If a full disk has no room for the longer name, the file is
+removed at once, too. Source of the rules: LocalLog.deleteSegmentFiles in org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _NS_A_MS = 1_000_000
 
 
 def mark_deleted(directory: Path, names: Iterable[str], *, now_ms: int, fs: FileSystem) -> None:
-    """Rename the files of these names, those that are there, in the order given; `now_ms` is when the delay begins."""
+    """Rename the named files, if they exist, in the given order; the delay begins at `now_ms`."""
     for name in names:
         target = directory / (name + DELETED_SUFFIX)
         with contextlib.suppress(FileNotFoundError):
@@ -36,7 +35,7 @@ def mark_deleted(directory: Path, names: Iterable[str], *, now_ms: int, fs: File
 
 
 def remove_deleted_files(directory: Path, *, now_ms: int, delay_ms: int, fs: FileSystem) -> int:
-    """Remove the segment files that were renamed `delay_ms` ago or earlier; returns how many bytes they had."""
+    """Remove the segment files that were renamed at least `delay_ms` ago; return the bytes removed."""
     removed_bytes = 0
     with os.scandir(directory) as entries:
         found = [entry for entry in entries if is_deleted_file(entry.name)]
@@ -50,5 +49,5 @@ def remove_deleted_files(directory: Path, *, now_ms: int, delay_ms: int, fs: Fil
 
 
 def is_deleted_file(name: str) -> bool:
-    """Whether a file of a segment, or a producer snapshot, is called so after its deletion."""
+    """Whether the name is that of a segment file or producer snapshot pending deletion."""
     return name.endswith(DELETED_SUFFIX) and parse_segment_file(name.removesuffix(DELETED_SUFFIX)) is not None

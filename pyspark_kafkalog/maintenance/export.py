@@ -1,14 +1,14 @@
-"""Export: a log directory's partitions as a cleanly stopped broker leaves them, for a real broker to mount.
+"""Export: a log directory's partitions as a cleanly stopped broker leaves them, for a Kafka broker to mount.
 
     checkpoints in place    recovery-point-, replication- and log-start-offset-checkpoint as of the newest commit
-    a copy elsewhere        a log directory of this package, whole: see backup.py
+    a copy elsewhere        a native log directory, whole: see backup.py
     into a broker's         partition directories (segments, indexes, producer snapshots, leader epochs) into those of a
-                            stopped broker's topics; partition.metadata stays the broker's, as it holds the topic ids
+                            stopped broker's topics; partition.metadata stays the broker's, as it contains the topic ids
                             that its controller knows; the checkpoints are merged
 
-A copied log is closed as a broker closes it (log_copy.py), and all are of one commit, whatever writers, retention and
-the cleaner do meanwhile (pinned_logs.py). A crash leaves a part of a broker's partitions, without checkpoints: run it
-again, with `overwrite`.
+A copied log is closed as a broker closes it (log_copy.py). All logs are as of one commit, whatever writers, retention
+and the cleaner do meanwhile (pinned_logs.py). A crash leaves some of a broker's partitions, without checkpoints: run
+the export again, with `overwrite`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ __all__ = ["ExportedPartition", "export_in_place", "export_to", "refuse_target"]
 
 
 def export_in_place(root: OwnRoot, image: MetadataImage | None = None) -> list[ExportedPartition]:
-    """Write the checkpoints of all partitions into the root; what a killed writer left in their logs is cut off.
+    """Write the checkpoints of all partitions into the root; cut off what a killed writer left in their logs.
 
-    They are as of the newest commit: write no more, or run it again. Raises what resuming a log does, and LogDirError
-    when the newest commit is not that of `image`.
+    They are as of the newest commit: after a further write, run it again. Raises the errors of resuming a log, and
+    LogDirError when the newest commit is not that of `image`.
     """
     with root_lock(root.path, fs=root.fs):
         root.refresh()
@@ -68,11 +68,11 @@ def export_in_place(root: OwnRoot, image: MetadataImage | None = None) -> list[E
 def export_to(
     root: OwnRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True, overwrite: bool = False
 ) -> list[ExportedPartition]:
-    """Put the partitions of `topics` (None: all) into `target`, see above; they are as of one commit.
+    """Copy the partitions of `topics` (None: all) to `target`, as described above, as of one commit.
 
-    `link` makes hard links of closed segments where the file system can. Where `target` has a meta.properties it is a
-    stopped broker's, has the partitions' directories, and no records in those that are to get some, unless
-    `overwrite`. Raises LogDirError for any other `target` that is not empty.
+    `link` creates hard links of closed segments if the file system supports them. A `target` with a meta.properties is
+    a stopped broker's directory. It must contain the partitions' directories, without records in those that are to get
+    some, unless `overwrite`. Raises LogDirError for any other `target` that is not empty.
     """
     refuse_target(root, target)
     if is_ours(target) or not (target / META_PROPERTIES).exists():
@@ -87,14 +87,16 @@ def export_to(
 
 
 def refuse_target(root: OwnRoot, target: Path) -> None:
-    """Raise LogDirError when `target` is a root of this package, or lies inside of `root`."""
+    """Raise LogDirError when `target` is a native log directory or inside of `root`."""
     is_root = is_ours(target) and not is_copied(target)
     if is_root or Path(os.path.realpath(target)).is_relative_to(os.path.realpath(root.path)):
         raise LogDirError(f"{target} is a log directory of this package, or inside of {root.path}: name another")
 
 
 def _is_mountable(logs: PinnedLogs, target: Path, where: TopicPartition, *, overwrite: bool) -> bool:
-    """Whether the partition is to be mounted: not where it is empty and the broker's holds records."""
+    """Whether to mount the partition: not if it is empty and the broker's has records. Raises LogDirError for a
+    conflict.
+    """
     directory = target / str(where)
     if not (directory / PARTITION_METADATA).exists():
         raise LogDirError(
