@@ -1,8 +1,9 @@
-"""Copying what stays of a group of segments into one new segment, `<base>.log.cleaned` with its indexes.
+"""Copies the surviving records of a group of segments into one new segment, `<base>.log.cleaned` with its indexes.
 
-Offset and time index are those that a segment gets which is appended to; the transaction index holds the aborted
-transactions whose data has just been met. The file's modification time is that of the group's last segment. A crash
-leaves `.cleaned` files, which the next run or a starting broker removes. Source of the rules: Cleaner.cleanSegments.
+Offset and time index are the same as those of a segment that is appended to. The transaction index contains the aborted
+transactions whose data remains before their markers. The file's modification time is that of the group's last segment.
+A crash leaves `.cleaned` files, which the next run or a starting broker removes. Source of the rules:
+Cleaner.cleanSegments.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class CopyCounts:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """What is known of a chunk of a segment from those before it. `retained` goes into the transaction index."""
+    """The verdicts on a chunk of a segment, given the chunks before it. `retained` goes into the transaction index."""
 
     number: int
     verdicts: BatchVerdicts
@@ -65,9 +66,9 @@ class _Judged:
 
 
 def transactions_at(part: LogPart, groups: Iterable[Sequence[ClosedSegment]]) -> list[CleanedTransactions]:
-    """The state of transactions at the start of each group, for copying groups side by side; reads the log once.
+    """The state of transactions at the start of each group, for copying groups in parallel; reads the log once.
 
-    Batches of no transaction are read but not unfolded.
+    Batches outside of transactions are read but not decompressed.
     """
     state = CleanedTransactions.of(part.aborted)
     starts = []
@@ -86,10 +87,10 @@ def _is_of_no_transaction(batches: NDArray[np.void]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class GroupCopier:
-    """Copies the groups of one log, in order: `transactions` goes from one to the next.
+    """Copies the groups of one log, in order: `transactions` is carried over from one to the next.
 
-    Groups can be copied side by side too, each by a copier with the transactions as they are at its start and survivors
-    that have been noted. What is copied is swapped in one group after the other, the first one first.
+    Groups can also be copied in parallel, each by its own copier with the transactions as of its start and with
+    survivors noted in advance. The copies are then swapped in one after the other, the first group first.
     """
 
     part: LogPart
@@ -100,9 +101,9 @@ class GroupCopier:
     fs: FileSystem
 
     def copy(self, group: Sequence[ClosedSegment]) -> CopyCounts:
-        """Write the new segment, on disk when this returns; it is not in use before it is swapped in.
+        """Write the new segment. It is on disk when this returns, and not in use before it is swapped in.
 
-        When it raises, what it has written goes.
+        On an error the written files are removed.
         """
         segment = LogSegment(
             self.part.directory,

@@ -1,16 +1,17 @@
-"""What maintenance jobs did, kept in a Delta table: a row for each partition of each run, appended at the run's end.
+"""The history of maintenance jobs in a Delta table: one row for each partition of each run, appended at the run's end.
 
     timestamp       when the partition was done
     run_id          the same for all rows of a run
-    root, dry_run   of which log directory; whether nothing was changed
+    root, dry_run   the log directory; whether nothing was changed
     action, topic, partition, bytes_read, ... error     the fields of PartitionReport
     Size, NumLogSegments, LogStartOffset, LogEndOffset  the partition's metrics after the run, under Kafka's names
     cleaner-recopy-percent, max-clean-time-secs, max-dirty-percent, time-since-last-run-ms,
     uncleanable-partitions-count, UnderReplicatedPartitions     those of the log directory, the same in all rows
 
-A run is one commit of the table: its rows are there all or none. Appends of several jobs at once do not get in each
-other's way; only who makes the table, or adds a column that came with a new version, may have to try again. A table
-with other columns keeps them, null in new rows. It asks for no feature that readers of Delta's first version lack.
+A run is one commit of the table: either all of its rows are there or none. Concurrent appends of several jobs do not
+conflict; only a job that creates the table, or adds a column that came with a new version, may have to retry.
+Additional columns of a table are kept, null in new rows. The table uses no feature beyond Delta's first protocol
+version.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _DDL_TYPES: Final = {int: "LONG", float: "DOUBLE", str: "STRING"}
 
 _TRIES: Final = 10
 _PAUSE_SECONDS: Final = 0.2
-#: What Delta says where another commit came first and the same may go well the next time.
+#: Delta's errors for a lost race with another commit, after which a retry may succeed.
 _CAME_FIRST: Final = re.compile(r"CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED|TABLE_ALREADY_EXISTS|Concurrent")
 
 
@@ -65,7 +66,7 @@ class HistoryTable:
         self._run_id = ""
 
     def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
-        """A run begins. Raises InvalidOptionError when its end could not be written, for want of Delta."""
+        """Begin a run. Raises InvalidOptionError if the session has no Delta and could not write the run's rows."""
         from pyspark.sql import SparkSession
 
         self._round, self._rows = this_round, []
@@ -76,7 +77,7 @@ class HistoryTable:
         self._rows.append((_now(), *astuple(report)))
 
     def end(self) -> None:
-        """Append the run's rows. Raises KafkalogError when that cannot be done."""
+        """Append the run's rows. Raises KafkalogError if that fails."""
         assert self._round is not None
         if not self._rows:
             return
@@ -84,7 +85,7 @@ class HistoryTable:
             self._append(self._round)
         except KafkalogError:
             raise
-        except Exception as error:  # whatever the session, its JVM or the table's file system says
+        except Exception as error:  # any error of the session, its JVM or the table's file system
             first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise KafkalogError(f"the run is over, but not in the history {self._table}: {first_line}") from error
 
@@ -119,7 +120,7 @@ def history_schema() -> StructType:
 
 
 def append_rows(rows: DataFrame, table: str) -> None:
-    """Append rows in one commit, making the table if need be; again while others come first."""
+    """Append rows in one commit, creating the table if it does not exist; retry after a lost race."""
     for tries_left in reversed(range(_TRIES)):
         try:
             writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
@@ -151,7 +152,7 @@ def _value(metrics: Mapping[str, Metric], name: str, tag_values: tuple[str, ...]
 
 
 def _ddl_type(hint: Any) -> str:
-    """LONG of int and of int | None."""
+    """The DDL type of a type hint: LONG for int and for int | None."""
     choices = getattr(hint, "__args__", (hint,))
     return next(_DDL_TYPES[each] for each in choices if each in _DDL_TYPES)
 

@@ -1,10 +1,10 @@
-"""Maintenance jobs: rounds of work over partitions as tasks, each partition's report given out as it comes in.
+"""Runs maintenance jobs: partitions are processed in tasks, and each partition's report is passed on as it arrives.
 
-A job says which partitions it is about and how they become tasks; the runner does rounds of it, once or again and
-again, hands every report to the sinks, and makes an exit status of the outcome. The root lies on a file system that the
-driver and all executors see: a task is told the root's path and names of partitions, and opens the rest itself.
+A job chooses its partitions and divides them into tasks. The runner executes a job once or repeatedly, passes every
+report to the sinks, and turns the outcome into an exit status. The root is on a file system that the driver and all
+executors share: a task gets the root's path and names of partitions, and opens everything else itself.
 
-Killing anything at any time is safe: what a task was at is for the next run to finish, see the modules that do it.
+Any process may be killed at any time: the next run finishes the work of a killed task, see the modules of each job.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from pyspark_kafkalog.storage.root_identity import RootIdentity
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: Exit statuses. 2 is for options that cannot be, see tools/command.py.
+#: Exit statuses. 2 is for invalid options, see tools/command.py.
 ALL_FINE: Final = 0
 SOME_FAILED: Final = 1
 
-#: What a round in this process is about at most: bytes of `.log` files, and partitions.
+#: The largest round that runs in this process: bytes of `.log` files, and partitions.
 LOCAL_BYTES_MAX: Final = 1 << 30
 LOCAL_PARTITIONS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round of a job. `now_ms` is the time to go by, None for the clock's. `topics` None: all.
+    """One round of a job. `now_ms` is the time to use, None for the clock's. `topics` None: all.
 
-    `identity`: the log directory that the job began with, for all rounds and tasks; None where it has none.
+    `identity` is that of the log directory with which the job began, for all rounds and tasks; None if it has none.
     """
 
     path: Path
@@ -53,38 +53,38 @@ class Round:
     dry_run: bool = False
 
     def open(self) -> LogDir:
-        """The log directory, as it is now. Raises LogDirError when another one, or none, is at the path."""
+        """The log directory in its current state. Raises LogDirError when there is another one at the path, or none."""
         return LogDir.open(self.path, identity=self.identity)
 
 
 class Job(Protocol):
-    """What is done in a round."""
+    """The work of a round."""
 
     @property
     def action(self) -> str:
-        """What reports call it."""
+        """The name of the job in reports."""
 
     def choose(self, this_round: Round) -> Sequence[TopicPartition]:
-        """The partitions that there will be a report on, each one; runs on the driver, so it should be quick."""
+        """The partitions to report on, one report each. Runs on the driver, so it should be quick."""
 
     def run(self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
-        """Do it; gives each partition's report when it is there. A partition's failure is told in its report."""
+        """Do the work; yield each partition's report when it is available. A partition's error is in its report."""
 
 
 class ReportSink(Protocol):
-    """Somewhere that reports go to: standard output, a progress bar, a table."""
+    """A destination of reports: standard output, a progress bar, a table."""
 
     def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
-        """A round begins, with a report to come from each of so many partitions."""
+        """A round begins, with one report to come from each of `partitions_count` partitions."""
 
     def take(self, report: PartitionReport) -> None:
         """One partition is done."""
 
     def end(self) -> None:
-        """The round is over, also when it was ended early."""
+        """The round is over, also when it ended early."""
 
 
-#: Gives the tasks for a round over these partitions.
+#: Returns the tasks for a round over these partitions.
 TasksFor = Callable[[Sequence[TopicPartition]], Tasks]
 
 
@@ -105,7 +105,7 @@ def is_small(root: Path, partitions: Sequence[TopicPartition]) -> bool:
 
 
 def run_round(job: Job, tasks_for: TasksFor, this_round: Round, sinks: Sequence[ReportSink]) -> int:
-    """One round; returns its exit status. Raises StoppedError when it is told to end, and what `choose` raises."""
+    """Run one round and return its exit status. Raises StoppedError when it is stopped, and the errors of `choose`."""
     partitions = job.choose(this_round)
     status = ALL_FINE
     begun: list[ReportSink] = []
@@ -135,9 +135,9 @@ def run_loop(
     stop: Event,
     is_alive: Callable[[], bool],
 ) -> int:
-    """Round after round, `interval_s` between the end of one and the beginning of the next, until `stop` is set.
+    """Run rounds, with `interval_s` between the end of one and the beginning of the next, until `stop` is set.
 
-    A round that fails is logged and the next one tried; the loop ends with SOME_FAILED when the session is gone.
+    A failed round is logged and the next one tried. The loop ends with SOME_FAILED when the session is gone.
     """
     while not stop.is_set():
         began = time.monotonic()
@@ -171,9 +171,10 @@ def run_chunks(
     action: str,
     partitions_max: int = 1,
 ) -> Iterator[PartitionReport]:
-    """Have `work`, which must be picklable, done over all partitions, up to `partitions_max` of them a task.
+    """Call `work`, which must be picklable, on all partitions, with up to `partitions_max` of them in each task.
 
-    Fewer where that keeps all slots at work. A task that fails makes a failed report of each of its partitions.
+    Tasks get fewer partitions if that keeps all slots busy. A failed task yields a failed report for each of its
+    partitions.
     """
     chunk_size = min(partitions_max, max(-(-len(partitions) // tasks.slots), 1))
     chunks = [partitions[at : at + chunk_size] for at in range(0, len(partitions), chunk_size)]
@@ -189,5 +190,5 @@ def run_chunks(
 
 
 def failed(where: TopicPartition, action: str, error: KafkalogError | OSError) -> PartitionReport:
-    """The report of a partition that nothing else is known of."""
+    """The report of a partition of which only the error is known."""
     return PartitionReport(topic=where.topic, partition=where.partition, action=action, error=str(error))

@@ -1,11 +1,11 @@
-"""Compiled parts of the offset map: hashing the keys of a run of batches, putting them in, looking them up.
+"""Compiled parts of the offset map: hashing the keys of a run of batches, inserting them and looking them up.
 
 An entry is three uint64: both halves of the key's hash, then its latest offset plus 1 (0: the slot is empty). Slots are
-chosen by the first half and probed one after the other.
+chosen by the first half of the hash and probed linearly.
 
-The hash is SipHash-1-3 with 128 bits of output under a random seed. Of two keys that collide one would lose records,
-so whoever writes keys must not be able to find such a pair. The map never reaches the disk, so the hash need not be
-Kafka's, which is MD5, many times slower for short keys.
+The hash is SipHash-1-3 with 128 bits of output under a random seed. Of two colliding keys one would lose records, so
+writers of keys must not be able to find a collision. The map never reaches the disk, so the hash need not be Kafka's,
+which is MD5, many times slower for short keys.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg, misc, var-annotated"
@@ -29,8 +29,8 @@ from pyspark_kafkalog.record.kernels_scan import BATCH_TABLE
 HAS_KEY = 1
 HAS_VALUE = 2
 
-#: What `control_types` says of a batch beside a control record's type: it has no record, its key is none of a control
-#: record, it is no control batch.
+#: Values in `control_types` other than a control record's type: the batch has no record, its key is not that of a
+#: control record, it is not a control batch.
 EMPTY_BATCH = -3
 BAD_CONTROL_KEY = -2
 NO_CONTROL = -1
@@ -84,7 +84,7 @@ def _sip_round(v0, v1, v2, v3):
 
 @njit(nogil=True)
 def _tail(at, left, end):
-    """The last `left` (below 8) bytes at `at`, the first one lowest; nothing at or past `end` is read."""
+    """The last `left` (below 8) bytes at `at`, lowest first; no byte at or past `end` is read."""
     if left == 0:
         return np.uint64(0)
     if end - at >= _WORD_BYTES:
@@ -153,10 +153,10 @@ def index_records(
     addresses, sizes, batches, seed,
     record_starts, record_ends, offsets, timestamps, hashes, second_hashes, flags, control_types, state,
 ):  # fmt: skip
-    """Check every record of some sections and tell where each lies, its offset, time, key's hash and flags.
+    """Check every record of some sections; output its start and end, offset, time, flags and the hash of its key.
 
-    Sections as for `kernels_decode.decode_sections`, and the faults found are the same ones. Outputs have a row a
-    record (`control_types` one a batch).
+    Sections as for `kernels_decode.decode_sections`, with the same faults. Outputs have one row for each record
+    (`control_types` one for each batch).
     """
     seed0, seed1 = seed[0], seed[1]
     row = np.int64(0)
@@ -202,13 +202,13 @@ def index_records(
 
 @njit(nogil=True)
 def _home(first, slots):
-    """The slot that a hash belongs in: its upper half scaled to the number of slots (below 2^32)."""
+    """The home slot of a hash: its upper half scaled to the number of slots (below 2^32)."""
     return np.int64(((first >> np.uint64(32)) * np.uint64(slots)) >> np.uint64(32))
 
 
 @njit(nogil=True)
 def _find(table, slots, first, second):
-    """The slot that holds the hash, or the empty one where it belongs."""
+    """The slot with the hash, or the empty slot where it belongs."""
     slot = _home(first, slots)
     while True:
         at = slot * ENTRY_WORDS
@@ -226,10 +226,10 @@ def _find(table, slots, first, second):
     )
 )  # fmt: skip
 def put_rows(table, entries, entries_max, shard_mask, shard, hashes, second_hashes, offsets, flags, first_row):
-    """Put the offsets of the records that have a key of the shard into the map, a later one over an earlier one.
+    """Put the offsets of the records with a key of the shard into the map; a later offset replaces an earlier one.
 
     A hash is in the shard when the bits `shard_mask` of its second half are `shard`. Stops before the record that would
-    be entry number `entries_max` + 1. Returns (row it stopped at, entries then).
+    become entry number `entries_max` + 1. Returns (row at which it stopped, number of entries).
     """
     slots = np.int64(len(table) // ENTRY_WORDS)
     start = np.int64(table.ctypes.data)
@@ -259,10 +259,11 @@ def put_rows(table, entries, entries_max, shard_mask, shard, hashes, second_hash
 def drop_rows(
     table, shard_mask, shard, latest_offset, hashes, second_hashes, offsets, flags, firsts, keeps_tombstones, keep
 ):
-    """Set keep[i] to 0 for each record that a later one of its key replaces, for keyless ones and tombstones.
+    """Set keep[i] to 0 for each record replaced by a later one of its key, for records without a key and for
+    tombstones.
 
-    `firsts` is the first row of each batch (one more at the end); `keeps_tombstones` one a batch. Records above
-    `latest_offset`, and keys of other shards, are left as they are.
+    `firsts` is the first row of each batch (one more at the end); `keeps_tombstones` has one value for each batch.
+    Records above `latest_offset`, and keys of other shards, are left unchanged.
     """
     slots = np.int64(len(table) // ENTRY_WORDS)
     start = np.int64(table.ctypes.data)
@@ -287,7 +288,7 @@ def drop_rows(
 
 @kernel(types.void(_UINT64_IN, types.int64, types.int64, _UINT8))
 def mark_latest(table, first_offset, shift, marks):
-    """Set marks[i] to 1 for each latest offset that is i * 2^shift or less than 2^shift more above `first_offset`."""
+    """Set marks[i] to 1 if a latest offset is in the i-th range of 2^shift offsets above `first_offset`."""
     for at in range(0, len(table), ENTRY_WORDS):
         if table[at + 2] != np.uint64(0):
             mark = (np.int64(table[at + 2]) - 1 - first_offset) >> shift
@@ -297,7 +298,7 @@ def mark_latest(table, first_offset, shift, marks):
 
 @kernel(types.void(_UINT8_IN, types.int64, types.int64, BATCH_TABLE, _UINT8))
 def find_unmarked(marks, first_offset, shift, batches, unmarked):
-    """Set unmarked[i] to 1 for batches from `first_offset` on that have no mark, nor an offset past the marks."""
+    """Set unmarked[i] to 1 for batches from `first_offset` on without a mark, and without an offset past the marks."""
     for batch in range(len(batches)):
         header = batches[batch]
         first = (header.base_offset - first_offset) >> shift
@@ -313,9 +314,9 @@ def find_unmarked(marks, first_offset, shift, batches, unmarked):
 
 @kernel(types.int64(_UINT64, types.uint64, types.uint64))
 def narrow(table, shard_mask, shard):
-    """Take out, in place, every entry whose key is not of the shard; returns how many are left.
+    """Remove, in place, every entry whose key is not in the shard; return the number of entries left.
 
-    Begins after an empty slot, of which there must be one, so that each entry is put back at or before where it was.
+    Starts after an empty slot, of which there must be one, so that each entry is put back at or before its old slot.
     """
     slots = np.int64(len(table) // ENTRY_WORDS)
     first_empty = np.int64(0)

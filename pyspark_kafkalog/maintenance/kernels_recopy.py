@@ -1,7 +1,7 @@
-"""Compiled rewriting of the batches of which some records go.
+"""Compiled rewriting of batches that lose some of their records.
 
-Offsets stay, so a record that stays keeps its bytes but for the timestamp delta, which counts from a base that may have
-moved, and the length in front. Layout of a record: record/kernels_frame.py.
+Offsets stay, so a surviving record keeps its bytes except for the timestamp delta, which is relative to a base that may
+have moved, and the length in front. Layout of a record: record/kernels_frame.py.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
@@ -23,7 +23,7 @@ from pyspark_kafkalog.record.kernels_memory import (
     write_varlong,
 )
 
-#: The most bytes by which a record can grow: a timestamp delta of 10 bytes, and 5 for its length.
+#: The most bytes by which a record can grow: 10 for the timestamp delta, and 5 for its length.
 RECORD_GROWTH_BYTES = 15
 
 _INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
@@ -34,7 +34,7 @@ _UINT8 = types.Array(types.uint8, 1, "C")
 
 @kernel(types.void(_INT64_IN, _UINT8_IN, _UINT8_IN, _INT64_IN, _INT64, _INT64, _INT64, _INT64))
 def summarize(firsts, keep, flags, timestamps, kept, kept_tombstones, max_timestamps, first_timestamps):
-    """For each batch: records and tombstones that stay, the largest timestamp of those and that of the first one."""
+    """For each batch: the records and tombstones that stay, their largest timestamp and the timestamp of the first."""
     for batch in range(len(firsts) - 1):
         count, tombstones = np.int64(0), np.int64(0)
         largest, first = np.int64(NO_TIMESTAMP), np.int64(NO_TIMESTAMP)
@@ -56,10 +56,10 @@ def summarize(firsts, keep, flags, timestamps, kept, kept_tombstones, max_timest
     types.void(_INT64_IN, _INT64_IN, _UINT8_IN, _INT64_IN, _INT64_IN, _INT64_IN, _INT64_IN, _INT64_IN, _UINT8, _INT64)
 )
 def rewrite(chosen, firsts, keep, record_starts, record_ends, timestamps, section_ends, base_timestamps, out, sizes):
-    """Write the records that stay of the batches `chosen` one batch after the other, each after room for its header.
+    """Write the surviving records of the batches `chosen`, batch after batch, each after room for its header.
 
-    Timestamp deltas count from base_timestamps[i] for chosen[i]. `out` needs COPY_SLACK_BYTES more than is written.
-    Fills sizes[i] with the bytes of batch chosen[i], header and all.
+    Timestamp deltas are relative to base_timestamps[i] for chosen[i]. `out` needs COPY_SLACK_BYTES more than is
+    written. Sets sizes[i] to the bytes of batch chosen[i], including its header.
     """
     at = np.int64(out.ctypes.data)
     for i in range(len(chosen)):

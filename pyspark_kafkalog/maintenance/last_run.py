@@ -1,8 +1,8 @@
-"""What the cleaner's last run over a root came to, for its metrics: `<root>/kafkalog-cleaner-run.json`.
+"""The results of the cleaner's last run over a root, for its metrics: `<root>/kafkalog-cleaner-run.json`.
 
-Replaced as a whole at the end of a run: a crash leaves the old one or the new one, and of two runs at once the one that
-ends later stays. A broker passes over files in its log directory that it does not know. Without the file,
-or where it cannot be understood, there was no run.
+Replaced as a whole at the end of a run: a crash leaves the old file or the new one, and of two concurrent runs the one
+that ends later wins. A broker ignores unknown files in its log directory. Without the file, or if it cannot be parsed,
+there was no run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_FILE_BYTES: Final = 64 << 10
 class CleanerRun:
     """One run of the cleaner over a root; bytes are those of the recopying.
 
-    `max_clean_seconds`: of the partition that took longest. `max_dirty_percent`: of the filthiest one before it.
+    `max_clean_seconds` is that of the slowest partition, `max_dirty_percent` that of the filthiest one before the run.
     """
 
     began_ms: int
@@ -41,7 +41,7 @@ class CleanerRun:
 
 
 def read_last_run(root: Path) -> CleanerRun | None:
-    """The last run, None when there was none. Raises OSError."""
+    """The last run, None if there was none. Raises OSError if the file cannot be read."""
     path = root / LAST_RUN_FILE
     try:
         data = read_text_file(path, max_bytes=_MAX_FILE_BYTES, kind=DiskFormatError, advice="delete the file")
@@ -64,5 +64,5 @@ def read_last_run(root: Path) -> CleanerRun | None:
 
 
 def write_last_run(root: Path, run: CleanerRun, *, fs: FileSystem = LOCAL) -> None:
-    """Replace what is known of the last run."""
+    """Replace the stored results of the last run."""
     fs.write_file_atomic(root / LAST_RUN_FILE, json.dumps(asdict(run)).encode(), durable=False)

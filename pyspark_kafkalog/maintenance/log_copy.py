@@ -1,9 +1,9 @@
-"""One partition's log, copied from its pinned files (pinned_logs.py) and closed as a broker closes it.
+"""Copies one partition's log from its pinned files (pinned_logs.py), and closes it as a broker closes it.
 
-Closed segments can be hard links: nobody changes their bytes. The active segment and the small files are copied, since
-the next writer changes those in place. The copy is then resumed from the commit's LogState, which cuts off what lies
-beyond it, and closed: the last index entries and a producer snapshot are written. Copies keep the modification time,
-by which retention goes where a segment has no timestamps.
+Closed segments can be hard links, since their bytes never change. The active segment and the small files are copied,
+since the next writer changes them in place. The copy is then resumed from the commit's LogState, which cuts off
+anything beyond it, and closed, which writes the last index entries and a producer snapshot. Copies keep the
+modification time, which retention uses for segments without timestamps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyspark_kafkalog.storage.unified_log import UnifiedLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedPartition:
-    """One partition with the offsets that the checkpoints have, and the bytes that were linked and copied."""
+    """One partition with its offsets in the checkpoints, and the bytes linked and copied."""
 
     topic_partition: TopicPartition
     log_start_offset: int
@@ -52,7 +52,7 @@ def copy_log(
     clock: Callable[[], int],
     fs: FileSystem,
 ) -> ExportedPartition:
-    """Put the log into `directory`, which is there and holds no log. It is on disk afterwards."""
+    """Copy the log into `directory`, which exists and contains no log. It is on disk when this returns."""
     state = logs.state(where)
     linked_bytes = copied_bytes = 0
     source = logs.directories.get(where)
@@ -86,7 +86,7 @@ def exported_partition(
 def resume_log(
     image: MetadataImage, where: TopicPartition, directory: Path, *, clock: Callable[[], int], fs: FileSystem
 ) -> UnifiedLog:
-    """The log in `directory` as `image` knows it; what lies beyond it is cut off."""
+    """Open the log in `directory` in the state that `image` has; anything beyond it is cut off."""
     broker_config = BrokerConfig.from_properties(broker_configs(image))
     return UnifiedLog.resume(
         directory,
@@ -106,9 +106,10 @@ def write_checkpoints(
     keep: Mapping[str, Mapping[TopicPartition, int]],
     fs: FileSystem,
 ) -> None:
-    """Write the files with the partitions' offsets, and with what `keep` has of others; the cleaner's stays with None.
+    """Write the checkpoint files with the partitions' offsets, and those of other partitions in `keep`.
 
-    Recovery points and high watermarks are the log ends. A log start is noted where it lies inside the first segment.
+    With `cleaned` None the cleaner's checkpoint is unchanged. Recovery points and high watermarks are the log end
+    offsets. A log start offset is written only if it is above the base of the first segment.
     """
     ends = {each.topic_partition: each.high_watermark for each in exported}
     starts = {
@@ -143,7 +144,7 @@ def _is_log(name: str, *, below: int | None = None) -> bool:
 
 
 def _link(source: Path, target: Path, fs: FileSystem) -> int | None:
-    """Make `target` a second name of the file, and return its size; None where the file system cannot."""
+    """Create `target` as a hard link, and return the file's size; None if the file system does not support it."""
     try:
         fs.link(source, target)
     except OSError as error:
@@ -154,7 +155,7 @@ def _link(source: Path, target: Path, fs: FileSystem) -> int | None:
 
 
 def _copy(source: Path, target: Path, fs: FileSystem, most: int | None = None) -> int:
-    """Copy the file, or its first `most` bytes, and wait until it is on disk. Returns the bytes copied."""
+    """Copy the file, or its first `most` bytes, to disk durably. Returns the bytes copied."""
     source_fd = fs.open(source, os.O_RDONLY)
     try:
         status = os.fstat(source_fd)

@@ -1,13 +1,13 @@
-"""Merge: small closed segments are joined into full ones by copying their bytes; batches and offsets stay as they are.
+"""Merges small closed segments into full ones by copying their bytes; batches and offsets do not change.
 
-    1  `.cleaned` files of the new segment: the `.log`s one after the other, copied in the kernel; indexes made anew
-       from the headers of the copy; the transaction indexes one after the other
-    2  all on disk, with the modification time of the last old segment, which retention may go by
-    3  segment_swap puts them in the place of the old ones
+    1  `.cleaned` files of the new segment: the `.log`s one after the other, copied in the kernel; indexes rebuilt from
+       the headers of the copy; the transaction indexes one after the other
+    2  all on disk, with the modification time of the last old segment, which retention may use
+    3  segment_swap replaces the old segments with them
 
-Offsets, log start and high watermark stay, so nothing is committed. The partition's maintenance lock keeps other runs
-off; the root's lock is held for step 3 only, so that the topic is still the one that was copied. A kill before step 3
-leaves `.cleaned` files, which the next run removes; in step 3 the next run goes on.
+Offsets, log start offset and high watermark do not change, so nothing is committed. The partition's maintenance lock
+excludes other runs. The root's lock is held for step 3 only, where the topic id is checked. A kill before step 3 leaves
+`.cleaned` files, which the next run removes; after a kill in step 3 the next run completes it.
 """
 
 from __future__ import annotations
@@ -68,11 +68,12 @@ def merge_segments(
     now_ms: int | None = None,
     dry_run: bool = False,
 ) -> list[PartitionReport]:
-    """Join small closed segments of all topics, of `topics`, or of `partitions`; one report a partition.
+    """Merge small closed segments of all topics, of `topics`, or of `partitions`; return one report for each partition.
 
-    `bytes_read` of a report is what was copied, `segments_dropped` by how many segments there are fewer. A partition
-    that another run has is left to it; one that fails says so in its report and keeps the segments it has, the others
-    go on. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's directory, UnknownTopicError.
+    `bytes_read` of a report is the number of bytes copied, `segments_dropped` the reduction in segments. A partition
+    that another run works on is skipped. A failure is in the partition's report; its remaining segments stay as they
+    are, and the other partitions continue. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's
+    directory, and UnknownTopicError.
     """
     root = log_dir.own_root()
     root.refresh()
@@ -128,7 +129,7 @@ class _PartitionMerge:
         return self.target.directory
 
     def go(self) -> Iterator[Sequence[ClosedSegment]]:
-        """Finish or undo what a killed run has left, then join the groups; yields each that is joined."""
+        """Finish or undo what a killed run left, then merge the groups; yield each merged group."""
         self.target.finish()
         for group in self.plan():
             if self.join(group):
@@ -137,7 +138,7 @@ class _PartitionMerge:
         remove_deleted_files(self.directory, now_ms=self.target.now_ms, delay_ms=delay_ms, fs=self.target.root.fs)
 
     def plan(self) -> list[tuple[ClosedSegment, ...]]:
-        """The groups; segments below the log start are left to retention."""
+        """The groups to merge; segments below the log start offset are left to retention."""
         segments = closed_segments(self.directory, self.state)
         kept = [each for each in segments if each.next_base_offset > self.state.log_start_offset]
         boundaries: list[int] = []
@@ -148,13 +149,13 @@ class _PartitionMerge:
         return plan_merge(kept, self.target.config, boundaries=boundaries)
 
     def join(self, group: Sequence[ClosedSegment]) -> bool:
-        """Make one segment of the group; False where that one's indexes would be too large."""
+        """Merge the group into one segment; False if its indexes would be too large."""
         joined = _JoinedSegment(self.directory, group, self.target.config, self.target.root.fs)
         fits = False
         try:
             fits = joined.write()
         finally:
-            if not fits:  # from the swap on, what is there is for `finish` to judge
+            if not fits:  # from the swap on, `finish` handles the files
                 joined.remove()
         if fits:
             bases = [each.base_offset for each in group]
@@ -172,9 +173,9 @@ class _JoinedSegment:
     fs: FileSystem
 
     def write(self) -> bool:
-        """Write all files and wait for the disk; False when an index would be larger than it may be.
+        """Write all files durably; False if an index would exceed its limit.
 
-        Raises CorruptRecordError when the bytes of the group are not batches of rising offsets from end to end.
+        Raises CorruptRecordError when the bytes of the group are not batches of increasing offsets throughout.
         """
         size_bytes = sum(each.size_bytes for each in self.group)
         rows = IndexRows(self.group[0].base_offset, self.config)
@@ -197,7 +198,7 @@ class _JoinedSegment:
         return True
 
     def remove(self) -> None:
-        """Remove what has been written."""
+        """Remove the written files."""
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
             self.fs.unlink_if_there(self._path(suffix))
 
@@ -212,10 +213,10 @@ class _JoinedSegment:
             position += each.size_bytes
 
     def _index(self, fd: int, size_bytes: int, rows: IndexRows) -> None:
-        """Count the copy's batches in, by their headers alone: a mapping touches no other pages."""
+        """Index the copy's batches by their headers alone: the mapping reads no other pages."""
         if not size_bytes:
             return
-        # Never closed but let go of: a mapping that something still looks at cannot be closed.
+        # Not closed explicitly: a mapping cannot be closed while an array refers to it.
         data = np.frombuffer(mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ), dtype=np.uint8)
         position = 0
         for each in self.group:
@@ -237,7 +238,7 @@ class _JoinedSegment:
             next_offset = end_offset
 
     def _aborted_transactions(self, base_offset: int) -> bytes:
-        """The whole entries of a transaction index, which markers in the segment are told by; none without the file."""
+        """The complete entries of a segment's transaction index; empty without the file."""
         with contextlib.suppress(FileNotFoundError):
             entries = segment_file(self.directory, base_offset, TXN_INDEX_SUFFIX).read_bytes()
             return entries[: len(entries) - len(entries) % TXN_INDEX_ENTRY_BYTES]

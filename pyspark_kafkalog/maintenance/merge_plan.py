@@ -1,9 +1,9 @@
-"""Which closed segments are joined: neighbours, small ones, as far as Kafka's limits for one segment go.
+"""Chooses the closed segments to merge: small neighbours, within Kafka's limits for one segment.
 
-A small segment has less than half of segment.bytes. Joined they stay within segment.bytes, within segment.index.bytes
-for either index, and within 2^31 offsets. What a group adds to its largest segment must be half of that at least: else
-a segment that grows by every run would be copied again and again. No group reaches over a boundary, such as the point
-up to which the log has been cleaned.
+A small segment has less than half of segment.bytes. A merged segment stays within segment.bytes, within
+segment.index.bytes for either index, and within 2^31 offsets. The other segments of a group have together at least half
+the size of its largest one; otherwise a segment that grows with every run would be copied again and again. No group
+crosses a boundary, such as the offset up to which the log has been cleaned.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 def plan_merge(
     segments: Sequence[ClosedSegment], config: LogConfig, *, boundaries: Collection[int] = ()
 ) -> list[tuple[ClosedSegment, ...]]:
-    """Groups of two and more neighbours of `segments`, which come in order, each group to become one segment.
+    """Groups of two or more neighbours of `segments`, which are in order; each group is to become one segment.
 
-    A group ends where a segment begins at or above an offset of `boundaries` that the ones before it began below.
+    A group ends before a segment that begins at or above an offset of `boundaries` if the previous one began below it.
     """
     groups: list[tuple[ClosedSegment, ...]] = []
     group: list[ClosedSegment] = []
@@ -46,7 +46,7 @@ def _may_join(
 ) -> bool:
     first, last = group[0], group[-1]
     joined = [*group, segment]
-    # Building an index anew may place an entry more for each segment than the indexes of the parts have.
+    # A rebuilt index may have one entry more for each segment than the indexes of the parts.
     offset_index_bytes = sum(each.offset_index_bytes + OFFSET_ENTRY.itemsize for each in joined)
     time_index_bytes = sum(each.time_index_bytes + TIME_ENTRY.itemsize for each in joined)
     return (

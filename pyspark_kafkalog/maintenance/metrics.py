@@ -1,13 +1,13 @@
-"""Metrics of a log directory under the names that Kafka gives them, read off the directory: no process keeps counters.
+"""Metrics of a log directory under Kafka's names, computed from the directory: no process keeps counters.
 
 A metric is one attribute of Kafka's JMX beans (`kafka.log:type=Log,name=Size`), with a value for each set of tags. Its
-Prometheus name is the one that the usual rules of Prometheus' JMX exporter make of it (`kafka_log_log_size`), so that
-dashboards made for brokers find it.
+Prometheus name follows the usual rules of Prometheus' JMX exporter (`kafka_log_log_size`), so dashboards made for
+brokers find it.
 
-Of a root of ours offsets come from the commit log, sizes and numbers of segments from one look at each partition's
-directory, none of it reads a record. Of a broker's root the end of each log is looked for in its files, as LogDir does,
-and its last stable offset by reading batch headers from the last producer snapshot on, when the partition has changed.
-What the cleaner did is as its last run left it on record.
+For a native log directory, offsets come from the commit log, and sizes and numbers of segments from one listing of each
+partition's directory; no record is read. For a broker's directory, the end of each log is found in its files, as LogDir
+does, and its last stable offset by reading batch headers after the last producer snapshot, if the partition has
+changed. The cleaner's metrics are those that its last run stored.
 
 Sources of names and meanings: org.apache.kafka.storage.internals.log.UnifiedLog, LogCleaner, LogCleanerManager,
 kafka.log.LogManager, kafka.server.ReplicaManager, kafka.cluster.Partition, of Kafka 4.1.
@@ -38,7 +38,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One attribute of Kafka's beans, a gauge; `values` by the values of the tags, in the order of `tags`."""
+    """One attribute of Kafka's beans, a gauge; `values` are keyed by the values of the tags, in the order of `tags`."""
 
     domain: str
     bean_type: str
@@ -49,20 +49,20 @@ class Metric:
 
     @property
     def prometheus_name(self) -> str:
-        """As the JMX exporter's usual rules name it: `kafka_log_logcleaner_max_clean_time_secs`."""
+        """The name by the JMX exporter's usual rules: `kafka_log_logcleaner_max_clean_time_secs`."""
         return "_".join((self.domain, self.bean_type, self.name)).replace(".", "_").replace("-", "_").lower()
 
     @property
     def bean_pattern(self) -> str:
-        """Which of Kafka's beans it is: `kafka.log:type=Log,name=Size,topic=*,partition=*`."""
+        """The pattern of Kafka's beans: `kafka.log:type=Log,name=Size,topic=*,partition=*`."""
         return f"{self.domain}:type={self.bean_type},name={self.name}" + "".join(f",{tag}=*" for tag in self.tags)
 
 
 @dataclass(frozen=True, slots=True)
 class LogSize:
-    """One partition's log: bytes of its `.log` files, its segments, and its offsets.
+    """One partition's log: bytes of its `.log` files, number of segments, and offsets.
 
-    `offsets_above_high_watermark` None: of a root of ours, where there cannot be any.
+    `offsets_above_high_watermark` is None in a native log directory, which cannot have any.
     """
 
     size_bytes: int
@@ -76,8 +76,8 @@ class LogSize:
 def collect_metrics(log_dir: LogDir, *, now_ms: int) -> list[Metric]:
     """All metrics of the log directory as of its last `refresh`.
 
-    A partition that cannot be read is left out and counted as offline. Raises LogDirError when the root itself cannot
-    be read.
+    A partition that cannot be read is omitted and counted as offline. Raises LogDirError when the root itself cannot be
+    read.
     """
     logs: dict[TopicPartition, LogSize] = {}
     offline = 0
@@ -97,7 +97,7 @@ def collect_metrics(log_dir: LogDir, *, now_ms: int) -> list[Metric]:
 
 
 def offline_metrics(root: Path, *, is_offline: bool) -> list[Metric]:
-    """What can be said of a root that cannot be read (`is_offline`), and is 0 for one that can."""
+    """The metrics that a root has even if it cannot be read (`is_offline`); their value is 0 for one that can."""
     value = float(is_offline)
     return [
         _metric("kafka.log", "LogManager", "OfflineLogDirectoryCount", "log directories that cannot be read", value),
@@ -113,7 +113,7 @@ def offline_metrics(root: Path, *, is_offline: bool) -> list[Metric]:
 
 
 def _look(log_dir: LogDir) -> Iterator[tuple[TopicPartition, LogSize | None]]:
-    """Every partition; None in place of one that cannot be read, which is logged."""
+    """The sizes of every partition; None for one that cannot be read, which is logged."""
     if log_dir.is_foreign:
         yield from _look_at_foreign(log_dir)
     else:
@@ -132,9 +132,9 @@ def _look_at_own(root: OwnRoot) -> Iterator[tuple[TopicPartition, LogSize | None
 
 
 def own_log_size(directory: Path, state: LogState) -> LogSize:
-    """Size of a log of ours as of `state`, without what a killed writer left above the high watermark. Raises OSError.
+    """Size of a native log as of `state`, without what a killed writer left above the high watermark. Raises OSError.
 
-    Segments below the log start count until retention takes them, as with a broker after delete-records.
+    Segments below the log start offset count until retention removes them, as with a broker after delete-records.
     """
     segments = stored_segments(directory, state)
     return LogSize(
@@ -163,7 +163,7 @@ def _foreign_log_size(log_dir: LogDir, found: PartitionDescription) -> LogSize:
         try:
             sizes_bytes.append(segment_file(found.directory, base_offset, LOG_SUFFIX).stat().st_size)
         except FileNotFoundError:
-            continue  # retention or the cleaner has taken it since it was listed
+            continue  # retention or the cleaner has removed it since it was listed
     return LogSize(
         size_bytes=sum(sizes_bytes),
         segments_count=len(sizes_bytes),
@@ -218,8 +218,8 @@ def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], log_dir: LogDir
 
 
 def _cleanable_bytes(root: OwnRoot, where: TopicPartition, now_ms: int) -> int:
-    """Bytes of the segments that a cleaning would begin with; 0 where the damage keeps that from being told."""
-    from pyspark_kafkalog.maintenance.cleaning import look_at  # the engine: not for roots that are in order
+    """Bytes of the segments that the next cleaning would read as dirty; 0 if damage prevents the calculation."""
+    from pyspark_kafkalog.maintenance.cleaning import look_at  # loads the cleaner, which other roots do not need
 
     try:
         checkpoint = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
@@ -260,7 +260,7 @@ def _replica_metrics(logs: Mapping[TopicPartition, LogSize], offline_count: int)
 
 
 def _lag_metric(log_dir: LogDir) -> Metric:
-    """How far each group is behind; a group whose offsets cannot be read is left out, and logged."""
+    """The lag of each group; a group whose offsets cannot be read is omitted, and logged."""
     values: dict[tuple[str, ...], float] = {}
     try:
         for group_id in log_dir.groups():

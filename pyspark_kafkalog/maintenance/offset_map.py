@@ -1,10 +1,10 @@
-"""The cleaner's map from a key to its latest offset, at a fixed size: 24 bytes an entry, hash and offset.
+"""The cleaner's map from a key to its latest offset, of fixed size: 24 bytes for each entry, hash and offset.
 
-The keys themselves are not kept. A map takes part of the keys, a *shard*: those whose hash ends in certain bits. It
-begins as one with all keys; when it is full its shard is halved, as often as it takes, and the other halves are what
-further maps must take. So one cleaning needs as many passes as the keys need maps, and no second one.
+The keys themselves are not stored. A map covers a *shard* of the keys: those whose hash ends in certain bits. It begins
+with the shard of all keys. When it is full, its shard is halved, repeatedly if necessary, and the other halves are left
+to further maps. A cleaning needs one pass for each map.
 
-In memory only; nothing of it outlives a run.
+In memory only; nothing of it survives a run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MARKS_MAX: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The keys whose hash's second half ends in the lowest `bits` bits of `value`; no bits: all keys."""
+    """The keys whose hash's second half ends in the lowest `bits` bits of `value`; with 0 bits, all keys."""
 
     bits: int = 0
     value: int = 0
@@ -38,7 +38,7 @@ class Shard:
         return (1 << self.bits) - 1
 
     def halves(self) -> tuple[Shard, Shard]:
-        """The two shards that make up this one."""
+        """The two halves of this shard."""
         return Shard(self.bits + 1, self.value), Shard(self.bits + 1, self.value | 1 << self.bits)
 
 
@@ -46,9 +46,11 @@ ALL_KEYS: Final = Shard()
 
 
 class OffsetMap:
-    """Latest offset by key for one shard; memory for it is set aside once and used again after `clear`.
+    """The latest offset of each key of one shard. Its memory is allocated once and reused after `clear`.
 
-    `latest_offset` is the last offset whose record the map knows about, -1 for none: records above it are not judged.
+    `latest_offset` is the last offset whose record the map covers, -1 for none: records above it are not judged.
+
+    Raises InvalidOptionError for a buffer too small for one key.
     """
 
     def __init__(self, buffer_bytes: int, load_factor: float) -> None:
@@ -68,7 +70,7 @@ class OffsetMap:
     def of_table(
         cls, table: NDArray[np.uint64], load_factor: float, entries: int, latest_offset: int, shard: Shard
     ) -> OffsetMap:
-        """The map whose `table` another process has filled."""
+        """The map with a `table` that another process has filled."""
         made = cls(ENTRY_BYTES * (len(table) // kernels.ENTRY_WORDS), load_factor)
         made._table = np.ascontiguousarray(table, np.uint64)
         made.entries, made.latest_offset, made.shard = entries, latest_offset, shard
@@ -76,11 +78,11 @@ class OffsetMap:
 
     @property
     def table(self) -> NDArray[np.uint64]:
-        """The entries, three words each; to be looked at only."""
+        """The entries, three words each; read-only."""
         return self._table
 
     def clear(self, shard: Shard = ALL_KEYS) -> None:
-        """Forget all keys and take those of `shard` from now on."""
+        """Remove all keys and cover `shard` from now on."""
         if self.entries:
             self._table[:] = 0
         self.entries = 0
@@ -88,7 +90,7 @@ class OffsetMap:
         self.shard = shard
 
     def put(self, records: IndexedRecords) -> Iterator[Shard]:
-        """Take in the records in order of offsets; gives each half of its keys that the map has to leave to others."""
+        """Insert the records, in order of offsets; yield each half of the shard that has to be left to other maps."""
         row = 0
         while True:
             row, self.entries = kernels.put_rows(
@@ -115,7 +117,7 @@ class OffsetMap:
         return other
 
     def drop(self, records: IndexedRecords, keeps_tombstones: NDArray[np.uint8], keep: NDArray[np.uint8]) -> None:
-        """Set keep[i] to 0 for the records of the map's shard that are not to stay; see `kernels.drop_rows`."""
+        """Set keep[i] to 0 for records of the map's shard that do not stay; see `kernels.drop_rows`."""
         kernels.drop_rows(
             self._table,
             self.shard.mask,
@@ -131,7 +133,7 @@ class OffsetMap:
         )
 
     def marks(self, first_offset: int) -> LatestMarks:
-        """Where the latest offsets lie, from `first_offset` to the last that the map knows about."""
+        """Marks for the latest offsets, from `first_offset` to the last that the map covers."""
         span = self.latest_offset + 1 - first_offset
         shift = max((span - 1) // _MARKS_MAX, 0).bit_length()
         marks = np.zeros((span >> shift) + 1 if span > 0 else 0, np.uint8)
@@ -141,10 +143,11 @@ class OffsetMap:
 
 @dataclass(frozen=True, slots=True)
 class LatestMarks:
-    """A byte for each 2^shift offsets from `first_offset` to `latest_offset`: is any of them the latest of its key?
+    """A byte for each 2^shift offsets from `first_offset` to `latest_offset`: whether any of them is the latest of its
+    key.
 
-    4 MiB at most. Where the map knows all records from `first_offset` on, data batches without a mark hold nothing that
-    stays, which saves reading them.
+    4 MiB at most. If the map covers all records from `first_offset` on, no record of a data batch without a mark stays,
+    so the batch need not be read.
     """
 
     first_offset: int
@@ -153,7 +156,7 @@ class LatestMarks:
     bytes: NDArray[np.uint8]
 
     def unmarked(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Which of the batches (BATCH_DTYPE) lie in the range and have no mark."""
+        """Whether each of the batches (BATCH_DTYPE) is in the range and has no mark."""
         found = np.zeros(len(batches), np.uint8)
         kernels.find_unmarked(self.bytes, self.first_offset, self.shift, batches, found)
         is_inside: NDArray[np.bool_] = batches["last_offset"] <= self.latest_offset

@@ -1,16 +1,16 @@
 """A partition's maintenance lock: one run at a time works on its closed segments; writers and readers never take it.
 
-An flock on `<partition>/.maintenance-lock`, which goes when its holders end, however they end. A run that works in one
-process holds it alone. One whose driver has tasks do the work shares it with them:
+An flock on `<partition>/.maintenance-lock`, released when its holders end, however they end. A run in one process holds
+it exclusively. A run whose driver delegates to tasks shares it with them:
 
-    driver   takes the lock alone, writes a random ticket into the file, then goes over to sharing the lock
+    driver   takes the exclusive lock, writes a random ticket into the file, then downgrades to a shared lock
     task     shares the lock as long as it works, and only if the ticket is still its driver's
 
-Where a full disk has no inode or no block for the file of a lock that was never taken, a run in one process locks the
-directory in its place. Every other run shares a lock on the directory as long as it has the file open.
+So a task that outlives its driver excludes other runs until it has ended. A task that starts too late, when another run
+has taken over the partition, finds another ticket, or none, and does nothing.
 
-So a task that outlives its driver keeps others away until it has ended, and one that begins too late, when another run
-has taken the partition over, finds another ticket, or none, and does nothing.
+If a full disk has no inode or block for a lock file that does not exist yet, a run in one process locks the directory
+instead. Every other run holds a shared lock on the directory as long as it has the lock file open.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TICKET_BYTES: Final = 32
 
 
 class MaintenanceLostError(KafkalogError, RuntimeError):
-    """Another run has taken the partition over."""
+    """Another run has taken over the partition."""
 
 
 @contextlib.contextmanager
 def partition_lock(directory: Path, *, fs: FileSystem = LOCAL) -> Iterator[bool]:
-    """Hold the lock alone for the block; False when somebody else has it."""
+    """Hold the exclusive lock for the block; False when another process holds it."""
     with contextlib.ExitStack() as held:
         try:
             fd = held.enter_context(_open(directory, fs))
@@ -48,27 +48,27 @@ def partition_lock(directory: Path, *, fs: FileSystem = LOCAL) -> Iterator[bool]
         else:
             is_mine = _share_directory(directory, held) and _try(fd, fcntl.LOCK_EX)
             if is_mine and os.fstat(fd).st_size:
-                fs.truncate(fd, 0)  # tasks of an earlier run that are still to begin find out
+                fs.truncate(fd, 0)  # invalidates the tickets of tasks of an earlier run
         yield is_mine
 
 
 @contextlib.contextmanager
 def shared_partition_lock(directory: Path, *, fs: FileSystem = LOCAL) -> Iterator[str | None]:
-    """Hold the lock for the block, together with tasks that are given the ticket; None when somebody else has it."""
+    """Hold the lock for the block, shared with tasks that get the ticket; None when another process holds it."""
     ticket = uuid.uuid4().hex
     with contextlib.ExitStack() as held:
         fd = held.enter_context(_open(directory, fs))
         is_mine = _share_directory(directory, held) and _try(fd, fcntl.LOCK_EX)
         if is_mine:
             fs.pwrite_all(fd, ticket.encode(), 0)
-            # Between the two others may have had it for a moment.
+            # The downgrade is not atomic: another run may have held the lock in between.
             is_mine = _try(fd, fcntl.LOCK_SH) and _has_ticket(fd, ticket)
         yield ticket if is_mine else None
 
 
 @contextlib.contextmanager
 def join_partition_lock(directory: Path, ticket: str, *, fs: FileSystem = LOCAL) -> Iterator[None]:
-    """In a task: share the lock for the block. Raises MaintenanceLostError when the ticket is not good any more."""
+    """In a task: share the lock for the block. Raises MaintenanceLostError when the ticket is no longer valid."""
     with _open(directory, fs) as fd:
         if not _try(fd, fcntl.LOCK_SH) or not _has_ticket(fd, ticket):
             raise MaintenanceLostError(f"another run has taken {directory} over")
@@ -77,9 +77,9 @@ def join_partition_lock(directory: Path, ticket: str, *, fs: FileSystem = LOCAL)
 
 @contextlib.contextmanager
 def file_claim(path: Path, inode: int) -> Iterator[None]:
-    """Keep other attempts at the same task away from what replaces the file at `path`.
+    """Keep other attempts at the same task from replacing the file at `path`, for the block.
 
-    Raises MaintenanceLostError when one is at it, or the name is another file's by now.
+    Raises MaintenanceLostError when another attempt holds the claim, or the file has been replaced.
     """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -103,17 +103,17 @@ def _open(directory: Path, fs: FileSystem) -> Iterator[int]:
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
-        # Whatever closing says, the lock is let go of; what was done under it is not to be called a failure for that.
+        # The lock is released even if closing fails, so an error here does not fail the work done under the lock.
         with contextlib.suppress(OSError):
             fs.close(fd)
 
 
 def _share_directory(directory: Path, held: contextlib.ExitStack) -> bool:
-    """Keep away those who have to lock the directory; False when one has."""
+    """Exclude runs that lock the directory instead of the file; False when one holds it."""
     try:
         return _lock_directory(directory, held, fcntl.LOCK_SH)
     except OSError:
-        return True  # no directory can be locked here, by them neither
+        return True  # directories cannot be locked here, so no other run has locked it
 
 
 def _lock_directory(directory: Path, held: contextlib.ExitStack, kind: int) -> bool:

@@ -1,12 +1,12 @@
-"""The logs of a root as of one commit, kept for as long as they are copied.
+"""The logs of a root as of one commit, pinned for as long as they are copied.
 
     <root>/__cluster_metadata-0.<32 hex>-exporting-stray/
       .maintenance-lock        held by the process that pinned them
       orders-0/                hard links to the files of the log as of the commit
 
-The links are made under the root's lock. Commits, swaps of cleaned or merged segments, the removal of dropped segments
-and the deletion of topics all take that lock, so every link is of the same moment. Afterwards writers and maintenance
-go on: they replace and remove names, and only add bytes beyond the ends that the commit knows.
+The links are created under the root's lock. Commits, swaps of cleaned or merged segments, the removal of old segments
+and the deletion of topics all take that lock, so all links are as of the same moment. Afterwards writers and
+maintenance continue: they replace and remove names, and only append bytes beyond the ends that the commit has.
 
 The links are removed at the end. After a crash they stay until the next export of the root, which removes every such
 directory that is not locked. To Kafka the directory is a stray partition of the metadata topic, which it ignores.
@@ -48,8 +48,9 @@ _PIN_SUFFIX: Final = "-exporting-stray"
 
 @dataclass(frozen=True, slots=True)
 class PinnedLogs:
-    """`image` is the commit's; `directories` has the links of each partition that holds a log, `cleaned` the cleaner's
-    checkpoint at that moment."""
+    """`image` is that of the commit. `directories` has the links of each partition with records; `cleaned` is the
+    cleaner's checkpoint at that moment.
+    """
 
     image: MetadataImage
     partitions: Sequence[TopicPartition]
@@ -64,7 +65,7 @@ class PinnedLogs:
 def pinned_logs(root: OwnRoot, topics: Collection[str] | None = None) -> Iterator[PinnedLogs]:
     """Pin the logs of `topics` (None: all) as of the newest commit, for the block.
 
-    Raises UnknownTopicError, and LogDirError where a log is missing or a swap of its segments is under way.
+    Raises UnknownTopicError, and LogDirError when a log is missing or its segments are being swapped.
     """
     pin = root.path / f"{METADATA_DIR}.{uuid.uuid4().hex}{_PIN_SUFFIX}"
     with contextlib.ExitStack() as held:
@@ -87,7 +88,9 @@ def pinned_logs(root: OwnRoot, topics: Collection[str] | None = None) -> Iterato
 
 
 def _remove_abandoned(root: OwnRoot) -> None:
-    """Remove what killed exports left. Called under the root's lock, under which a new one takes its own."""
+    """Remove what killed exports left. The caller holds the root's lock, under which a new export locks its own
+    directory.
+    """
     for directory in root.path.glob(f"{METADATA_DIR}.*{_PIN_SUFFIX}"):
         with contextlib.suppress(FileNotFoundError), partition_lock(directory, fs=root.fs) as is_abandoned:
             if is_abandoned:
@@ -106,7 +109,10 @@ def _pin(root: OwnRoot, image: MetadataImage, where: TopicPartition, pin: Path) 
 
 
 def _finish_killed_swaps(root: OwnRoot, where: TopicPartition, source: Path) -> None:
-    """A whole swap takes place under the root's lock, so one that is met halfway belongs to a run that was killed."""
+    """Finish swaps of killed runs. Raises LogDirError when maintenance is running.
+
+    A swap holds the root's lock throughout, so one found incomplete under that lock belongs to a killed run.
+    """
     if not bases_and_swaps(source)[1] or not has_unfinished(source):
         return
     with partition_lock(source, fs=root.fs) as is_free:
@@ -117,9 +123,9 @@ def _finish_killed_swaps(root: OwnRoot, where: TopicPartition, source: Path) -> 
 
 
 def _names(directory: Path, state: LogState) -> list[str]:
-    """The files of the log as of `state`; what they hold beyond its end is cut off in the copy.
+    """The files of the log as of `state`; the copy cuts off what they contain beyond its end.
 
-    Segments that lie below the log start as a whole are no part of it: retention has yet to remove them.
+    Segments entirely below the log start offset are omitted: retention has yet to remove them.
     """
     bases = bases_and_swaps(directory)[0]
     first = max((base for base in bases if base <= state.log_start_offset), default=0)
