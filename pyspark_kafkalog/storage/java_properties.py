@@ -1,9 +1,9 @@
 """Java's properties files: `meta.properties` and `server.properties`.
 
 A line holds a key, then `=`, `:` or blanks, then the value. Lines that begin with `#` or `!` are comments. A backslash
-at the end of a line joins it to the next, whose leading blanks go; elsewhere it escapes (`\\t`, `\\n`, `\\r`, `\\f`,
-`\\uXXXX`; any other character stands for itself). Bytes are ISO-8859-1. The last of equal keys counts. Source of the
-rules: java.util.Properties (load, store).
+at the end of a line joins it to the next, whose leading blanks are removed; elsewhere it escapes (`\\t`, `\\n`, `\\r`,
+`\\f`, `\\uXXXX`; any other character stands for itself). Bytes are ISO-8859-1. The last of equal keys counts. Source of
+the rules: java.util.Properties (load, store).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep",
 
 
 def parse_properties(data: bytes, *, file: str) -> dict[str, str]:
-    """Keys and values of a properties file's bytes. Raises DiskFormatError for a bad `\\u` escape: nothing else is."""
+    """Keys and values of a properties file's bytes. Raises DiskFormatError for a bad `\\u` escape, the only error."""
     properties = {}
     for line, position in _logical_lines(data.decode("latin-1")):
         key_end, value_start = _split(line)
@@ -37,7 +37,7 @@ def parse_properties(data: bytes, *, file: str) -> dict[str, str]:
 
 
 def format_properties(properties: Mapping[str, str], *, written_at: datetime | None = None) -> bytes:
-    """The file that Java writes for `properties`, in the order given, with its comment and date lines on top."""
+    """The file that Java writes for `properties`, in the given order, with its comment and date lines on top."""
     at = (written_at or datetime.now(timezone.utc)).astimezone(timezone.utc)
     date = f"{_DAYS[at.weekday()]} {_MONTHS[at.month - 1]} {at:%d %H:%M:%S} UTC {at:%Y}"
     lines = ["#", f"#{date}"]
@@ -79,7 +79,7 @@ def _natural_lines(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _split(line: str) -> tuple[int, int]:
-    """Where the key ends and the value starts."""
+    """The positions at which the key ends and the value starts."""
     key_end = 0
     while key_end < len(line) and line[key_end] not in "=:" + _BLANKS:
         key_end += 2 if line[key_end] == "\\" else 1

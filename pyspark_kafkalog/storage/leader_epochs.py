@@ -1,8 +1,8 @@
-"""`leader-epoch-checkpoint` of a partition: at which offset each leader's reign began, `<epoch> <start offset>` a line.
+"""`leader-epoch-checkpoint` of a partition: the first offset of each leader epoch, `<epoch> <start offset>` per line.
 
-Both numbers rise strictly from line to line. With it a follower that lags finds where its log parts from the leader's.
-Written whole; a crash leaves the old file, and recovery adds the epochs that it meets in the batches. Source of the
-rules: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache.
+Both numbers strictly increase from line to line. A lagging follower uses the file to find the offset at which its log
+diverges from the leader's. It is written as a whole; a crash leaves the old file, and recovery adds the epochs of the
+batches that it reads. Source of the rules: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class EpochEntry(NamedTuple):
 
 
 class LeaderEpochCheckpoint:
-    """The epochs of one partition's log, and the file that keeps them; every change is written at once."""
+    """The epochs of one partition's log and the file that stores them; each change is written immediately."""
 
     def __init__(
         self, path: Path, entries: Iterable[EpochEntry] = (), *, fs: FileSystem = LOCAL, durable: bool = True
@@ -41,16 +41,16 @@ class LeaderEpochCheckpoint:
 
     @classmethod
     def open(cls, path: Path, *, fs: FileSystem = LOCAL, durable: bool = True) -> LeaderEpochCheckpoint:
-        """Read the file at `path`; no epochs when there is none, and none is made before the first change.
+        """Read the file at `path`. Without a file there are no epochs, and the first change creates it.
 
-        An entry that does not rise drops those before it that it contradicts, as on `assign`. `durable` says whether
-        changes wait until they are on disk. Raises CorruptIndexError that names the bad line.
+        An entry that does not increase drops the earlier ones that it contradicts, as in `assign`. With `durable`,
+        changes wait until they are on disk. Raises CorruptIndexError, which names the bad line.
         """
         return cls(path, read_epochs(path), fs=fs, durable=durable)
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
-        """All epochs, rising."""
+        """All epochs, in increasing order."""
         return tuple(self._entries)
 
     @property
@@ -60,14 +60,15 @@ class LeaderEpochCheckpoint:
 
     @property
     def earliest(self) -> EpochEntry | None:
-        """The entry of the first epoch that is still known."""
+        """The entry of the earliest epoch still known."""
         return self._entries[0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` starts at `start_offset`; whether that changed anything.
+        """Record that `epoch` starts at `start_offset`; returns whether that changed anything.
 
-        Entries with an epoch or a start at or above it are dropped: a later epoch at the same start replaces. The
-        latest epoch keeps its start unless a smaller one is given. ValueError for negative numbers.
+        Entries with an epoch or a start offset at or above it are dropped: a later epoch with the same start offset
+        replaces the earlier one. The latest epoch keeps its start offset unless a smaller one is given. Raises
+        ValueError for negative numbers.
         """
         return self.assign_many((EpochEntry(epoch, start_offset),))
 
@@ -79,7 +80,7 @@ class LeaderEpochCheckpoint:
         return any(changed)
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch in which `offset` was, or would be, written; None below the first."""
+        """The epoch in which `offset` was, or would be, written; None below the first epoch."""
         index = bisect_right(self._entries, offset, key=_start_offset)
         return self._entries[index - 1].epoch if index else None
 
@@ -93,14 +94,14 @@ class LeaderEpochCheckpoint:
             self._write()
 
     def truncate_above(self, epoch: int) -> None:
-        """Drop the epochs above `epoch`, which is the last one that counts."""
+        """Drop the epochs above `epoch`, which is the last valid one."""
         kept = [entry for entry in self._entries if entry.epoch <= epoch]
         if len(kept) != len(self._entries):
             self._entries = kept
             self._write()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop the epochs that ended below `start_offset`, where the log now starts; the one it is in starts there."""
+        """Drop the epochs that end below `start_offset`, the new start of the log; its own epoch then starts there."""
         index = bisect_right(self._entries, start_offset, key=_start_offset)
         if not index:
             return
@@ -133,9 +134,9 @@ class LeaderEpochCheckpoint:
 
 
 def read_epochs(path: Path) -> tuple[EpochEntry, ...]:
-    """The file's entries as they are written, contradictions too; none when there is no file.
+    """The file's entries as written, including contradictory ones; empty if the file does not exist.
 
-    Raises CorruptIndexError that names the bad line.
+    Raises CorruptIndexError, which names the bad line.
     """
     return tuple(read_checkpoint(path, _parse_entry))
 

@@ -1,4 +1,4 @@
-"""What lies in a directory, by names alone: the partitions of a root, the segments of a partition."""
+"""Lists directories by file names alone: the partitions of a root, the segments of a partition."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SWAP_PAUSE_SECONDS: Final = 0.01
 
 
 def list_base_offsets(directory: Path) -> list[int]:
-    """Base offsets of the `.log` files in `directory`, rising. Raises OSError when it cannot be listed.
+    """Base offsets of the `.log` files in `directory`, in increasing order. Raises OSError if it cannot be listed.
 
-    A broker that swaps in a cleaned segment takes the old ones away first: for a moment, or for good where it was
-    killed then, the records are in a `.swap` file alone. Raises DiskFormatError when that does not pass.
+    A broker that swaps in a cleaned segment removes the old ones first: for a moment, or permanently if it is killed at
+    that time, only a `.swap` file holds the records. Raises DiskFormatError if that state persists.
     """
     for _ in range(_SWAP_LOOKS):
         offsets, swapped = bases_and_swaps(directory)
@@ -43,7 +43,7 @@ def list_base_offsets(directory: Path) -> list[int]:
 
 
 def bases_and_swaps(directory: Path) -> tuple[list[int], set[int]]:
-    """Base offsets of the `.log` files, rising, and of the `.log.swap` files. Raises OSError."""
+    """Base offsets of the `.log` files, in increasing order, and of the `.log.swap` files. Raises OSError."""
     offsets, swapped = [], set()
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -59,13 +59,13 @@ def bases_and_swaps(directory: Path) -> tuple[list[int], set[int]]:
 
 
 def refuse_link(directory: Path) -> None:
-    """Raises LogDirError for a partition directory that is a symbolic link: no path leads out of a log directory."""
+    """Raise LogDirError for a partition directory that is a symbolic link: no path may lead out of a log directory."""
     if directory.is_symlink():
         raise LogDirError(link_message(directory))
 
 
 def link_message(directory: Path) -> str:
-    """Why a partition's directory is not read, and what to do."""
+    """The reason why a symbolic link is not read as a partition's directory, and advice."""
     return (
         f"{directory} is a symbolic link, which is not followed: put the partition's directory in its place, or "
         "mount it there (mount --bind)"
@@ -73,9 +73,9 @@ def link_message(directory: Path) -> str:
 
 
 def list_partitions(root: Path) -> list[TopicPartition]:
-    """Partitions that have a directory in `root`, in order; deleted and stray ones are none.
+    """Partitions that have a directory in `root`, in order, without deleted and stray ones.
 
-    Raises LogDirError when `root` is not a directory that can be listed.
+    Raises LogDirError if `root` is not a directory that can be listed.
     """
     partitions = []
     try:

@@ -1,8 +1,8 @@
-"""Reading a partition's records as Arrow batches: no lock, no write, memory bounded by chunk and batch size.
+"""Reads a partition's records as Arrow batches: no lock, no write, memory bounded by chunk and batch size.
 
-A reader is told offsets, never file positions, and finds the segment by the floor of the base offsets. Retention and
-the cleaner may take or replace a segment while it reads: an open file goes on to be readable, and a name that is gone
-makes it list the directory anew and go on from the offset that it has reached.
+A reader takes offsets, never file positions, and finds the segment by the floor of the base offsets. Retention and the
+cleaner may delete or replace a segment during the read: an open file remains readable, and if a name is gone, the
+reader lists the directory again and continues at the offset that it has reached.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_TARGET_BYTES: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Offsets [start_offset, end_offset) to read in one task, and about how many bytes of `.log` they take."""
+    """Offsets [start_offset, end_offset) to read in one task, and their approximate size in bytes of `.log`."""
 
     start_offset: int
     end_offset: int
@@ -56,7 +56,7 @@ class LogReader:
         refuse_link(directory)
         self.directory = directory
         self.topic_partition = topic_partition
-        self._bases: list[int] = []  # base offsets of the segments, as they were last listed
+        self._bases: list[int] = []  # base offsets of the segments, as last listed
 
     def read(
         self,
@@ -68,19 +68,19 @@ class LogReader:
         min_timestamp_ms: int | None = None,
         until_timestamp_ms: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Records with start_offset <= offset < end_offset as batches of `schema` (a choice of KAFKA_SCHEMA's columns).
+        """Records with start_offset <= offset < end_offset as batches of `schema` (a subset of KAFKA_SCHEMA's columns).
 
-        `committed` leaves out records of aborted transactions; the caller then ends at the last stable offset. With a
-        timestamp range only records in [min, until) come. Control records never come.
+        `committed` leaves out records of aborted transactions; the caller's range then ends at the last stable offset.
+        With a timestamp range only records in [min, until) are returned. Control records are never returned.
 
-        Raises CorruptRecordError for damage in the range, or when the log ends before `end_offset`, and
-        OffsetOutOfRangeError when `start_offset` lies below the first segment: retention has taken it.
+        Raises CorruptRecordError for damage in the range or if the log ends before `end_offset`, and
+        OffsetOutOfRangeError if `start_offset` is below the first segment because retention has deleted it.
         """
-        from pyspark_kafkalog.record.arrow import to_record_batch  # compiled code behind: not for those who just plan
+        from pyspark_kafkalog.record.arrow import to_record_batch  # imports compiled code, not needed for planning
         from pyspark_kafkalog.record.decode import decode_slices
 
         if start_offset >= end_offset:
-            return  # nothing is looked at: of a topic just made, whose maker was killed, there is no directory yet
+            return  # before any file access: a topic whose creator was killed may have no directory yet
         columns = frozenset(schema.names) - {"topic", "partition"}
         aborted = AbortedTransactions.overlapping(self.directory, start_offset, end_offset) if committed else None
         for run in self.runs(start_offset, end_offset, min_timestamp_ms=min_timestamp_ms):
@@ -101,7 +101,7 @@ class LogReader:
                 )
 
     def runs(self, start_offset: int, end_offset: int, *, min_timestamp_ms: int | None = None) -> Iterator[BatchRun]:
-        """Runs of checked batches that overlap [start_offset, end_offset); a run's data is good until the next.
+        """Runs of checked batches that overlap [start_offset, end_offset); a run's data is valid until the next run.
 
         With `min_timestamp_ms` batches that the time indexes show to be older may be left out.
         """
@@ -128,8 +128,9 @@ class LogReader:
     def check_end(self, high_watermark: int) -> None:
         """Raise CorruptRecordError unless the active segment has the batch that ends right below `high_watermark`.
 
-        A high watermark lies between two batches. Where that batch is missing, so are committed records, or its base
-        offset, which no CRC covers, is damaged. A closed segment tells nothing: the cleaner may have emptied its end.
+        A high watermark lies between two batches. If the batch below it is missing, committed records are missing, or
+        the batch's base offset, which no CRC covers, is damaged. A closed segment is not checked, as the cleaner may
+        have removed its last records.
         """
         with self._open_floor(high_watermark - 1) as segment:
             if self._next_base(segment.base_offset) is not None:
@@ -139,9 +140,9 @@ class LogReader:
                 raise self._log_too_short(segment, high_watermark)
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int, end_offset: int) -> TimestampAndOffset | None:
-        """The first record in offset order in [start_offset, end_offset) whose timestamp is at or after the one given.
+        """The first record in offset order in [start_offset, end_offset) with a timestamp of at least `timestamp_ms`.
 
-        Control records count, as in Kafka's ListOffsets. None when there is none.
+        Control records count, as in Kafka's ListOffsets. Returns None if no record matches.
         """
         next_offset = start_offset
         while next_offset < end_offset:
@@ -168,14 +169,14 @@ class LogReader:
                     if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset < end_offset:
                         return TimestampAndOffset(record.timestamp_ms, record.offset, header.leader_epoch)
             if header.next_offset >= end_offset:
-                return None  # what follows may be the torn tail of a broker that was killed
+                return None  # the rest may be the torn tail of a killed broker
         return None
 
     def offset_of_max_timestamp(self, start_offset: int, end_offset: int) -> TimestampAndOffset | None:
-        """The first record with the largest timestamp of the log, if it lies in [start_offset, end_offset).
+        """The first record with the largest timestamp of the log, if its offset is in [start_offset, end_offset).
 
-        Control records count, as in Kafka's ListOffsets. None when it lies outside, or no record has a timestamp.
-        Of closed segments only the last time index entry is looked at, and the batch that confirms it.
+        Control records count, as in Kafka's ListOffsets. Returns None if the offset is outside the range, or no record
+        has a timestamp. Of closed segments, only the last time index entry and the batch that confirms it are read.
         """
         best: tuple[int, int, int] | None = None  # timestamp, base offset of the segment, position in it
         next_offset: int | None = start_offset
@@ -197,7 +198,7 @@ class LogReader:
     def _record_at(
         self, timestamp_ms: int, base_offset: int, position: int, start_offset: int, end_offset: int
     ) -> TimestampAndOffset | None:
-        """The first record with just that timestamp in a batch, if its offset lies in the range."""
+        """The first record with exactly that timestamp in a batch, if its offset is in the range."""
         with SegmentReader(self.directory, base_offset) as segment:
             header = segment.header_at(position)
             batch = decode_batch(segment.batch_at(position, header), 0, file=segment.file, file_position=position)
@@ -212,7 +213,7 @@ class LogReader:
         return list(self._splits(start_offset, end_offset, target_bytes))
 
     def head(self, start_offset: int, end_offset: int, target_bytes: int) -> Split:
-        """The first of `split`; looks at no more segments than that takes. Never empty unless the range is."""
+        """The first of `split`; opens no more segments than necessary. Never empty unless the range is."""
         return next(self._splits(start_offset, end_offset, target_bytes), Split(start_offset, end_offset, 0))
 
     def _splits(self, start_offset: int, end_offset: int, target_bytes: int) -> Iterator[Split]:
@@ -237,7 +238,7 @@ class LogReader:
             yield Split(split_start, end_offset, split_bytes)
 
     def size_bytes(self, start_offset: int, end_offset: int) -> int:
-        """About how many bytes of `.log` the offsets [start_offset, end_offset) take, by the indexes."""
+        """Approximate size of the offsets [start_offset, end_offset) in bytes of `.log`, by the indexes."""
         return sum(each.size_bytes for each in self.split(start_offset, end_offset, _NO_TARGET_BYTES))
 
     def _cut_points(
@@ -251,7 +252,7 @@ class LogReader:
             yield from segment.cut_points(start_offset, end_offset, first_bytes=first_bytes, each_bytes=each_bytes)
 
     def _open_floor(self, offset: int) -> SegmentReader:
-        """The segment that holds `offset`; the directory is listed anew when it has gone."""
+        """The segment that holds `offset`; lists the directory again if the segment was deleted."""
         for _ in range(_REPLACED_SEGMENT_TRIES):
             with contextlib.suppress(FileNotFoundError):
                 return SegmentReader(self.directory, self._floor_base(offset))
@@ -276,17 +277,17 @@ class LogReader:
         return bases[at]
 
     def _next_base(self, base_offset: int) -> int | None:
-        """Base offset of the segment after, None for the last, which a live log may have rolled since it was listed."""
+        """Base offset of the next segment, None for the last one, which may have been rolled since it was listed."""
         if base_offset >= self._bases[-1]:
             self._bases = list_base_offsets(self.directory)
         at = bisect.bisect_right(self._bases, base_offset)
         return self._bases[at] if at < len(self._bases) else None
 
     def _limit_now(self, base_offset: int) -> int | None:
-        """Base offset of the segment after, by a new look; None while the segment is being put in the place of several.
+        """Base offset of the next segment, listed again; None while the segment is replacing several others.
 
-        Those keep their names until it has taken the first one's; all that time there is a `.swap` file, so that must
-        be looked for first.
+        Those keep their names until it has taken the name of the first one. During all that time a `.swap` file exists,
+        which is therefore checked first.
         """
         swap = segment_file(self.directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX)
         if swap.exists():

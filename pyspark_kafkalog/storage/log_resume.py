@@ -1,12 +1,12 @@
-"""Going on from a commit's LogState: what a broker keeps in memory comes from the state, not from the files.
+"""Resumes a log from a commit's LogState: the state replaces what a broker keeps in memory; the files are not scanned.
 
-Nothing that the last commit did not cover is kept: bytes past the active segment's size, later segments, snapshots,
-index entries and leader epochs past the log end are what a crashed writer left. An index that does not end where the
-state says its last entry is has been lost in a power failure, and is built anew from the active segment.
+Only committed data is kept. Bytes past the active segment's size, later segments, and snapshots, index entries and
+leader epochs past the log end were left by a crashed writer, and are removed. If an index does not end at the last
+entry recorded in the state, a power failure has damaged it, and it is rebuilt from the active segment.
 
-A large staged file becomes a segment by a second name (staged_append.py). Of a committed one only the removal of the
-first name may be missing: it is made good here, so that nobody takes the file for one that is still to be committed.
-One that was not committed loses its second name, never its bytes: its writer may try again.
+A large staged file becomes a segment by a second name (staged_append.py). After a crash, a committed file may still
+have its first name, which is removed here so that the file is not taken for one that is still to be committed. A file
+that was not committed loses its second name, never its bytes: its writer may retry.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def resume(
     rng: random.Random | None,
     producer_id_expiration_ms: int,
 ) -> LoadedLog:
-    """The log as `state` says it is, ready to be appended to.
+    """The log as described by `state`, ready for appends.
 
-    Raises CorruptRecordError when the active segment is shorter than the state says.
+    Raises CorruptRecordError if the active segment is shorter than in `state`.
     """
     found = _Found.list(directory, state)
     found.remove_names(directory, fs)
@@ -77,7 +77,7 @@ def resume(
         undo.callback(active.close_files)
         has_tail = _has_tail(active, state)
         _check_indexes(active, state, is_recovered=has_tail or bool(found.later))
-        # Last, so that whoever is killed before leaves the sign that there is something to recover.
+        # Last, so that a process killed before this leaves a sign that recovery is necessary.
         if has_tail:
             _cut_tail(active, state)
         found.remove_later(directory, fs)
@@ -98,7 +98,7 @@ def resume(
         log_start_offset=state.log_start_offset,
         log_end_offset=state.log_end_offset,
         recovery_point=state.log_end_offset,
-        # Indexes are cut by replacing the file, which is a change of names too.
+        # Indexes are shortened by replacing the file, which changes names, too.
         names_changed=(
             not found.has_active
             or state.active_size_bytes == 0
@@ -123,10 +123,10 @@ def _counters(state: LogState) -> SegmentCounters:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What lies in the directory.
+    """The contents of the directory.
 
-    `later` are files above the active segment and snapshots above the log end, `temporary` those of small files whose
-    writing was killed; `committed` are staged files that have become segments below the log end.
+    `later` are files above the active segment and snapshots above the log end, `temporary` are temporary files of
+    killed writes of small files, `committed` are staged files that have become segments below the log end.
     """
 
     closed_bases: list[int]
@@ -146,7 +146,7 @@ class _Found:
         with os.scandir(directory) as entries:
             for entry in entries:
                 if entry.name < active_name and entry.name.endswith(_BESIDE_LOG):
-                    continue  # of a closed segment: most names in a long log
+                    continue  # a closed segment's file: most names in a long log
                 parsed = parse_segment_file(entry.name)
                 if parsed is None:
                     if entry.name.endswith(STAGED_SUFFIX):
@@ -174,14 +174,14 @@ class _Found:
             fs.unlink_if_there(directory / name)
 
     def remove_later(self, directory: Path, fs: FileSystem) -> None:
-        """Remove what lies above the committed end."""
-        # From the highest down and a .log before its indexes, so that a crash in between leaves nothing to be mistaken.
+        """Remove the files above the committed end."""
+        # From the highest down and each .log before its indexes, so that a crash in between leaves nothing ambiguous.
         for name in sorted(self.later, key=lambda each: (each[:20], each.endswith(LOG_SUFFIX)), reverse=True):
             fs.unlink_if_there(directory / name)
 
 
 def _has_tail(active: LogSegment, state: LogState) -> bool:
-    """Whether something lies past the committed end of the active segment. Raises when it is shorter than that."""
+    """Whether the active segment has data past its committed end. Raises CorruptRecordError if it is shorter."""
     found = os.fstat(active.fd).st_size
     if found < state.active_size_bytes:
         raise CorruptRecordError(
@@ -204,20 +204,20 @@ def _cut_tail(active: LogSegment, state: LogState) -> None:
 def _check_indexes(active: LogSegment, state: LogState, *, is_recovered: bool) -> None:
     """Drop index entries past the log end, and rebuild the indexes if one does not begin or end where it should.
 
-    Where a crashed writer left something to cut off they are rebuilt in any case, as Kafka does on recovery: its last
-    entry may be half written, and then look like one of an earlier batch.
+    If data of a crashed writer was cut off, they are always rebuilt, as in Kafka's recovery: the last entry may be half
+    written, and then look like that of an earlier batch.
     """
     offset_index, time_index = active.offset_index, active.time_index
     if offset_index.entries and offset_index.last_offset >= state.log_end_offset:
         offset_index.truncate_to(state.log_end_offset)
-    # Time index entries come with offset index entries; one after the last of those closed a segment in a roll that was
-    # not committed.
+    # Time index entries are added with offset index entries; one after the last of those closed a segment in a roll
+    # that was not committed.
     last_indexed_offset = offset_index.last_offset if offset_index.entries else active.base_offset - 1
     time_index.truncate_to(last_indexed_offset + 1)
     active.txn_index.truncate_to(state.log_end_offset)
     position = offset_index.entry(offset_index.entries - 1).position if offset_index.entries else 0
     is_whole = position + state.bytes_since_last_index_entry == state.active_size_bytes
-    # A segment's first batch has no entry: one at position 0 is a page of zeros, of which a power failure left no more.
+    # A segment's first batch has no entry: one at position 0 is a page of zeros that a power failure left.
     is_zeroed = offset_index.entries > 0 and offset_index.entry(0).position == 0
     if is_recovered or is_zeroed or not is_whole or time_index.last_entry.timestamp_ms > state.active_max_timestamp_ms:
         active.rebuild_indexes()

@@ -1,8 +1,8 @@
 """One segment: a `.log` file with the indexes of the same base offset, open for its writer.
 
-The base offset is the smallest offset the segment may hold. Bytes are appended to the `.log` first, index entries after
-them: a crash leaves at worst a torn batch at the end and indexes that fall short of the log or reach past it, both of
-which recovery puts right. Source of the rules: org.apache.kafka.storage.internals.log.LogSegment.
+The base offset is the smallest offset that the segment may hold. Bytes are appended to the `.log` first, index entries
+after them: a crash leaves at worst a torn batch at the end, and indexes that end before or after the end of the log;
+recovery repairs both. Source of the rules: org.apache.kafka.storage.internals.log.LogSegment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyspark_kafkalog.storage.time_index import TimestampOffset
 
 
 class BatchPosition(NamedTuple):
-    """A batch's base offset, its first byte in the `.log` file and its whole length."""
+    """A batch's base offset, its first byte in the `.log` file and its total length."""
 
     base_offset: int
     position: int
@@ -44,8 +44,8 @@ class BatchPosition(NamedTuple):
 class LogSegment(SegmentFiles):
     """A segment open for writing; `size_bytes` is the valid length of the `.log`.
 
-    `created_ms` is the clock when it became this writer's; segments without timestamps roll by it. `counters`, when
-    given, tells what the segment holds; else it is read from the files when needed.
+    `created_ms` is the time at which this writer opened or created it; segments without timestamps roll by it.
+    `counters`, if given, describes the segment's content; otherwise it is read from the files when needed.
     """
 
     def __init__(
@@ -79,24 +79,24 @@ class LogSegment(SegmentFiles):
     # What the segment holds
 
     def chunks(self, position: int = 0, end: int | None = None) -> Iterator[BatchChunk]:
-        """Batches from byte `position` on, which starts one; see `read_chunks`. CRCs are not checked."""
+        """Batches from byte `position` on, where a batch must start; see `read_chunks`. CRCs are not checked."""
         end = self.size_bytes if end is None else end
         return read_chunks(self.fd, file=str(self.log_path), start=position, end=end, base_offset=self.base_offset)
 
     def first_timestamp_ms(self) -> int:
-        """Largest timestamp of the first batch, from which time-based rolling counts; -1 when empty or without one."""
+        """Largest timestamp of the first batch, the start of time-based rolling; -1 if empty or without timestamps."""
         if self._first_timestamp_ms is None:
             self._first_timestamp_ms = self._read_first_timestamp()
         return self._first_timestamp_ms
 
     def max_timestamp(self) -> TimestampOffset:
-        """Largest timestamp and the last offset of the batch that first had it; from the time index when not known."""
+        """Largest timestamp and the last offset of the batch that first had it; read from the time index if unknown."""
         if self._max_timestamp is None:
             self._max_timestamp = self.time_index.last_entry
         return self._max_timestamp
 
     def counters(self) -> SegmentCounters:
-        """What the next append depends on."""
+        """The state that the next append depends on."""
         timestamp = self.max_timestamp()
         return SegmentCounters(
             size_bytes=self.size_bytes,
@@ -107,7 +107,7 @@ class LogSegment(SegmentFiles):
         )
 
     def find_batch(self, offset: int) -> BatchPosition | None:
-        """The batch that holds `offset` or, if none does, the first one above it; None when all are below."""
+        """The batch that holds `offset` or, if none does, the first one above it; None if all are below."""
         for chunk in self.chunks(self.position_at_or_before(offset)):
             at = int(np.searchsorted(chunk.batches["last_offset"], offset, side="left"))
             if at < len(chunk.batches):
@@ -116,7 +116,10 @@ class LogSegment(SegmentFiles):
         return None
 
     def position_at_or_before(self, offset: int) -> int:
-        """Where a batch starts, by the index, so that `offset` and all above lie at or after it. 0 when not sure."""
+        """A position, by the index, where a batch starts and at or after which `offset` and all later ones are stored.
+
+        0 if the index is not reliable.
+        """
         entry = self.offset_index.lookup(offset)
         if entry.position == 0 or entry.position >= self.size_bytes:
             return 0
@@ -128,9 +131,9 @@ class LogSegment(SegmentFiles):
         return entry.position if header.last_offset == entry.offset else 0
 
     def read_next_offset(self) -> int:
-        """The offset after the last batch, by reading from the last index entry on; the base offset when empty.
+        """The offset after the last batch, read from the last index entry on; the base offset if empty.
 
-        Raises CorruptRecordError when batches do not fill the `.log`: it was not closed cleanly.
+        Raises CorruptRecordError if the batches do not fill the `.log`, which then was not closed cleanly.
         """
         next_offset, end_position = self.base_offset, 0
         for chunk in self.chunks(self.position_at_or_before(self.offset_index.last_offset)):
@@ -157,11 +160,11 @@ class LogSegment(SegmentFiles):
     # Appending
 
     def plan(self, batches: NDArray[np.void], *, now_ms: int) -> RunPlan:
-        """How many of `batches` (BATCH_DTYPE, final offsets) fit before the segment must roll, one append a batch."""
+        """How many of `batches` (BATCH_DTYPE, final offsets) fit before the segment must roll, with one append each."""
         return plan_run(batches, self.counters(), self._limits(now_ms))
 
     def plan_whole(self, batches: NDArray[np.void], *, now_ms: int) -> RunPlan | None:
-        """The plan that appends all of `batches` as one append, as a follower does; None when it must roll before."""
+        """The plan that appends all of `batches` as one append, as a follower does; None if it must roll before."""
         counters, limits = self.counters(), self._limits(now_ms)
         whole = batches[-1:].copy()
         whole["size_bytes"] = batches["size_bytes"].sum()
@@ -174,14 +177,15 @@ class LogSegment(SegmentFiles):
         return RunPlan(len(batches), entries, advance(batches, counters, entries))
 
     def append(self, data: Buffer, plan: RunPlan) -> None:
-        """Write `data`, the bytes of the batches that `plan` was made for, and then their index entries."""
+        """Write `data`, the bytes of the batches of `plan`, and then their index entries."""
         self.fs.pwrite_all(self.fd, data, self.size_bytes)
         self._appended(plan)
 
     def append_from_file(self, source_fd: int, source_position: int, batches: NDArray[np.void], plan: RunPlan) -> None:
-        """Copy the batches from another file inside the kernel, giving each its base offset and leader epoch.
+        """Copy the batches from another file inside the kernel, and set the base offset and leader epoch of each.
 
-        `batches` has their final offsets and epochs; they lie back to back from byte `source_position` of the source.
+        `batches` has their final offsets and epochs; they are stored back to back from byte `source_position` of the
+        source.
         """
         start = self.size_bytes
         length = plan.counters.size_bytes - start
@@ -190,9 +194,9 @@ class LogSegment(SegmentFiles):
         self._appended(plan)
 
     def adopt(self, path: Path, batches: NDArray[np.void], *, now_ms: int) -> None:
-        """Make the file at `path` this empty segment's `.log`: its headers are patched where it lies, then linked.
+        """Make the file at `path` this empty segment's `.log`: its headers are patched in place, then it is linked.
 
-        It keeps its other name too, for another try should this one not be committed; the caller makes data and name
+        It also keeps its other name, for a retry if this append is not committed. The caller makes data and name
         durable.
         """
         assert self.size_bytes == 0
@@ -226,7 +230,7 @@ class LogSegment(SegmentFiles):
         self._add_index_entries(plan.entries)
 
     def index_batches(self, batches: NDArray[np.void], counters: SegmentCounters) -> SegmentCounters:
-        """Add the index entries of stored `batches` that follow what `counters` counts; returns the counters after."""
+        """Add the index entries of stored `batches`, which follow those in `counters`; returns the new counters."""
         sizes = batches["size_bytes"].astype(np.int64)
         positions = counters.size_bytes + np.cumsum(sizes) - sizes
         entries = plan_entries(batches, positions, counters, self._limits(self.created_ms))
@@ -234,18 +238,18 @@ class LogSegment(SegmentFiles):
         return advance(batches, counters, entries)
 
     def _add_index_entries(self, entries: IndexEntries) -> None:
-        """Add what fits: one large follower append may have more entries than an index has room for."""
+        """Add the entries that fit: one large follower append may have more entries than an index has room for."""
         room = self.offset_index.max_entries - self.offset_index.entries
         self.offset_index.append_many(entries.offsets[:room], entries.positions[:room])
         room = max(self.time_index.max_entries - 1 - self.time_index.entries, 0)
         self.time_index.maybe_append_many(entries.timestamps_ms[:room], entries.time_offsets[:room])
 
-    # Changing what is there
+    # Truncation and rebuilding
 
     def truncate_to(self, offset: int) -> int:
-        """Drop every batch that reaches `offset` or above, index entries too; returns how many bytes went.
+        """Drop all batches that reach `offset` or above, and their index entries; returns the number of bytes dropped.
 
-        The segment is ready to be appended to afterwards: its indexes are preallocated again.
+        Afterwards the segment is ready for appends: its indexes are preallocated again.
         """
         found = self.find_batch(offset)
         self.offset_index.truncate_to(offset)
@@ -261,14 +265,14 @@ class LogSegment(SegmentFiles):
         return dropped
 
     def cut(self, size_bytes: int) -> None:
-        """Set the `.log` file's length, and the segment's size with it."""
+        """Set the `.log` file's length and the segment's size."""
         self.fs.truncate(self.fd, size_bytes)
         self._size_bytes = size_bytes
 
     def rebuild_indexes(self) -> None:
-        """Build offset and time index anew from the `.log`, whose batches are known to be good.
+        """Rebuild offset and time index from the `.log`, whose batches are known to be valid.
 
-        Raises CorruptRecordError when the batches do not fill the segment.
+        Raises CorruptRecordError if the batches do not fill the segment.
         """
         self.offset_index.reset()
         self.time_index.reset()
@@ -279,14 +283,14 @@ class LogSegment(SegmentFiles):
         self.set_counters(counters)
 
     def set_counters(self, counters: SegmentCounters) -> None:
-        """Take over what the segment holds now."""
+        """Set the counters to the segment's present content."""
         self._size_bytes = counters.size_bytes
         self._first_timestamp_ms = counters.first_timestamp_ms
         self._max_timestamp = TimestampOffset(counters.max_timestamp_ms, counters.max_timestamp_offset)
         self.bytes_since_last_index_entry = counters.bytes_since_last_index_entry
 
     def become_inactive(self) -> None:
-        """What a roll does to the segment it leaves: closing time index entry, indexes trimmed."""
+        """Close the segment in a roll: add the closing time index entry and trim the indexes."""
         self._add_closing_entry()
         self.trim_indexes()
 
@@ -306,7 +310,7 @@ class LogSegment(SegmentFiles):
         self._max_timestamp = best
 
     def close(self) -> None:
-        """Kafka's clean close: the closing time index entry, indexes trimmed, files let go."""
+        """Kafka's clean close: add the closing time index entry, trim the indexes, close the files."""
         if self._max_timestamp is not None:
             self._add_closing_entry()
         self.close_files()

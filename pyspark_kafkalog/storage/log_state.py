@@ -1,7 +1,7 @@
-"""What a broker keeps in memory about a partition's log, at constant size: it travels in each commit instead.
+"""The state of a partition's log that a broker keeps in memory, at constant size; here each commit carries it.
 
-With it a writer goes on where the last one stopped without reading the segment: where the log ends, what the active
-segment holds, when it must roll, when its next index entry is due.
+With it a writer continues where the last one stopped, without reading the segment: it holds the log end offset, the
+content of the active segment, and what decides when it rolls and when its next index entry is due.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """One partition's log as of a commit. Offsets absolute, timestamps in ms (-1: none).
+    """One partition's log as of a commit. Offsets are absolute, timestamps in ms (-1: none).
 
-    `log_end_offset` is the high watermark too: what is committed is all there is.
+    `log_end_offset` is also the high watermark, as the log holds only committed records.
     `active_first_timestamp_ms` is the largest timestamp of the active segment's first batch, which time-based rolling
     counts from. `bytes_since_last_index_entry` decides when the next offset index entry is due.
-    `first_unstable_offset` is the first offset of the oldest open transaction, -1 when there is none: a broker's log
-    that was adopted may hold one, and read_committed ends there.
-    `producer` is the last idempotent writer's entry, which a later `.snapshot` must hold; None when there was none.
+    `first_unstable_offset` is the first offset of the oldest open transaction, -1 without one: an adopted log of a
+    broker may have one, and read_committed ends there.
+    `producer` is the last idempotent writer's entry, which a later `.snapshot` must hold; None if no idempotent writer
+    has written.
     """
 
     leader_epoch: int = 0
@@ -38,7 +39,7 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where read_committed ends: at the oldest open transaction, or at the log end."""
+        """The end for read_committed: the first offset of the oldest open transaction, or the log end offset."""
         if self.first_unstable_offset < 0:
             return self.log_end_offset
         return min(max(self.first_unstable_offset, self.log_start_offset), self.log_end_offset)

@@ -1,9 +1,9 @@
-"""Taking records out of a log at either end.
+"""Removes records from either end of a log.
 
-Truncation drops what lies at or above an offset: files first, then what memory says of them. A crash in between leaves
-a log that ends at a batch all the same. Deleting records only moves the log start; the bytes stay until retention
-takes whole segments. Source of the rules: truncateTo, truncateFullyAndStartAt and maybeIncrementLogStartOffset of
-org.apache.kafka.storage.internals.log.UnifiedLog.
+Truncation drops the records at or above an offset: in the files first, then in the state in memory. After a crash in
+between, the log still ends at a batch. Deleting records only increases the log start offset; the bytes stay until
+retention deletes whole segments. Source of the rules: truncateTo, truncateFullyAndStartAt and
+maybeIncrementLogStartOffset of org.apache.kafka.storage.internals.log.UnifiedLog.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def truncate_to(log: UnifiedLog, offset: int) -> None:
-    """Make `offset` the log end; nothing to do when it is at or above it. A batch that it cuts goes as a whole.
+    """Make `offset` the log end; does nothing if it is at or above it. A batch that contains `offset` is dropped whole.
 
     Raises OffsetOutOfRangeError for a negative offset.
     """
@@ -49,7 +49,7 @@ def truncate_to(log: UnifiedLog, offset: int) -> None:
 
 
 def truncate_fully_and_start_at(log: UnifiedLog, offset: int) -> None:
-    """Drop every segment and begin an empty one at `offset`."""
+    """Drop all segments and start an empty one at `offset`."""
     producers = log.producers
     for segment in reversed(tuple(log.segments)):
         log.drop_segment(segment)
@@ -61,7 +61,7 @@ def truncate_fully_and_start_at(log: UnifiedLog, offset: int) -> None:
 
 
 def delete_records(log: UnifiedLog, before_offset: int) -> int:
-    """Move the log start up to `before_offset`; returns the log start. Raises OffsetOutOfRangeError."""
+    """Increase the log start offset to `before_offset`; returns the log start offset. Raises OffsetOutOfRangeError."""
     if before_offset > log.high_watermark:
         raise OffsetOutOfRangeError(
             f"cannot delete records before offset {before_offset}, the high watermark is {log.high_watermark}"

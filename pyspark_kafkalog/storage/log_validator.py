@@ -1,8 +1,8 @@
-"""What a leader does to batches handed in before it stores them: checks, offsets, timestamps, codec.
+"""The processing of batches by a leader before it stores them: checks, offsets, timestamps, codec.
 
-Offsets and leader epoch are assigned in the 16 header bytes that the CRC leaves out; with message.timestamp.type
-LogAppendTime the type bit and maxTimestamp are set and the CRC is made anew, base timestamp and deltas stay. Records
-are encoded anew only where compression.type asks for another codec than theirs.
+Offsets and leader epoch are assigned in the 16 header bytes that the CRC does not cover; with message.timestamp.type
+LogAppendTime the type bit and maxTimestamp are set and the CRC is recomputed, while base timestamp and deltas stay.
+Records are re-encoded only if compression.type requires another codec than theirs.
 
 Source of the rules: org.apache.kafka.storage.internals.log.LogValidator and UnifiedLog.analyzeAndValidateRecords.
 """
@@ -35,7 +35,7 @@ from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches, verify_cr
 from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.producer_append import AppendOrigin
 
-#: What errors name as the file of batches that are not in one yet.
+#: The name in errors for batches that are not in a file yet.
 HANDED_IN: Final = "<batches handed in>"
 
 _CODECS: Final = {
@@ -49,7 +49,7 @@ _CODECS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ValidatedBatches:
-    """Batches ready to be stored: their bytes, and their table with positions in `data` and final offsets."""
+    """Batches ready for storing: their bytes, and their table with positions in `data` and final offsets."""
 
     data: NDArray[np.uint8]
     batches: NDArray[np.void]
@@ -58,7 +58,7 @@ class ValidatedBatches:
 def split_batches(data: Buffer, config: LogConfig) -> list[tuple[BatchHeader, NDArray[np.uint8]]]:
     """The whole batches in `data` with their headers, sizes and CRCs checked.
 
-    Raises CorruptRecordError or UnsupportedFormatError, InvalidRecordError for a batch that is too large.
+    Raises CorruptRecordError or UnsupportedFormatError for bad bytes, InvalidRecordError for a batch that is too large.
     """
     view = as_bytes_array(data)
     result = []
@@ -91,9 +91,9 @@ def check_batch_size(size_bytes: int, config: LogConfig) -> None:
 def validate_and_assign_offsets(
     data: Buffer, *, next_offset: int, leader_epoch: int, config: LogConfig, now_ms: int, origin: AppendOrigin
 ) -> ValidatedBatches:
-    """Check each batch of `data` as a leader does and give it its offsets, from `next_offset` on.
+    """Check each batch of `data` as a leader does, and assign offsets from `next_offset` on.
 
-    Raises CorruptRecordError for damage, InvalidRecordError for what a leader refuses.
+    Raises CorruptRecordError for damage, InvalidRecordError for batches that a leader rejects.
     """
     stored: list[NDArray[np.uint8]] = []
     for header, batch in split_batches(data, config):
@@ -120,7 +120,10 @@ def validate_and_assign_offsets(
 def stamp(
     batch: NDArray[np.uint8], header: BatchHeader, timestamp_type: TimestampType, max_timestamp_ms: int
 ) -> BatchHeader:
-    """Write `header` over that of `batch` with a timestamp type and largest timestamp; the CRC only if they differ."""
+    """Overwrite the header of `batch` with `header`, a timestamp type and a largest timestamp.
+
+    The CRC is recomputed only if these differ.
+    """
     if header.timestamp_type != timestamp_type or header.max_timestamp_ms != max_timestamp_ms:
         attributes = header.attributes & ~TIMESTAMP_TYPE_MASK | int(timestamp_type) << 3
         header = replace(header, attributes=attributes, max_timestamp_ms=max_timestamp_ms)
@@ -133,8 +136,8 @@ def stamp(
 def follower_batches(data: Buffer, *, next_offset: int, config: LogConfig) -> NDArray[np.void]:
     """The table of batches that a leader has stored; positions in `data`.
 
-    Raises CorruptRecordError for damage or offsets that do not rise, InvalidRecordError for an offset below
-    `next_offset`, or more than a segment's worth.
+    Raises CorruptRecordError for damage or offsets that do not increase, InvalidRecordError for an offset below
+    `next_offset`, or for more data than fits in a segment.
     """
     scan = scan_batches(data, file=HANDED_IN)
     if scan.fault is not None:

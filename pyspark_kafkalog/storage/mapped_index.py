@@ -1,14 +1,14 @@
-"""What the offset index and the time index share: a file of fixed-size entries, memory-mapped and searched.
+"""Base of the offset index and the time index: a file of fixed-size entries, memory-mapped and searched.
 
     entry 0 | entry 1 | ... | entry n-1 | zeros up to the preallocated length, while the segment is active
 
-Entries are written with `pwrite` through the file system seam and read through a read-only mapping of the same pages,
-which a writer makes when it searches. The zero tail goes on `trim` (roll, close). After SIGKILL it stays, so the real
-number of entries is found on opening. A writer that stays for one append sets no tail aside: `reserve`.
+Entries are written with `pwrite` through FileSystem and read through a read-only mapping of the same pages, which a
+writer creates on its first search. `trim` (roll, close) removes the zero tail. After SIGKILL it stays, so the number of
+entries is determined when the file is opened. A writer that stays for one append preallocates no tail: `reserve`.
 
 Other processes map the file while its writer trims it, and a load from a mapped page past the end of a file kills the
-process. So a reader maps just the entries, which it counts with `pread`; and a writer that drops entries replaces the
-file in one step instead of shortening it.
+process. Therefore a reader maps only the entries, which it counts with `pread`, and a writer that drops entries
+replaces the file atomically instead of shortening it.
 
 Source of the rules: org.apache.kafka.storage.internals.log.AbstractIndex.
 """
@@ -28,18 +28,16 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, p
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
 MAX_INDEX_BYTES: Final = 0x7FFFFFFF
-_WARM_BYTES: Final = (
-    8192  # Lookups are mostly near the end; searching there first touches the same few pages each time.
-)
+_WARM_BYTES: Final = 8192  # Most lookups are near the end; searching there first touches the same few pages each time.
 _NOT_OPEN: Final = -1
 
 _Index = TypeVar("_Index", bound="MappedIndex")
 
 
 class MappedIndex:
-    """Base of OffsetIndex and TimeIndex; made with `open`, which subclasses inherit.
+    """Base of OffsetIndex and TimeIndex; instances are created with `open`, which subclasses inherit.
 
-    `entry_struct` is the layout of one entry, `key_struct` that of its leading, rising key.
+    `entry_struct` is the layout of one entry, `key_struct` that of its leading, increasing key.
     """
 
     entry_struct: ClassVar[struct.Struct]
@@ -73,8 +71,9 @@ class MappedIndex:
     ) -> _Index:
         """Open the index of the segment that starts at `base_offset`.
 
-        Read-only: the file as it is, FileNotFoundError when there is none. Writable: made and preallocated to
-        `max_index_bytes` when there is none; an existing file keeps its length, and `resize` makes room to append.
+        Read-only: the file as it is; raises FileNotFoundError if it does not exist. Writable: created and preallocated
+        to `max_index_bytes` if it does not exist; an existing file keeps its length, and `resize` makes room for
+        appends.
         """
         return cls(path, base_offset, max_index_bytes=max_index_bytes, writable=writable, fs=fs)
 
@@ -86,7 +85,7 @@ class MappedIndex:
         except ValueError as error:
             if isinstance(error, CorruptIndexError):
                 raise
-            # A broker that cuts back a live log does this; mmap refuses to reach past the end.
+            # A broker that truncates a live log does this; mmap fails for a range past the end of the file.
             raise CorruptIndexError(
                 file=str(self._path),
                 position=0,
@@ -149,7 +148,7 @@ class MappedIndex:
         zeros = bytes(size)
 
         def is_written(slot: int) -> bool:
-            # Short when another process has trimmed the file since: only ever its zero tail.
+            # A short read means that another process has trimmed the file since, which removes only the zero tail.
             entry = pread(fd, size, slot * size)
             return len(entry) == size and entry != zeros
 
@@ -177,17 +176,17 @@ class MappedIndex:
 
     @property
     def entries(self) -> int:
-        """Number of entries, the zero tail not counted."""
+        """Number of entries, without the zero tail."""
         return self._entries
 
     @property
     def max_entries(self) -> int:
-        """Entries that fit in the file at its present length, or in what is reserved."""
+        """Number of entries that fit in the file at its present length, or in the reserved length."""
         return max(self._length_bytes, self._reserved_bytes) // self.entry_struct.size
 
     @property
     def length_bytes(self) -> int:
-        """Length of the file, preallocated zeros included."""
+        """Length of the file, including preallocated zeros."""
         return self._length_bytes
 
     @property
@@ -197,7 +196,7 @@ class MappedIndex:
 
     @property
     def is_full(self) -> bool:
-        """No entry can be appended; a segment rolls then."""
+        """Whether no entry can be appended; the segment then rolls."""
         return self._entries >= self.max_entries
 
     @property
@@ -206,7 +205,7 @@ class MappedIndex:
         return self._is_changed
 
     def can_append_offset(self, offset: int) -> bool:
-        """Whether `offset` can be told relative to the base offset in an int32; a segment rolls when not."""
+        """Whether `offset` relative to the base offset fits into an int32; if not, the segment rolls."""
         return 0 <= offset - self._base_offset <= MAX_RELATIVE_OFFSET
 
     def resize(self, length_bytes: int) -> None:
@@ -218,31 +217,31 @@ class MappedIndex:
             self._set_length(rounded)
 
     def reserve(self, length_bytes: int) -> None:
-        """Let the file grow to `length_bytes` with what is appended, nothing set aside on disk."""
+        """Allow the file to grow to `length_bytes` with its appends, without preallocating disk space."""
         self._reserved_bytes = self._round_down(length_bytes)
 
     def trim(self) -> None:
-        """Cut the file to its entries: what rolling and closing do."""
+        """Shorten the file to its entries, as rolling and closing do."""
         self._reserved_bytes = 0
         self.resize(self.size_bytes)
 
     def truncate(self) -> None:
-        """Drop every entry; the file keeps its length."""
+        """Drop all entries; the file keeps its length."""
         self._keep_entries(0)
 
     def reset(self) -> None:
-        """Drop every entry and preallocate again: what a rebuild begins with, whatever the file holds."""
+        """Drop all entries and preallocate again: the first step of a rebuild, whatever the file holds."""
         self._replace_file(0)
         self.resize(self._max_index_bytes)
 
     def flush(self) -> None:
-        """Wait until the entries are on disk; nothing to wait for when none was added or dropped since."""
+        """Wait until the entries are on disk; returns at once if none was added or dropped since the last flush."""
         if self._is_changed:
             self._fs.fsync(self._fd)
             self._is_changed = False
 
     def rename_to(self, path: Path) -> None:
-        """Give the file another name, replacing what has it."""
+        """Rename the file, replacing an existing file of that name."""
         self._fs.rename(self._path, path)
         self._path = path
 
@@ -252,7 +251,7 @@ class MappedIndex:
         self._fs.unlink_if_there(self._path)
 
     def close(self) -> None:
-        """Trim if writable, then let go of the file."""
+        """Trim if writable, then close the file."""
         try:
             if self._fd != _NOT_OPEN:
                 self.trim()
@@ -260,7 +259,7 @@ class MappedIndex:
             self.close_handler()
 
     def close_handler(self) -> None:
-        """Let go of the file as it is, its zero tail included."""
+        """Close the file as it is, with its zero tail."""
         self._unmap()
         self._entries = 0
         if self._fd != _NOT_OPEN:
@@ -281,7 +280,7 @@ class MappedIndex:
         self._length_bytes = length_bytes
 
     def _keep_entries(self, entries: int) -> None:
-        """Keep the first `entries`; the file keeps its length, zeros take the place of the dropped ones."""
+        """Keep the first `entries`; the file keeps its length, and zeros replace the dropped entries."""
         if entries >= self._entries:
             return
         length_bytes = self._round_down(self._length_bytes)

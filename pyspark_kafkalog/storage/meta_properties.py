@@ -1,6 +1,6 @@
-"""`meta.properties` in the root of a log directory: which cluster, node and directory it is.
+"""`meta.properties` in the root of a log directory: the ids of its cluster, node and directory.
 
-    version=1                 0 before KRaft: broker.id in place of node.id, and no field is needed
+    version=1                 0 before KRaft: broker.id instead of node.id, and no field is required
     cluster.id=<Uuid>
     node.id=<int>
     directory.id=<Uuid>       since Kafka 3.7
@@ -29,7 +29,7 @@ _ADVICE: Final = "restore the file from another directory of the same broker"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """What meta.properties says. Version 1 always has a cluster and a node; the ids are Uuids in base64url."""
+    """The contents of meta.properties. Version 1 always has a cluster and a node; the ids are Uuids in base64url."""
 
     version: int = _LATEST_VERSION
     cluster_id: str | None = None
@@ -38,7 +38,7 @@ class MetaProperties:
 
 
 def read_meta_properties(path: Path) -> MetaProperties:
-    """Read the file. Raises DiskFormatError that names the property, UnsupportedFormatError for later versions."""
+    """Read the file. Raises DiskFormatError, which names the property, UnsupportedFormatError for later versions."""
     file = str(path)
     data = read_text_file(path, max_bytes=_MAX_FILE_BYTES, kind=DiskFormatError, advice=_ADVICE)
     properties = parse_properties(data, file=file)
@@ -73,7 +73,7 @@ def write_meta_properties(
     durable: bool = True,
     written_at: datetime | None = None,
 ) -> None:
-    """Write the file as Kafka does. ValueError when version 1 lacks its cluster or node."""
+    """Write the file as Kafka does. Raises ValueError if version 1 lacks its cluster or node."""
     if properties.version != 0 and (properties.cluster_id is None or properties.node_id is None):
         raise ValueError("meta.properties of version 1 needs a cluster id and a node id")
     lines = {

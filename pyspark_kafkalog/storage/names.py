@@ -1,4 +1,4 @@
-"""Names of topics, partition directories and files, as Kafka makes and checks them.
+"""Names of topics, partition directories and files, as Kafka builds and checks them.
 
 Source: org.apache.kafka.common.internals.Topic, org.apache.kafka.storage.internals.log.LogFileUtils and
 UnifiedLog.parseTopicPartitionName.
@@ -41,7 +41,7 @@ _PARTITION_DIR = re.compile(r"(.+)-(\d+)")
 
 
 def validate_topic_name(topic: str) -> str:
-    """Return `topic` if Kafka allows it, else raise InvalidTopicError that says which rule it breaks."""
+    """Return `topic` if Kafka allows it, else raise InvalidTopicError, which names the broken rule."""
     if not topic:
         reason = "the empty string is not allowed"
     elif topic in (".", ".."):
@@ -67,9 +67,9 @@ class TopicPartition:
 
 
 def parse_partition_dir(name: str) -> TopicPartition | None:
-    """The partition that a directory named `name` holds, or None when no partition directory is named so.
+    """The partition of a directory named `name`, or None if it is not the name of a partition directory.
 
-    Directories of deleted and stray partitions (`...-delete`, `...-stray`, `...-future`) are none.
+    Directories of deleted and stray partitions (`...-delete`, `...-stray`, `...-future`) are not partition directories.
     """
     match = _PARTITION_DIR.fullmatch(name)
     if match is None or not _TOPIC.fullmatch(match[1]) or match[1] in (".", ".."):
@@ -86,7 +86,7 @@ def offset_file_name(offset: int, suffix: str) -> str:
 
 
 def parse_segment_file(name: str) -> tuple[int, str] | None:
-    """The base offset and the suffix of a segment file's name, or None when `name` is no such name."""
+    """The base offset and the suffix of a segment file's name, or None if `name` is not such a name."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or int(match[1]) > 0x7FFFFFFFFFFFFFFF:
         return None
@@ -104,7 +104,7 @@ def encode_uuid(raw: bytes) -> str:
 
 
 def decode_uuid(text: str) -> bytes:
-    """The 16 bytes of a Uuid in Kafka's text form. Raises ValueError when it is none."""
+    """The 16 bytes of a Uuid in Kafka's text form. Raises ValueError for other text."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:

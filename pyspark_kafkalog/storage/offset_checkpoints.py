@@ -1,13 +1,13 @@
-"""The offset checkpoint files in the root of a log directory, one line `<topic> <partition> <offset>` a partition.
+"""The offset checkpoint files in the root of a log directory, one line `<topic> <partition> <offset>` per partition.
 
-    recovery-point-offset-checkpoint   below it all is flushed to disk: a recovery starts there
-    replication-offset-checkpoint      the high watermark: below it all is committed
-    log-start-offset-checkpoint        the log start, only where it lies above the first segment's base offset
+    recovery-point-offset-checkpoint   all records below it are flushed to disk: recovery starts there
+    replication-offset-checkpoint      the high watermark: all records below it are committed
+    log-start-offset-checkpoint        the log start offset, only if it is above the first segment's base offset
     cleaner-offset-checkpoint          the first offset that the cleaner has not cleaned
 
-A crash leaves an old one: recovery points and high watermarks only ever lag, which costs time, no data. Here the commit
-log decides and these are written for Kafka's benefit. Source of the rules: OffsetCheckpointFile in
-org.apache.kafka.storage.internals.checkpoint.
+A crash leaves an old file: recovery points and high watermarks can only lag, which costs time, but no data. In a native
+log directory the commit log decides, and these files are written only for brokers. Source of the rules:
+OffsetCheckpointFile in org.apache.kafka.storage.internals.checkpoint.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHECKPOINTS: Final = (
 
 
 def read_offset_checkpoint(path: Path) -> dict[TopicPartition, int]:
-    """Offset by partition; empty when there is no file. Raises CorruptIndexError that names the bad line."""
+    """Offsets by partition; empty if the file does not exist. Raises CorruptIndexError, which names the bad line."""
     return dict(read_checkpoint(path, _parse_entry))
 
 
@@ -48,7 +48,7 @@ def write_offset_checkpoint(
 
 
 def forget_partitions(root: Path, partitions: Set[TopicPartition], *, fs: FileSystem = LOCAL) -> None:
-    """Take the lines of logs that are gone out of all these files; a damaged file stays, it is for a repair.
+    """Remove the lines of deleted logs from all these files; a damaged file is left unchanged for a repair.
 
     Source of the rule: asyncDelete of kafka.log.LogManager.
     """

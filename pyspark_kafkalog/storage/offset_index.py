@@ -1,9 +1,9 @@
-"""Offset index, `<base offset>.index`: from a record's offset to the byte of the `.log` file where to start reading.
+"""Offset index, `<base offset>.index`: maps a record's offset to the byte of the `.log` file from which to read.
 
     0   relative offset  int32  last offset of a batch, minus the segment's base offset
     4   position         int32  first byte of that batch in the .log file
 
-Big-endian, 8 bytes an entry, offsets and positions rising; sparse (one entry about every `index.interval.bytes`).
+Big-endian, 8 bytes per entry, offsets and positions increasing; sparse (one entry about every `index.interval.bytes`).
 Entries are hints: a missing entry costs a longer scan, and a crash may leave the file short or with a zero tail. Source
 of the rules: org.apache.kafka.storage.internals.log.OffsetIndex.
 """
@@ -21,14 +21,14 @@ from pyspark_kafkalog.storage.mapped_index import MAX_RELATIVE_OFFSET, MappedInd
 
 OFFSET_INDEX_ENTRY_BYTES: Final = 8
 
-#: One row an entry: absolute offset and position in the .log file, native byte order.
+#: One row per entry: absolute offset and position in the .log file, native byte order.
 OFFSET_INDEX_DTYPE: Final = np.dtype([("offset", np.int64), ("position", np.int64)])
 
 _DISK_DTYPE: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 
 class OffsetPosition(NamedTuple):
-    """An absolute offset and the byte of the .log file where its batch begins."""
+    """An absolute offset and the first byte of its batch in the .log file."""
 
     offset: int
     position: int
@@ -41,7 +41,7 @@ class OffsetIndex(MappedIndex):
     key_struct: ClassVar[struct.Struct] = struct.Struct(">i")
 
     def lookup(self, target_offset: int) -> OffsetPosition:
-        """The last entry at or below `target_offset`; (base offset, 0) when there is none, or it makes no sense."""
+        """The last entry at or below `target_offset`; (base offset, 0) if there is no such entry, or it is invalid."""
         slot = self._floor_slot(target_offset - self._base_offset)
         if slot < 0:
             return OffsetPosition(self._base_offset, 0)
@@ -51,7 +51,7 @@ class OffsetIndex(MappedIndex):
         return OffsetPosition(self._base_offset + relative_offset, position)
 
     def entry(self, slot: int) -> OffsetPosition:
-        """Entry number `slot`, from 0. IndexError when there is none."""
+        """Entry number `slot`, from 0. Raises IndexError if it does not exist."""
         if not 0 <= slot < self._entries:
             raise IndexError(f"{self._path} has {self._entries} entries, none at {slot}")
         relative_offset, position = self._entry_fields(slot)
@@ -59,16 +59,16 @@ class OffsetIndex(MappedIndex):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last entry, the base offset when there is none."""
+        """Offset of the last entry; the base offset if the index is empty."""
         return self.entry(self._entries - 1).offset if self._entries else self._base_offset
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry. ValueError when the index is full, CorruptIndexError when the last entry is not below it."""
+        """Add an entry. Raises ValueError if the index is full, CorruptIndexError if the last entry is not below it."""
         self._check_rises(offset)
         self._append_bytes(self.entry_struct.pack(self._relative(offset), position), 1)
 
     def append_many(self, offsets: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
-        """Add one entry a row, as `append` would one after the other, with one write."""
+        """Add one entry per row, as successive calls of `append` would, with one write."""
         if not len(offsets):
             return
         self._check_rises(int(offsets[0]))
@@ -83,7 +83,7 @@ class OffsetIndex(MappedIndex):
         self._append_bytes(rows.tobytes(), len(rows))
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every entry at or above `offset`."""
+        """Drop all entries at or above `offset`."""
         self._keep_entries(self._floor_slot(offset - self._base_offset - 1) + 1)
 
     def entries_array(self) -> NDArray[np.void]:
@@ -96,9 +96,9 @@ class OffsetIndex(MappedIndex):
         return result
 
     def sanity_check(self) -> None:
-        """Raise CorruptIndexError where Kafka's check does: last offset below the base offset, length no multiple of 8.
+        """Raise CorruptIndexError if Kafka's check fails: last offset below base offset, or length no multiple of 8.
 
-        A zero tail passes, as it does there.
+        A zero tail is valid, as in Kafka.
         """
         if self._entries and self._entries == self.max_entries and self.last_offset < self._base_offset:
             raise CorruptIndexError(
@@ -110,8 +110,8 @@ class OffsetIndex(MappedIndex):
         self._check_length()
 
     def check_entries(self, *, log_size_bytes: int | None = None) -> None:
-        """Stricter than Kafka: also raise CorruptIndexError where offsets or positions do not rise, or a position lies
-        past the end of the .log file (`log_size_bytes`, when given).
+        """Stricter than Kafka: also raise CorruptIndexError if offsets or positions do not increase, or a position is
+        past the end of the .log file (`log_size_bytes`, if given).
         """
         self._check_length()
         rows = self._disk_rows()

@@ -1,6 +1,7 @@
-"""Waiting for several files at once: threads that a process keeps, as making some for each commit would cost the most.
+"""Runs file operations in parallel, in threads that the process keeps: starting them for each commit would cost most.
 
-Only what spends its time in the kernel belongs here: fsyncs, copies of much data. A forked child makes its own threads.
+Meant only for calls that spend their time in the kernel: fsyncs, copies of much data. A forked child starts its own
+threads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _Result = TypeVar("_Result")
 
 
 class _Pools:
-    """The pool of this process; a fork leaves its parent's behind, whose threads the child does not have."""
+    """The pool of this process. A forked child drops its parent's pool, whose threads it does not have."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +41,7 @@ os.register_at_fork(after_in_child=_POOLS.after_fork)
 
 
 def in_parallel(tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
-    """Run `tasks` side by side; what they return, in their order. Raises what one raised once all have ended."""
+    """Run `tasks` in parallel; returns their results in order. If one raised, raises its error after all have ended."""
     if len(tasks) < 2:
         return [task() for task in tasks]
     pool = _POOLS.get()
@@ -48,6 +49,6 @@ def in_parallel(tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
     try:
         first = tasks[0]()
     finally:
-        # Also when interrupted: what runs on would write into files that the caller is about to let go of.
+        # Also when interrupted: a task still running would write into files that the caller is about to close.
         wait(futures)
     return [first, *(future.result() for future in futures)]

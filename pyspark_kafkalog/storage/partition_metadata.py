@@ -3,9 +3,9 @@
     version: 0
     topic_id: <22 characters base64url>
 
-No line end after the last line. Written whole under a temporary name and renamed. It tells a deleted and recreated
-topic from the old one of that name. Source of the rules: PartitionMetadataFile and PartitionMetadataReadBuffer in
-org.apache.kafka.storage.internals.checkpoint.
+No newline after the last line. Written as a whole under a temporary name and renamed, so a crash leaves the old file or
+the new one. The id distinguishes a re-created topic from the deleted one of the same name. Source of the rules:
+PartitionMetadataFile and PartitionMetadataReadBuffer in org.apache.kafka.storage.internals.checkpoint.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _ADVICE: Final = "restore the file, or delete it: a broker writes it anew"
 
 
 def read_topic_id(path: Path) -> str:
-    """The topic id, a Uuid in base64url. Raises DiskFormatError that names the bad line, or FileNotFoundError.
+    """The topic id, a Uuid in base64url. Raises DiskFormatError, which names the bad line, or FileNotFoundError.
 
-    As with Kafka, later versions of the file are read too, and lines after the second are ignored.
+    As in Kafka, later versions of the file are read, too, and lines after the second are ignored.
     """
     data = read_text_file(path, max_bytes=_MAX_FILE_BYTES, kind=DiskFormatError, advice=_ADVICE)
     lines = _LINE_END.split(data.decode(errors="replace"))

@@ -1,7 +1,7 @@
-"""What idempotent and transactional producers' batches change in a partition's producer state, and what is refused.
+"""Checks batches of idempotent and transactional producers, and derives the changes of a partition's producer state.
 
-A producer's batches carry its id, its epoch and sequence numbers that rise by one a record. The log remembers each
-producer's last five batches: one of them sent again is a duplicate, a gap is an error, an older epoch is fenced off.
+A producer's batches carry its id, its epoch and sequence numbers, which increase by one per record. The log remembers
+each producer's last five batches: one of them sent again is a duplicate, a gap is an error, an older epoch is fenced.
 Transactional batches open a transaction; an end-transaction marker, a control batch, ends it.
 
 Source of the rules: org.apache.kafka.storage.internals.log.ProducerAppendInfo and ProducerStateEntry.
@@ -34,7 +34,7 @@ BATCHES_TO_RETAIN: Final = 5
 
 
 class AppendOrigin(Enum):
-    """Who hands records in: only clients' sequence numbers are checked, replicas copy what a leader has accepted."""
+    """The origin of appended records. Only clients' sequence numbers are checked; replicas copy accepted records."""
 
     REPLICATION = auto()
     COORDINATOR = auto()
@@ -61,7 +61,7 @@ class BatchMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What the log knows of one producer; `batches` oldest first, at most five, of the current epoch only."""
+    """The state of one producer; `batches` holds at most five, oldest first, of the current epoch only."""
 
     producer_id: int
     producer_epoch: int = NO_PRODUCER_EPOCH
@@ -75,7 +75,7 @@ class ProducerState:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def merged(self, newer: ProducerState) -> ProducerState:
-        """This state followed by what `newer` adds: batches of an older epoch are forgotten."""
+        """This state with the changes of `newer`: batches of an older epoch are dropped."""
         kept = self.batches if self.producer_epoch == newer.producer_epoch else ()
         return replace(newer, batches=(kept + newer.batches)[-BATCHES_TO_RETAIN:])
 
@@ -89,7 +89,7 @@ class ProducerState:
         return None
 
     def entry(self) -> ProducerStateEntry:
-        """The snapshot's form, which keeps the last batch only."""
+        """The snapshot entry, which has only the last batch."""
         last = self.batches[-1] if self.batches else BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
         return ProducerStateEntry(
             producer_id=self.producer_id,
@@ -123,7 +123,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerBatch:
-    """A stored batch of a producer, as far as producer state cares. `marker` is set for end-transaction markers."""
+    """The fields of a producer's batch that matter to producer state. `marker` is set for end-transaction markers."""
 
     producer_id: int
     producer_epoch: int
@@ -179,7 +179,7 @@ def producer_batches(
 
 
 class ProducerAppend:
-    """Batches of one producer that are about to be appended; refuses what breaks the rules, changes nothing itself."""
+    """Batches of one producer that are about to be appended; rejects invalid ones, and changes no state itself."""
 
     def __init__(self, current: ProducerState, origin: AppendOrigin) -> None:
         self._current = current
@@ -188,7 +188,7 @@ class ProducerAppend:
         self.started_transactions: list[int] = []
 
     def append(self, batch: ProducerBatch) -> CompletedTransaction | None:
-        """Count `batch` in; returns the transaction that it ends.
+        """Add `batch`; returns the transaction that it ends.
 
         Raises ProducerFencedError, OutOfOrderSequenceError, InvalidRecordError.
         """
@@ -265,7 +265,7 @@ class ProducerAppend:
             last = self._current.last_sequence
         else:
             last = NO_SEQUENCE
-        # A producer that the log knows nothing of, perhaps no longer, may begin with any sequence.
+        # A producer that the log does not know, or has forgotten, may start with any sequence.
         is_known = bool(self.updated.batches) or self._current.producer_epoch != NO_PRODUCER_EPOCH
         if is_known and first != _sequence_after(last):
             raise OutOfOrderSequenceError(

@@ -1,7 +1,7 @@
-"""Producer state built anew: from the latest usable snapshot and the batches after it.
+"""Rebuilds producer state from the latest usable snapshot and the batches after it.
 
-For a log open for writing this follows UnifiedLog.rebuildProducerState, snapshots that it leaves behind included. For
-reading, nothing is written, and damaged or later snapshots are passed over.
+For a log open for writing this follows UnifiedLog.rebuildProducerState, including the snapshots that it writes. For
+reading, nothing is written, and damaged or later snapshots are skipped.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def rebuild_producer_state(
     now_ms: int,
     clean_shutdown: bool = False,
 ) -> None:
-    """Bring `producers` to `end_offset` and write the snapshots that Kafka writes on the way.
+    """Advance `producers` to `end_offset`, and write the snapshots that Kafka writes on the way.
 
-    After a clean shutdown without any snapshot, the log is one that no producer with an id has written to: empty
-    snapshots are written and nothing is read.
+    If a cleanly closed log has no snapshot, no producer with an id has written to it: empty snapshots are written, and
+    nothing is read.
     """
     bases = segments.base_offsets
     snapshot_offsets = [*bases[-2:], end_offset]
@@ -62,7 +62,7 @@ def rebuild_producer_state(
 
 
 def load_latest_snapshot(producers: ProducerStateManager, log_start_offset: int, end_offset: int, now_ms: int) -> None:
-    """Begin `producers` at the latest usable snapshot in (log start, end], or empty at the log start; no writes."""
+    """Start `producers` at the latest usable snapshot in (log start, end], or empty at the log start; no writes."""
     for offset in sorted(list_snapshots(producers.directory), reverse=True):
         if log_start_offset < offset <= end_offset:
             entries = _read_usable_snapshot(segment_file(producers.directory, offset, PRODUCER_SNAPSHOT_SUFFIX))
@@ -73,7 +73,7 @@ def load_latest_snapshot(producers: ProducerStateManager, log_start_offset: int,
 
 
 def replay_log(producers: ProducerStateManager, segments: SegmentList, end_offset: int) -> None:
-    """Count in the batches from where `producers` ends up to `end_offset`."""
+    """Add the batches from the end of `producers` to `end_offset`."""
     start_offset = producers.end_offset
     for segment in segments.from_offset(start_offset):
         if segment.base_offset < end_offset:
@@ -91,8 +91,8 @@ def producer_state_at(
 ) -> ProducerStateManager:
     """Producer state of the partition in `directory` at `end_offset`, without writing anything.
 
-    `on_completed` is given each transaction that a replayed marker has ended. Raises DiskFormatError for damage in the
-    batches that have to be replayed.
+    `on_completed` is called with each transaction that a replayed marker has ended. Raises DiskFormatError for damage
+    in the batches that have to be replayed.
     """
     producers = ProducerStateManager(directory, expiration_ms=expiration_ms)
     load_latest_snapshot(producers, log_start_offset, end_offset, now_ms)
@@ -103,7 +103,7 @@ def producer_state_at(
 def advance(
     producers: ProducerStateManager, end_offset: int, on_completed: Callable[[CompletedTransaction], None] | None = None
 ) -> None:
-    """Count in the stored batches from where `producers` ends up to `end_offset`, without writing anything."""
+    """Add the stored batches from the end of `producers` to `end_offset`, without writing anything."""
     start_offset = producers.end_offset
     if start_offset >= end_offset:
         return
@@ -144,7 +144,7 @@ def _replay_segment(producers: ProducerStateManager, segment: LogSegment, start_
 
 
 def _between(batches: NDArray[np.void], start_offset: int, end_offset: int) -> NDArray[np.void]:
-    """The batches that lie in [start_offset, end_offset); one that `start_offset` cuts is among them."""
+    """The batches in [start_offset, end_offset), including one that starts earlier and contains `start_offset`."""
     return batches[(batches["last_offset"] >= start_offset) & (batches["last_offset"] < end_offset)]
 
 
@@ -156,4 +156,4 @@ def _read_usable_snapshot(path: Path) -> tuple[ProducerStateEntry, ...] | None:
 
 
 def _ignore(transaction: CompletedTransaction, last_stable_offset: int) -> None:
-    """Replays for producer state alone leave the transaction index as it is."""
+    """Does nothing: replays for producer state alone leave the transaction index unchanged."""

@@ -1,4 +1,4 @@
-"""Producer-state snapshot, `<20 digit offset>.snapshot`: what each live producer last wrote below that offset.
+"""Producer-state snapshot, `<20 digit offset>.snapshot`: the last writes of each live producer below that offset.
 
     0   version   int16   1
     2   crc       uint32  CRC-32C of every byte after this field
@@ -7,10 +7,10 @@
         producerId int64, epoch int16, lastSequence int32, lastOffset int64, offsetDelta int32, timestamp int64,
         coordinatorEpoch int32, currentTxnFirstOffset int64 (-1: no open transaction)
 
-All big-endian. Written on every roll and clean close, whole files only. A crash leaves the snapshot absent or complete
-here (temporary file and rename); a broker may leave a torn one, which its CRC shows. A missing or damaged one costs a
-replay of the log from the snapshot before it, no data. Source of the rules: ProducerStateManager (readSnapshot,
-writeSnapshot) in org.apache.kafka.storage.internals.log and the ProducerSnapshot schema.
+All big-endian. Written as a whole on every roll and clean close. In a native log directory a crash leaves the snapshot
+absent or complete (temporary file and rename); a broker may leave a torn one, which its CRC reveals. A missing or
+damaged snapshot costs a replay of the log from the previous one, but no data. Source of the rules: ProducerStateManager
+(readSnapshot, writeSnapshot) in org.apache.kafka.storage.internals.log and the ProducerSnapshot schema.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HEADER = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_AT: Final = 2
 _COUNT_AT: Final = 6
-# Room for 5.8 million producers; a larger file is a damaged one, and reading it would not be bounded.
+# Room for 5.8 million producers; a larger file is taken for damaged, as reading it would take unbounded memory.
 _MAX_SNAPSHOT_BYTES: Final = 256 << 20
 
 assert _HEADER.size == 10
@@ -43,11 +43,11 @@ assert _ENTRY.size == 46
 
 @dataclass(frozen=True, slots=True)
 class ProducerStateEntry:
-    """What one producer last did in a partition. Fields in the order of the file.
+    """The last write of one producer in a partition. Fields are in the order of the file.
 
-    `last_sequence`, `last_offset` are -1 and `offset_delta` 0 when no batch of the current epoch is remembered.
+    `last_sequence` and `last_offset` are -1 and `offset_delta` is 0 if no batch of the current epoch is remembered.
     `offset_delta` is last offset minus first offset of the last batch. `last_timestamp_ms` is that of the records.
-    `current_txn_first_offset` is -1 when no transaction is open.
+    `current_txn_first_offset` is -1 if no transaction is open.
     """
 
     producer_id: int
@@ -61,7 +61,7 @@ class ProducerStateEntry:
 
 
 def encode_snapshot(entries: Iterable[ProducerStateEntry]) -> bytes:
-    """The bytes of a snapshot file that holds `entries` in the order given."""
+    """The bytes of a snapshot file that holds `entries` in the given order."""
     packed = [_ENTRY.pack(*astuple(entry)) for entry in entries]
     body = struct.pack(">i", len(packed)) + b"".join(packed)
     return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(body)) + body
@@ -70,7 +70,7 @@ def encode_snapshot(entries: Iterable[ProducerStateEntry]) -> bytes:
 def decode_snapshot(data: bytes, *, file: str) -> tuple[ProducerStateEntry, ...]:
     """The entries of a snapshot file's bytes. `file` is named in errors.
 
-    Raises CorruptIndexError when the version is unknown, the CRC is wrong or the count does not match the length.
+    Raises CorruptIndexError if the version is unknown, the CRC is wrong or the count does not match the length.
     """
     if len(data) < _HEADER.size:
         raise CorruptIndexError(

@@ -1,8 +1,8 @@
-"""A partition's producer state: live producers, open transactions, and the `.snapshot` files that keep them.
+"""A partition's producer state: live producers, open transactions, and the `.snapshot` files that store them.
 
-State up to an offset is the latest snapshot at or below it plus the batches after that. A snapshot is written at each
-roll, named by the new segment's base offset, at a clean close and in recovery, named by the log end; a crash between
-costs a longer replay, nothing else.
+The state at an offset is the latest snapshot at or below it plus the batches after that. A snapshot is written at each
+roll, named after the new segment's base offset, and at a clean close and in recovery, named after the log end offset. A
+crash in between costs a longer replay and nothing else.
 
 Source of the rules: org.apache.kafka.storage.internals.log.ProducerStateManager.
 """
@@ -35,7 +35,7 @@ from pyspark_kafkalog.storage.producer_snapshot import (
 
 @dataclass(frozen=True, slots=True)
 class CheckedAppend:
-    """Batches that have passed the producer checks, not yet counted in. With a duplicate, nothing is to be appended."""
+    """Batches that have passed the producer checks but are not applied yet. For a duplicate, nothing is appended."""
 
     producers: tuple[ProducerAppend, ...]
     completed: tuple[CompletedTransaction, ...]
@@ -52,12 +52,12 @@ class ProducerStateManager:
         self._expiration_ms = expiration_ms
         self._fs = fs
         self._open: dict[int, int] = {}  # first offset of an open transaction -> producer id
-        self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, while that is not replicated
+        self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, until that is replicated
         self._last_snapshot_offset = 0
 
     @functools.cached_property
     def _snapshots(self) -> set[int]:
-        """Listed when first asked for: who goes through a long log segment by segment does not ask."""
+        """Offsets of the snapshots, listed on first use: a scan of a long log segment by segment does not need them."""
         return list_snapshots(self.directory)
 
     @property
@@ -66,7 +66,7 @@ class ProducerStateManager:
 
     @property
     def last_entry(self) -> ProducerStateEntry | None:
-        """The entry of the producer that has written last, None when no live one has written."""
+        """The entry of the producer that has written last; None if no live producer has written."""
         writers = [state for state in self.producers.values() if state.batches]
         if not writers:
             return None
@@ -79,7 +79,7 @@ class ProducerStateManager:
     # Appending
 
     def check(self, batches: Iterable[ProducerBatch], origin: AppendOrigin) -> CheckedAppend:
-        """Check batches that belong to one append; raises what ProducerAppend.append does, and changes nothing."""
+        """Check the batches of one append. Raises as ProducerAppend.append does, and changes nothing."""
         appends: dict[int, ProducerAppend] = {}
         completed = []
         for batch in batches:
@@ -100,7 +100,7 @@ class ProducerStateManager:
     def apply(
         self, checked: CheckedAppend, end_offset: int, on_completed: Callable[[CompletedTransaction, int], None]
     ) -> None:
-        """Count a checked append in; `end_offset` is the one after it.
+        """Apply a checked append; `end_offset` is the offset after it.
 
         `on_completed` is called with each transaction that ended and the last stable offset right after its end.
         """
@@ -114,7 +114,7 @@ class ProducerStateManager:
     def replay(
         self, batches: Iterable[ProducerBatch], on_completed: Callable[[CompletedTransaction, int], None]
     ) -> None:
-        """Count stored batches in, one after the other, as recovery does."""
+        """Apply stored batches one after the other, as recovery does."""
         for batch in batches:
             self.apply(self.check((batch,), AppendOrigin.REPLICATION), batch.last_offset + 1, on_completed)
 
@@ -133,11 +133,11 @@ class ProducerStateManager:
         others = [first for first, producer_id in self._open.items() if producer_id != transaction.producer_id]
         return min(others, default=transaction.last_offset + 1)
 
-    # What is unstable
+    # Open and unreplicated transactions
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """First offset of the oldest transaction that is open, or ended at or above the high watermark."""
+        """First offset of the oldest transaction that is open, or was ended at or above the high watermark."""
         return min((*self._open, *self._unreplicated), default=None)
 
     @property
@@ -146,13 +146,13 @@ class ProducerStateManager:
         return min(self._open, default=None)
 
     def high_watermark_moved(self, high_watermark: int) -> None:
-        """Forget transactions whose markers are below the high watermark now."""
+        """Forget transactions whose markers are now below the high watermark."""
         ended = [first for first, last in self._unreplicated.items() if last < high_watermark]
         for first_offset in ended:
             del self._unreplicated[first_offset]
 
     def log_start_moved(self, log_start_offset: int) -> None:
-        """Follow a log start offset that has been moved up."""
+        """Follow an increase of the log start offset."""
         self.high_watermark_moved(log_start_offset)
         self.end_offset = max(self.end_offset, log_start_offset)
         latest = self.latest_snapshot_offset
@@ -161,7 +161,7 @@ class ProducerStateManager:
     # Snapshots
 
     def take_snapshot(self, *, durable: bool = False) -> None:
-        """Write a snapshot at `end_offset`, unless the last one is there already."""
+        """Write a snapshot at `end_offset`, unless the last one is at or above that offset."""
         if self.end_offset <= self._last_snapshot_offset:
             return
         entries = [state.entry() for state in java_hash_order(self.producers)]
@@ -170,9 +170,9 @@ class ProducerStateManager:
         self._last_snapshot_offset = self.end_offset
 
     def load(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
-        """Bring state back to a snapshot at or below `log_end_offset`, or to nothing; the caller replays the rest.
+        """Reset the state to a snapshot at or below `log_end_offset`, or to empty; the caller replays the rest.
 
-        Snapshots out of (log start, log end] are removed, damaged ones too. Expired producers without an open
+        Snapshots outside (log start, log end] and damaged ones are removed. Expired producers without an open
         transaction are left out.
         """
         for offset in sorted(self._snapshots):
@@ -196,7 +196,7 @@ class ProducerStateManager:
         self.begin_at(log_start_offset, (), now_ms)
 
     def begin_at(self, offset: int, entries: Iterable[ProducerStateEntry], now_ms: int) -> None:
-        """Take over the entries of a snapshot at `offset`, expired ones left out."""
+        """Start from the entries of a snapshot at `offset`, without expired ones."""
         self._last_snapshot_offset = self.end_offset = offset
         for entry in entries:
             if is_expired(entry, now_ms, self._expiration_ms):
@@ -213,7 +213,7 @@ class ProducerStateManager:
                 del self.producers[producer_id]
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Forget everything, snapshots too."""
+        """Forget everything, and remove all snapshots."""
         self._clear()
         for snapshot in sorted(self._snapshots):
             self.remove_snapshot(snapshot)
@@ -221,7 +221,7 @@ class ProducerStateManager:
         self.end_offset = offset
 
     def remove_stray_snapshots(self, base_offsets: Iterable[int]) -> None:
-        """Keep snapshots at the base offsets of segments, and the largest other one if it is above all of those."""
+        """Keep only the snapshots at base offsets of segments, and the largest other one if it is above them all."""
         bases = set(base_offsets)
         self._snapshots = list_snapshots(self.directory)
         strays = sorted(self._snapshots - bases)
@@ -245,7 +245,7 @@ class ProducerStateManager:
 
 
 def is_expired(entry: ProducerStateEntry, now_ms: int, expiration_ms: int) -> bool:
-    """Whether a producer without an open transaction was last seen, by its records' time, too long ago."""
+    """Whether a producer without an open transaction has expired, by the timestamp of its last records."""
     return entry.current_txn_first_offset < 0 and now_ms - entry.last_timestamp_ms >= expiration_ms
 
 
@@ -261,7 +261,7 @@ def list_snapshots(directory: Path) -> set[int]:
 
 
 def java_hash_order(producers: dict[int, ProducerState]) -> list[ProducerState]:
-    """The order in which a java.util.HashMap<Long, …> of these keys goes: the order of entries in Kafka's snapshots."""
+    """The iteration order of a java.util.HashMap<Long, …> of these keys: the order of entries in Kafka's snapshots."""
     buckets = 16
     while len(producers) > buckets * 3 // 4:
         buckets *= 2
