@@ -1,1 +1,1 @@
-"""The `kafkalog` command line, one module a command."""
+"""The `kafkalog` command line: one module per command."""

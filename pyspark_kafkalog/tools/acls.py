@@ -1,9 +1,9 @@
 """`kafkalog acls`: list, add and remove access control entries.
 
-Options and output are those of kafka-acls, with --path in place of --bootstrap-server. Entries hold for who opens the
-log directory with a principal: LogDir.open(path, principal="User:ann"), the option principal of the data source. They
-are a guard rail: whoever can read the files can pass by it, so file permissions are the wall. Those that a broker's
-metadata log holds can be listed, and come along when its directory is adopted.
+Options and output are those of kafka-acls, with --path in place of --bootstrap-server. Entries apply to programs that
+open the log directory with a principal: LogDir.open(path, principal="User:ann"), the option principal of the data
+source. They only guard against mistakes: any program that can read the files can bypass them, so file permissions are
+the security boundary. The entries in a broker's metadata log can be listed, and are kept when its directory is adopted.
 
 examples:
   kafkalog acls --path /data/log --add --allow-principal User:ann --operation Read --topic orders
@@ -54,7 +54,7 @@ _CONSUMER_ON_GROUPS: Final = (AclOperation.READ,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of kafka-acls that a log directory has a meaning for, `--path` and `--output`."""
+    """The options of kafka-acls that apply to a log directory, `--path` and `--output`."""
     add_path(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
     actions.add_argument("--add", action="store_true", help="add entries")
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command; prints to sys.stdout what was found or done."""
+    """Run the command; prints the result to sys.stdout."""
     _check_options(options)
     if options.list:
         _list(options)
@@ -133,7 +133,7 @@ def _gives_principals(options: argparse.Namespace) -> bool:
 
 
 def _resources(options: argparse.Namespace, *, required: bool) -> list[AclFilter]:
-    """The resources that the options name, as filters without anything else."""
+    """The resources that the options name, as filters with no other criteria."""
     pattern_type = PatternType[options.resource_pattern_type.upper()]
     found = [
         AclFilter(kind, name.strip(), pattern_type)
@@ -148,7 +148,7 @@ def _resources(options: argparse.Namespace, *, required: bool) -> list[AclFilter
 
 
 def _entries(options: argparse.Namespace) -> list[tuple[AclFilter, list[AclFilter]]]:
-    """For each resource that is named, the entries that the options tell of."""
+    """The entries that the options describe, for each named resource."""
     return [
         (resource, [replace(resource, **entry) for entry in _permissions(options, _operations(options, resource))])
         for resource in _resources(options, required=True)
@@ -184,7 +184,7 @@ def _operation(name: str) -> AclOperation:
 
 
 def _permissions(options: argparse.Namespace, operations: set[AclOperation]) -> list[dict[str, Any]]:
-    """Fields of an entry for each principal, host and operation."""
+    """The fields of one entry for each combination of principal, host and operation."""
     return [
         {"principal": principal.strip(), "host": host.strip(), "operation": operation, "permission": permission}
         for permission, principals, hosts in (
@@ -269,7 +269,7 @@ def _says_yes(question: str) -> bool:
 
 
 def _matching(control: AccessControl, resources: Iterable[AclFilter]) -> list[Acl]:
-    """The entries of the resources, of all without any."""
+    """The entries of the resources; without resources, all entries."""
     chosen = list(resources)
     if not chosen:
         return control.entries()

@@ -1,18 +1,18 @@
-"""`kafkalog adopt`: make a Kafka broker's log directory ours, in place.
+"""`kafkalog adopt`: convert a Kafka broker's log directory into a native log directory, in place.
 
-Topics, their ids, configurations and partitions, offsets, leader epochs, producer state and open transactions are taken
-over; no record is copied or rewritten, and a broker can still mount the partitions. The broker must be stopped: a
-directory that one is using is refused. After a kill its logs are recovered first, as the broker would do it. Its own
-metadata log is kept beside ours, as __cluster_metadata-0.kafka-stray. When this is interrupted, run it again.
+Topics, their ids, configurations and partitions, offsets, leader epochs, producer state and open transactions are
+kept; no record is copied or rewritten, and a broker can still mount the partitions. The broker must be stopped: a
+directory in use by a broker is refused. If the broker was killed, its logs are recovered first, by the broker's rules.
+Its metadata log is renamed to __cluster_metadata-0.kafka-stray. If this command is interrupted, run it again.
 
-A transaction that is open has no coordinator any more: read_committed ends where it begins. All of them are listed,
-also with --dry-run, with the commands that end them. One in state PrepareCommit was committed: complete it.
+An open transaction no longer has a coordinator: read_committed stops at its first record. All open transactions are
+listed, also with --dry-run, with the commands that end them. One in state PrepareCommit was committed: complete it.
 
-Topics of which the directory holds only some partitions are refused, unless --create-missing makes the others, empty:
-they may lie in another directory of log.dirs, or on another broker. Topics' configurations are in the metadata log;
-what server.properties set for all topics (log.retention.hours, ...) is not in the directory at all: name that file
-with --server-properties. Topics whose earliest offsets a tiering broker has moved to remote storage are refused, unless
---local-only: their logs would begin at the first local offset. What goes wrong is said in one line; exit code 1.
+Topics of which the directory has only some partitions are refused, because the others may be in another directory of
+log.dirs or on another broker; --create-missing creates the others, empty. Topics' configurations are in the metadata
+log, but defaults from server.properties (log.retention.hours, ...) are not in the directory: pass that file with
+--server-properties. Topics whose earliest offsets a broker has moved to remote storage are refused, unless
+--local-only: their logs would begin at the first local offset. Errors are printed in one line, with exit code 1.
 
 examples:
   kafkalog adopt --path /var/lib/kafka/data --dry-run
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--path`, what to take along, `--dry-run`."""
+    """`--path`, options for what to adopt, `--dry-run`."""
     add_path(parser, "the broker's log directory")
     parser.add_argument(
         "--server-properties",
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Adopt; tells on sys.stdout what was taken over."""
+    """Adopt the directory; prints the adopted topics to sys.stdout."""
     from pyspark_kafkalog.metadata.adopt import adopt
 
     outcome = adopt(

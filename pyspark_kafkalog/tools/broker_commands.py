@@ -1,8 +1,8 @@
-"""The shell commands that tell a broker what changed in its directory since it was adopted, as a script.
+"""A shell script that applies to a broker the changes made in its directory since it was adopted.
 
-Commands that make something come first, then those that delete. All but deletions of configurations can be run again.
-A topic that was re-created keeps the broker's id, unless the broker has too many partitions: those cannot be taken away
-from a topic, so it is deleted and created. Source of the rules: the tools of Kafka 4.1, and
+Commands that create come first, then those that delete. All of them can be repeated, except deletions of
+configurations. A re-created topic keeps the broker's id, unless the broker has too many partitions: partitions cannot
+be removed from a topic, so it is deleted and created. Source of the rules: the tools of Kafka 4.1, and
 kafka.server.DynamicBrokerConfig.
 """
 
@@ -20,7 +20,7 @@ from pyspark_kafkalog.metadata.broker_configs import ALL_BROKERS
 from pyspark_kafkalog.storage.topic_configs import TOPIC_CONFIGS
 
 _BROKER: Final = '--bootstrap-server "${BOOTSTRAP:-localhost:9092}"'
-#: Broker-level settings that Kafka takes while it runs, besides those that give topics their configurations.
+#: Broker-level settings that Kafka can change while it runs, besides the defaults of topics' configurations.
 _DYNAMIC: Final = frozenset(
     {
         "log.cleaner.threads",
@@ -44,7 +44,7 @@ _RESOURCE_OPTIONS: Final[Mapping[ResourceType, str]] = {
 
 
 def broker_script(root: Path, differences: BrokerDifferences, aside: Path | None) -> str:
-    """The script, with what to do before and after it as comments."""
+    """The script; comments state the steps before and after it."""
     if not differences:
         return f"# The broker knows all that {root} holds: there is nothing to run.\n"
     commands = list(_commands(differences))
@@ -142,7 +142,7 @@ def _acl_options(acl: Acl) -> str:
 
 
 def _pattern(topic: str) -> str:
-    """A topic where kafka-topics takes a regular expression: to alter and to delete."""
+    """A topic as the regular expression that kafka-topics expects to alter and to delete."""
     return _quoted(re.sub(r"\.", r"\\.", topic))
 
 

@@ -1,14 +1,14 @@
-"""What commands have in common: `--path`, `--output`, errors, tables, JSON lines.
+"""Common parts of the commands: `--path`, `--output`, errors, tables, JSON lines.
 
-A command is a module of this package that main.py lists. Its docstring is the text of --help; what follows its line
-"examples:" is printed after the options. It has
+A command is a module of this package that main.py lists. Its docstring is the text of --help; the part after its line
+"examples:" is printed after the options. A command has two functions:
 
     add_arguments(parser)       adds its options to an argparse parser, with add_path and add_output
-    run(options) -> int         does it, prints to sys.stdout, returns the exit code
+    run(options) -> int         runs the command, prints to sys.stdout, returns the exit code
 
-Whatever KafkalogError or OSError run raises, main.py says in one line on sys.stderr, and exits with 1: commands do not
-catch what they cannot mend. Options that do not go together are a UsageError. Heavy modules (log_dir and all that is
-below it) are imported inside functions, so that --help and mistakes in options are answered at once.
+main.py prints every KafkalogError and OSError that run raises in one line on sys.stderr and exits with 1, so commands
+catch only errors that they can handle. Contradictory options raise a UsageError. Heavy modules (log_dir and all that it
+imports) are imported inside functions, so that --help and mistakes in options are answered at once.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 
-#: What a table shows where there is no value.
+#: The text for a missing value in a table.
 NO_VALUE: Final = "-"
-#: Columns are made wide enough for this many lines at a time, so that a long table is printed as it is made.
+#: Column widths are computed for this many lines at a time, so that a long table is printed as it is produced.
 _LINES_TOGETHER: Final = 1000
 
 
 class UsageError(KafkalogError):
-    """Options that do not go together, or have a value that cannot be."""
+    """Options that contradict each other, or an invalid value of an option."""
 
 
 def add_path(parser: argparse.ArgumentParser, help_text: str = "the log directory (no default)") -> None:
-    """`--path ROOT`, which stands where Kafka's tools have --bootstrap-server."""
+    """`--path ROOT`, the counterpart of --bootstrap-server of Kafka's tools."""
     parser.add_argument("--path", required=True, metavar="ROOT", type=Path, help=help_text)
 
 
 def add_output(parser: argparse.ArgumentParser, json_form: str) -> None:
-    """`--output text` or `json`; `json_form` says what the JSON is, such as "one object a line, by topic"."""
+    """`--output text` or `json`; `json_form` describes the JSON, such as "one object a line, by topic"."""
     parser.add_argument("--output", choices=("text", "json"), default="text", help=f"json: {json_form}")
 
 
 def add_read_to_log_end(parser: argparse.ArgumentParser) -> None:
-    """`--read-to-log-end`, which `open_log_dir` goes by."""
+    """`--read-to-log-end`, which `open_log_dir` reads."""
     parser.add_argument(
         "--read-to-log-end",
         action="store_true",
@@ -61,21 +61,21 @@ def add_read_to_log_end(parser: argparse.ArgumentParser) -> None:
 
 
 def add_local_only(parser: argparse.ArgumentParser, help_text: str) -> None:
-    """`--local-only`: go on without the offsets that a tiering broker has moved to remote storage."""
+    """`--local-only`: continue without the offsets that a broker has moved to remote storage."""
     parser.add_argument("--local-only", action="store_true", help=help_text)
 
 
 def open_log_dir(options: argparse.Namespace) -> LogDir:
-    """The log directory that `--path` names, ours or a broker's."""
+    """The log directory at `--path`, native or a broker's."""
     from pyspark_kafkalog.log_dir import LogDir
 
     return LogDir.open(options.path, read_to_log_end=getattr(options, "read_to_log_end", False))
 
 
 def tell_unread(command: str, log_dir: LogDir, partitions: Iterable[PartitionDescription] | None = None) -> None:
-    """Say on sys.stderr how many offsets lie above the high watermarks of partitions: all that were looked at, or some.
+    """Print to sys.stderr how many offsets are above the high watermarks of all opened, or the given, partitions.
 
-    Only of a broker's directory.
+    Only for a broker's directory.
     """
     from pyspark_kafkalog.storage.broker_notices import above_high_watermark
 
@@ -85,7 +85,7 @@ def tell_unread(command: str, log_dir: LogDir, partitions: Iterable[PartitionDes
 
 
 def tell_remote(command: str, partitions: Iterable[PartitionDescription]) -> None:
-    """Say on sys.stderr which offsets of the partitions are in remote storage."""
+    """Print to sys.stderr which offsets of the partitions are in remote storage."""
     from pyspark_kafkalog.storage.broker_notices import in_remote_storage
 
     notice = in_remote_storage(partitions)
@@ -94,7 +94,7 @@ def tell_remote(command: str, partitions: Iterable[PartitionDescription]) -> Non
 
 
 def describe_topic(command: str, log_dir: LogDir, name: str) -> TopicDescription:
-    """The topic; partitions that are symbolic links are left out, and named on sys.stderr."""
+    """The topic, without partitions that are symbolic links; these are named on sys.stderr."""
     from pyspark_kafkalog.storage.listing import link_message
 
     described = log_dir.topic(name, without_links=True)
@@ -104,14 +104,14 @@ def describe_topic(command: str, log_dir: LogDir, name: str) -> TopicDescription
 
 
 def positive(text: str) -> int:
-    """The type of options that count something: 1 or more."""
+    """The argparse type of integers of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
     return int(text)
 
 
 def node_id_of(root: Path) -> int | None:
-    """The number of the node that a log directory is; None where meta.properties, or the number in it, is missing."""
+    """The node id of a log directory; None if meta.properties, or the node id in it, is missing."""
     from pyspark_kafkalog.storage.meta_properties import read_meta_properties
     from pyspark_kafkalog.storage.names import META_PROPERTIES
 
@@ -122,7 +122,7 @@ def node_id_of(root: Path) -> int | None:
 
 
 def one_line(error: BaseException) -> str:
-    """The error's text without line breaks; of the system's errors the file and the reason, without the number."""
+    """The error's text without line breaks; for errors of the system, the file and the reason without the number."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         files = [str(each) for each in (error.filename, error.filename2) if each is not None]
@@ -134,12 +134,12 @@ def one_line(error: BaseException) -> str:
 
 
 def print_json(tree: Any) -> None:
-    """One line of JSON on sys.stdout."""
+    """Print one line of JSON to sys.stdout."""
     sys.stdout.write(json.dumps(tree, ensure_ascii=False) + "\n")
 
 
 def print_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> bool:
-    """A table with a header on sys.stdout, nothing when there are no lines. Returns whether there were any."""
+    """Print a table with a header to sys.stdout, or nothing without lines. Returns whether there were any lines."""
     widths = [len(name) for name in header]
     remaining = iter(lines)
     is_first = True
@@ -160,7 +160,7 @@ def _print_line(line: Sequence[str], widths: Sequence[int]) -> None:
 
 
 def print_padded_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
-    """A table as Kafka's newer tools print them: cells padded to their column and followed by a tab, also the last."""
+    """Print a table as Kafka's newer tools do: cells padded to their column, each followed by a tab, also the last."""
     rows = [header, *lines]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -169,7 +169,7 @@ def print_padded_table(header: Sequence[str], lines: Iterable[Sequence[str]]) ->
 
 @contextlib.contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that what is under way is recorded."""
+    """Make SIGTERM end the block as Ctrl-C does, so that unfinished work is recorded."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -181,7 +181,7 @@ def ending_cleanly() -> Iterator[None]:
 
 
 def utc_time(timestamp_ms: int) -> str:
-    """The time in UTC, to the millisecond; the number where no calendar goes that far."""
+    """The time in UTC, in milliseconds; the number itself if it is outside the calendar."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms / 1000, tz=timezone.utc)
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""`kafkalog completion`: print what makes a shell complete kafkalog's commands, options, and the names of topics.
+"""`kafkalog completion`: print shell code that completes kafkalog's commands, options and topic names.
 
 examples:
   eval "$(kafkalog completion bash)"                                        # in ~/.bashrc
@@ -36,9 +36,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def complete(top_level: argparse.ArgumentParser, command_parser: Callable[[str], argparse.ArgumentParser]) -> None:
-    """Answer the shell, which asks by environment variables, and end the process.
+    """Answer the shell's completion request, which is in environment variables, and end the process.
 
-    Once the line names a command only that one's parser is made, and completes the line as if it were the program.
+    If the line names a command, only the parser of that command is created. It completes the line as if the command
+    were the program.
     """
     import argcomplete
 
@@ -50,14 +51,14 @@ def complete(top_level: argparse.ArgumentParser, command_parser: Callable[[str],
         try:
             parser = command_parser(words[1])
         except KeyError:
-            sys.exit(0)  # there is no such command, and nothing to offer
+            sys.exit(0)  # the command does not exist, so there are no completions
         os.environ[_LINE], os.environ[_CURSOR] = line[start:], str(cursor - start)
         _complete_topics(parser)
     argcomplete.autocomplete(parser, always_complete_options=False)
 
 
 def _complete_topics(parser: argparse.ArgumentParser) -> None:
-    """Let the options that take a topic complete its name, with argcomplete's attribute for that."""
+    """Complete the names of topics in options that take one, through argcomplete's attribute."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
@@ -67,7 +68,7 @@ def _complete_topics(parser: argparse.ArgumentParser) -> None:
 
 
 def _topics(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """Topics of the log directory that the line names with --path, by the names of its directories."""
+    """Topics of the log directory in the line's --path, from the names of its partition directories."""
     from pyspark_kafkalog.storage.listing import list_partitions
 
     root: Path | None = getattr(parsed_args, "path", None)

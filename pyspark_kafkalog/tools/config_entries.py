@@ -1,11 +1,11 @@
-"""Configurations in force with where each value comes from, as a broker answers DescribeConfigs.
+"""Effective configurations with the source of each value, as in a broker's answer to DescribeConfigs.
 
     DYNAMIC_TOPIC_CONFIG            the topic's own value
     DYNAMIC_DEFAULT_BROKER_CONFIG   set for the whole log directory, by a broker-level name
     DEFAULT_CONFIG                  Kafka's default, by the broker-level name that has it
 
-Source of the rules: kafka.server.ConfigHelper. As there, a value that the first broker-level name does not give has no
-synonyms (segment.ms, which log.roll.hours decides).
+Source of the rules: kafka.server.ConfigHelper. As there, a value that does not come from the first broker-level name
+has no synonyms (segment.ms, which log.roll.hours determines).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEFAULT_SOURCE: Final = "DEFAULT_CONFIG"
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One place that gives a configuration a value; the first of an entry's synonyms is the one in force."""
+    """One source of a value for a configuration; the first of an entry's synonyms is effective."""
 
     source: str
     name: str
@@ -39,7 +39,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One configuration: its value in force as text, and where values for it come from."""
+    """One configuration: its effective value as text, and the sources of its values."""
 
     name: str
     value: str
@@ -61,7 +61,7 @@ class ConfigEntry:
 def topic_entries(overrides: Mapping[str, str], broker: Mapping[str, str]) -> list[ConfigEntry]:
     """All configurations of a topic with `overrides` under broker-level settings `broker`, by name.
 
-    Of those that are for tests only, such as internal.segment.bytes, just the ones that are set.
+    Configurations for tests, such as internal.segment.bytes, are included only if they are set.
     """
     values = topic_config_values(overrides, broker)
     entries = []
@@ -76,14 +76,14 @@ def topic_entries(overrides: Mapping[str, str], broker: Mapping[str, str]) -> li
 
 
 def own_topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """What a topic sets itself, by name, just as it was set: all that can be told in a broker's directory."""
+    """The topic's own values, by name, unchanged: the only ones that are known in a broker's directory."""
     return [
         ConfigEntry(name, value, (Synonym(TOPIC_SOURCE, name, value),)) for name, value in sorted(overrides.items())
     ]
 
 
 def broker_entries(settings: Mapping[str, str]) -> list[ConfigEntry]:
-    """All broker-level configurations in force where `settings` were made, by name."""
+    """All effective broker-level configurations with the given `settings`, by name."""
     entries = []
     for name in sorted(BROKER_CONFIGS):
         synonyms = _broker_synonyms([name], settings)
@@ -93,14 +93,14 @@ def broker_entries(settings: Mapping[str, str]) -> list[ConfigEntry]:
 
 
 def set_broker_entries(settings: Mapping[str, str]) -> list[ConfigEntry]:
-    """The broker-level settings that were made, by name."""
+    """The given broker-level settings, by name."""
     return [
         ConfigEntry(name, value, (Synonym(BROKER_SOURCE, name, value),)) for name, value in sorted(settings.items())
     ]
 
 
 def _broker_synonyms(names: Sequence[str], settings: Mapping[str, str]) -> tuple[Synonym, ...]:
-    """Settings that were made under one of `names`, then defaults, from the first one of the first name on."""
+    """Given settings under one of `names`, then defaults, starting with the first one of the first name."""
     defaults = _broker_defaults()
     found = [Synonym(BROKER_SOURCE, name, settings[name]) for name in names if name in settings]
     found += [Synonym(DEFAULT_SOURCE, name, defaults[name]) for name in names if name in defaults]
@@ -110,7 +110,7 @@ def _broker_synonyms(names: Sequence[str], settings: Mapping[str, str]) -> tuple
 
 @cache
 def _broker_defaults() -> Mapping[str, str]:
-    """Defaults by broker-level name. Of several names in different units, the last one has the topic's default."""
+    """Defaults by broker-level name. Of several names with different units, the last one has the topic's default."""
     defaults = {name: each.default for name, each in BROKER_CONFIGS.items() if each.default is not None}
     for config in TOPIC_CONFIGS.values():
         if len(config.synonyms) > 1 and isinstance(config.definition.default, int):

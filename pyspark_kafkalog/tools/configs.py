@@ -1,11 +1,11 @@
 """`kafkalog configs`: describe and change the configuration of topics, and of a log directory as a whole.
 
-Options and output are those of kafka-configs, with --path in place of --bootstrap-server. Changes are checked as a
-controller checks them and made by one commit. Topics are named one by one (--entity-name or --topic). A log directory
-is one node, so broker-level settings (log.*, num.partitions, ...) are kept for all brokers: --entity-default, or
---broker-defaults. They give topics the values that these do not set themselves. Of a Kafka broker's directory, the
-configurations of topics can be described where its metadata log is there too. What goes wrong is said in one line; exit
-code 1.
+Options and output are those of kafka-configs, with --path in place of --bootstrap-server. Changes are validated as by
+a controller and applied in one commit. Each call names one topic (--entity-name or --topic). A log directory is one
+node, so broker-level settings (log.*, num.partitions, ...) are stored for all brokers: --entity-default, or
+--broker-defaults. They are the defaults of topics that do not set a value themselves. In a Kafka broker's directory,
+the configurations of topics can be described if its metadata log is there too. Errors are printed in one line, with
+exit code 1.
 
 examples:
   kafkalog configs --path /data/log --entity-type topics --entity-name orders --describe --all
@@ -35,7 +35,7 @@ _TOPICS: Final = "topics"
 _BROKERS: Final = "brokers"
 _ALL_BROKERS: Final = ""
 _MAX_VALUE_CHARS: Final = 32767
-#: A comma or an equals sign counts unless it stands between square brackets.
+#: A comma or an equals sign is a separator unless it is between square brackets.
 _OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
 _SETTING_SEPARATOR = re.compile("," + _OUTSIDE_BRACKETS)
 _EQUALS = re.compile(r"\s*=\s*" + _OUTSIDE_BRACKETS)
@@ -43,7 +43,7 @@ _CONFIG_NAME = re.compile(r"[a-zA-Z0-9._-]*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of kafka-configs that a log directory has a meaning for, `--path` and `--output`."""
+    """The options of kafka-configs that apply to a log directory, `--path` and `--output`."""
     add_path(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
     actions.add_argument("--alter", action="store_true", help="set configurations, or put them back to their defaults")
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command; prints to sys.stdout."""
+    """Run the command; prints to sys.stdout."""
     entity_type, name = _entity(options)
     if options.alter:
         _alter(options, entity_type, name)
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
-    """What the options name: the entity's type, and its name ("" for all brokers, None for each there is)."""
+    """The entity that the options name: its type and its name ("" for all brokers, None for every existing entity)."""
     short = [
         (entity_type, name)
         for entity_type, name in (
@@ -166,7 +166,7 @@ def _configs_to_add(options: argparse.Namespace) -> dict[str, str]:
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
-    """The settings in `texts`, each "k=v,k=[v,v]". Raises InvalidConfigError as kafka-configs refuses them."""
+    """The settings in `texts`, each "k=v,k=[v,v]". Raises InvalidConfigError for what kafka-configs refuses."""
     configs = {}
     for text in texts:
         for setting in _SETTING_SEPARATOR.split(text):

@@ -1,9 +1,9 @@
-"""`kafkalog console-consumer`: print the records of topics as they come, as kafka-console-consumer does.
+"""`kafkalog console-consumer`: print the records of topics as they arrive, as kafka-console-consumer does.
 
-Options and output are those of kafka-console-consumer, with --path in place of --bootstrap-server. Reading begins at
-the end of the log unless --from-beginning, --from-time, --offset or what the --group has committed says otherwise, and
-goes on until --max-messages, --timeout-ms without a record, or Ctrl-C. A group's progress is kept in __consumer_offsets
-every five seconds and at the end. What is printed is said with --property:
+Options and output are those of kafka-console-consumer, with --path in place of --bootstrap-server. Reading starts at
+the end of the log, or as given by --from-beginning, --from-time, --offset or the committed offsets of --group. It
+continues until --max-messages, --timeout-ms without a record, or Ctrl-C. A group's offsets are committed to
+__consumer_offsets every five seconds and at the end. --property sets the output format:
 
   print.timestamp, print.partition, print.offset, print.headers, print.key, print.value  (true or false)
   key.separator=TEXT (a tab)   line.separator=TEXT   headers.separator=TEXT (,)   null.literal=TEXT (null)
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _FORMATTERS: Final = "org.apache.kafka.tools.consumer."
 _DEFAULT_FORMATTER: Final = "DefaultMessageFormatter"
-_LOGGING_FORMATTER: Final = "LoggingMessageFormatter"  # prints the same, and logs it
+_LOGGING_FORMATTER: Final = "LoggingMessageFormatter"  # prints the same text and also logs it
 _NO_FORMATTER: Final = "NoOpMessageFormatter"
 _EARLIEST: Final = "earliest"
 _LATEST: Final = "latest"
@@ -63,7 +63,7 @@ _AUTO_COMMIT_MS: Final = "5000"
 
 
 class _Format(Protocol):
-    """Makes text of records."""
+    """Formats records as text."""
 
     def columns(self) -> list[str]: ...
 
@@ -115,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print records to sys.stdout, and their number to sys.stderr in the end."""
+    """Print records to sys.stdout, and finally their number to sys.stderr."""
     from pyspark_kafkalog.tools.properties import parse_properties_options
 
     properties = parse_properties_options(options.consumer_property, options.consumer_config)
@@ -142,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _take_properties(options: argparse.Namespace, properties: Mapping[str, str]) -> None:
-    """Let the client's properties stand for options. Raises UsageError where they say something else."""
+    """Apply the client's properties as options. Raises UsageError if they contradict the given options."""
     group = properties.get("group.id", options.group)
     if options.group not in (None, group):
         raise UsageError(f"--group says '{options.group}', group.id '{group}': please remove one")
@@ -163,7 +163,7 @@ def _take_properties(options: argparse.Namespace, properties: Mapping[str, str])
 
 
 def _check(options: argparse.Namespace) -> int | None:
-    """The number of `--offset`, None for none. Raises UsageError for what kafka-console-consumer refuses."""
+    """The number of `--offset`, or None. Raises UsageError for options that kafka-console-consumer refuses."""
     if options.partition is not None:
         if options.topic is None:
             raise UsageError("The topic is required when partition is specified.")
@@ -190,7 +190,7 @@ def _check(options: argparse.Namespace) -> int | None:
 
 
 def _formatter(options: argparse.Namespace) -> _Format | None:
-    """What makes text of records, None when nothing is to be printed."""
+    """The formatter of the records, None if nothing is to be printed."""
     from pyspark_kafkalog.tools.coordinator_format import FORMATTERS, CoordinatorFormat
     from pyspark_kafkalog.tools.properties import parse_properties_options
     from pyspark_kafkalog.tools.record_format import RecordFormat
@@ -249,7 +249,7 @@ def _wants(options: argparse.Namespace) -> Callable[[str], bool]:
 
 
 class _Printing:
-    """Prints what the consumer reads until it is enough."""
+    """Prints the records that the consumer reads until a limit is reached."""
 
     def __init__(
         self, consumer: Consumer, formatter: _Format | None, options: argparse.Namespace, log_dir: LogDir
@@ -286,12 +286,12 @@ class _Printing:
             self._consumer.wait(min(until_s, self._commit_due_s))
 
     def commit(self) -> None:
-        """Record the group's progress, if it has come on."""
+        """Commit the group's offsets if they have advanced."""
         if self._group is None:
             return
         ahead = {name: at for name, at in self._consumer.positions.items() if self._committed.get(name) != at}
         if ahead:
-            sys.stdout.flush()  # what nobody could be given is not read: a full disk, a reader gone away
+            sys.stdout.flush()  # records that could not be output (full disk, closed pipe) do not count as read
             self._group.commit(ahead)
             self._committed |= ahead
 
@@ -307,7 +307,7 @@ class _Printing:
         try:
             sys.stdout.buffer.write(self._format.text(batch))
         except InvalidRecordError as error:
-            if len(batch) > 1:  # half by half, until the record stands alone
+            if len(batch) > 1:  # bisect until the batch has one record
                 self.count -= len(batch)
                 middle = len(batch) // 2
                 self._print(batch[:middle])

@@ -1,15 +1,15 @@
 """`kafkalog console-producer`: write lines of standard input to a topic, as kafka-console-producer does.
 
 Options are those of kafka-console-producer, with --path in place of --bootstrap-server; those that tune a network
-client are taken and have no effect. Lines are gathered for --timeout ms, or to 32 MiB, and made readable by one commit;
-with --sync each line by its own. The topic is created if need be. How lines are cut up is said with --property:
+client are accepted and have no effect. Lines are collected for --timeout ms, or up to 32 MiB, and written in one
+commit; with --sync each line has its own commit. The topic is created if needed. --property sets the line format:
 
   parse.key=true|false       key.separator=TEXT (a tab)
   parse.headers=true|false   headers.delimiter=TEXT (a tab), headers.separator=REGEX (,), headers.key.separator=TEXT (:)
   null.marker=TEXT           fields that equal it are null
   ignore.error=true|false    lines without a separator are values as they are, instead of an error
 
-When a line is refused those before it have been written, and the exit code is 1.
+If a line is refused, the lines before it are written, and the exit code is 1.
 
 examples:
   kafkalog console-producer --path /data/log --topic orders
@@ -40,7 +40,7 @@ _LINE_READER: Final = "org.apache.kafka.tools.LineMessageReader"
 _READ_BYTES: Final = 1 << 20
 _COMMIT_BYTES: Final = 32 << 20
 _LINE_BYTES_MAX: Final = 256 << 20
-#: Options of kafka-console-producer for its client, which there is none of here.
+#: Options of kafka-console-producer for its network client, which does not exist here.
 _WITHOUT_EFFECT: Final = (
     "batch-size",
     "message-send-max-retries",
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write what comes in on sys.stdin until its end."""
+    """Write the lines of sys.stdin until its end."""
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.tools.line_format import LineFormat
     from pyspark_kafkalog.tools.properties import parse_properties_options
@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Producer:
-    """Writes pieces of text, which consist of whole lines."""
+    """Writes pieces of text, each of which consists of whole lines."""
 
     def __init__(self, log_dir: LogDir, line_format: LineFormat, options: argparse.Namespace) -> None:
         self._log_dir = log_dir
@@ -138,10 +138,10 @@ class _Producer:
 
 
 def _texts(fd: int, *, linger_s: float) -> Iterator[bytes]:
-    """What comes in on `fd`, in pieces of whole lines that all end as on Unix; the last line may lack its end.
+    """The input on `fd`, in pieces of whole lines with Unix line ends; the last line may lack its end.
 
-    A piece is handed out `linger_s` after its first byte came, or with _COMMIT_BYTES. An interrupt comes after what had
-    been read until then.
+    A piece is yielded `linger_s` after its first byte arrived, or when it has _COMMIT_BYTES. On an interrupt, the bytes
+    read so far are yielded first.
     """
     has_prompt = os.isatty(fd) and sys.stdout.isatty()
     pending = bytearray()
@@ -172,12 +172,12 @@ def _texts(fd: int, *, linger_s: float) -> Iterator[bytes]:
 
 
 def _read(fd: int, timeout_s: float | None) -> bytes | None:
-    """The next bytes; none at the end of the input, None when nothing came within `timeout_s`."""
+    """The next bytes; b"" at the end of the input, None if no byte arrived within `timeout_s`."""
     ready, _, _ = select.select([fd], [], [], timeout_s)
     return os.read(fd, _READ_BYTES) if ready else None
 
 
 def _as_lines(text: bytearray) -> bytes:
-    """`text` with the line ends of Windows and of old Macs made those of Unix, as Java reads lines."""
+    """`text` with line ends of Windows and old Macs converted to those of Unix, as Java reads lines."""
     data = bytes(text)
     return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data

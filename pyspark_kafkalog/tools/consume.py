@@ -1,11 +1,11 @@
-"""Reading on in partitions as records come: what console-consumer and perf-test share.
+"""Follows partitions as records arrive: the consumer of console-consumer and perf-test.
 
-    consumer = Consumer(log_dir, wanted, ...)
-    for chunk in consumer.poll():      batches that are there now, of one partition after the other
+    consumer = Consumer(log_dir, wants, ...)
+    for chunk in consumer.poll():      the batches available now, partition by partition
         ...
         consumer.seen(chunk)           moves the position behind the records that were used
 
-A position that is not in the log any more goes where `reset` says, as with auto.offset.reset.
+A position that is no longer in the log is reset according to `reset`, as with auto.offset.reset.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 Reset = Literal["earliest", "latest"]
 
-#: How long to wait before looking again: the first time, and at most. A look at a root of ours is one failed open; of
-#: a broker's directory all partitions are looked at anew.
+#: The wait before the next poll: the first one, and the maximum. A poll of a native log directory costs one failed
+#: open; in a broker's directory all partitions are opened again.
 _FIRST_WAIT_S: Final = 0.01
 _LONGEST_WAIT_S: Final = 0.2
 _BROKERS_WAIT_S: Final = 1.0
@@ -36,7 +36,7 @@ _BROKERS_WAIT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records of one partition; `next_offset` is where to go on after all of them."""
+    """Records of one partition; `next_offset` is the position after all of them."""
 
     topic_partition: TopicPartition
     batch: pa.RecordBatch
@@ -44,11 +44,11 @@ class Chunk:
 
 
 class Consumer:
-    """Reads the topics that `wants` names, or `only`; topics and partitions that come later are read from the start.
+    """Reads the topics that `wants` selects, or `only`; topics and partitions created later are read from the start.
 
-    `start` gives positions to begin at, `since_ms` the time of the first record; without either it is `reset`. `schema`
-    is a choice of KAFKA_SCHEMA's columns with offset among them. Positions in remote storage raise
-    OffsetOutOfRangeError; with `local_only` reading goes on at the first offset in the directory.
+    `start` gives starting positions, `since_ms` the time of the first record; without either, `reset` applies. `schema`
+    is a subset of KAFKA_SCHEMA's columns that includes offset. Positions in remote storage raise
+    OffsetOutOfRangeError; with `local_only` reading continues at the first offset in the directory.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Consumer:
             self.positions[name] = self._local(found, self._in_range(found, self._start.get(name, -1)))
 
     def poll(self) -> Iterator[Chunk]:
-        """The batches that are there now. Raises what LogReader.read does."""
+        """The batches available now. Raises the errors of LogReader.read."""
         for name, found in self._partitions():
             if name not in self.positions:
                 self.positions[name] = self._local(found, found.log_start_offset)
@@ -92,14 +92,14 @@ class Consumer:
                 yield from self._read(name, position, end)
 
     def seen(self, chunk: Chunk, count: int | None = None) -> None:
-        """The first `count` records of the chunk, or all, have been used."""
+        """Move the position behind the first `count` records of the chunk, or behind all of them."""
         if count is None or count >= len(chunk.batch):
             self.positions[chunk.topic_partition] = chunk.next_offset
         elif count:
             self.positions[chunk.topic_partition] = chunk.batch.column("offset")[count - 1].as_py() + 1
 
     def wait(self, until_s: float) -> None:
-        """Wait until there may be news, not beyond the monotonic time `until_s`."""
+        """Wait until there may be new records, at most until the monotonic time `until_s`."""
         wait_s = _BROKERS_WAIT_S if self._log_dir.is_foreign else _FIRST_WAIT_S
         while (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(wait_s, left_s))
@@ -116,12 +116,12 @@ class Consumer:
                 if len(batch):
                     yield Chunk(name, batch, batch.column("offset")[-1].as_py() + 1)
         except OffsetOutOfRangeError:
-            # Retention has come first. The next poll goes where `reset` says.
+            # Retention deleted the records first. The next poll applies `reset`.
             self._log_dir.refresh()
             if self.positions[name] >= self._log_dir.partition(*_pair(name)).log_start_offset:
                 raise
             return
-        # Behind control records and what compaction took from the end too.
+        # The position also passes control records and gaps that compaction left at the end.
         if self.positions[name] >= start:
             self.positions[name] = max(self.positions[name], end)
 

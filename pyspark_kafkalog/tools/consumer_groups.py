@@ -1,11 +1,11 @@
-"""`kafkalog consumer-groups`: list, describe and delete consumer groups, and put their offsets elsewhere.
+"""`kafkalog consumer-groups`: list, describe and delete consumer groups, and reset their offsets.
 
-Options and output are those of kafka-consumer-groups, with --path in place of --bootstrap-server. Groups of a log
-directory of ours have offsets and no members. Those in a broker's directory can be listed and described, as they were
-when the broker last wrote: its high watermarks on disk are some seconds old.
+Options and output are those of kafka-consumer-groups, with --path in place of --bootstrap-server. Groups of a native
+log directory have offsets and no members. Those in a broker's directory can be listed and described, as of the broker's
+last write: its high watermarks on disk are up to some seconds old.
 
 --reset-offsets needs a scope (--topic, --all-topics or --from-file) and one of the --to-... options, --shift-by,
---by-duration or --from-file; it changes something only with --execute. A time without a zone is in UTC.
+--by-duration or --from-file; it changes offsets only with --execute. A time without a zone is in UTC.
 
 examples:
   kafkalog consumer-groups --path /data/log --list --state
@@ -92,7 +92,7 @@ def _add_views(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_resets(parser: argparse.ArgumentParser) -> None:
-    """What --reset-offsets takes."""
+    """Add the options of --reset-offsets."""
     targets = parser.add_mutually_exclusive_group()
     targets.add_argument("--to-earliest", action="store_true", help="to the log start")
     targets.add_argument("--to-latest", action="store_true", help="to the high watermark")
@@ -108,7 +108,7 @@ def _add_resets(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command; prints to sys.stdout."""
+    """Run the command; prints to sys.stdout."""
     action = next(name for name in _ACTIONS if getattr(options, name))
     _check_options(action, options)
     log_dir = open_log_dir(options)
@@ -135,7 +135,7 @@ def _run(action: str, log_dir: LogDir, options: argparse.Namespace) -> int:
 
 
 def _check_options(action: str, options: argparse.Namespace) -> None:
-    """Refuse what has no meaning for the action, as kafka-consumer-groups does."""
+    """Refuse options that do not apply to the action, as kafka-consumer-groups does."""
     flag = "--" + action.replace("_", "-")
     if options.group and options.all_groups:
         raise UsageError("--group can't be used with --all-groups")
@@ -228,7 +228,7 @@ def _print_list(found: Sequence[GroupDescription], *, with_type: bool, with_stat
 
 
 def _choices(what: str, text: str | None, valid: Sequence[str]) -> set[str]:
-    """The values that a filter names, whatever their case; "" and None are no filter."""
+    """The values that a filter names, in upper or lower case; "" and None mean no filter."""
     by_name = {name.lower(): name for name in valid}
     asked = [part.strip().replace("_", "").lower() for part in (text or "").split(",") if part.strip()]
     if not all(each in by_name for each in asked):
@@ -305,7 +305,7 @@ def _is_there(log_dir: LogDir, partition: TopicPartition) -> bool:
 
 
 def topic_partitions(log_dir: LogDir, topics: Sequence[str]) -> tuple[list[TopicPartition], list[str]]:
-    """The partitions that values of --topic name, `topic` or `topic:0,1`, and the topics that are not there."""
+    """The partitions that values of --topic name (`topic` or `topic:0,1`), and the topics that do not exist."""
     found: list[TopicPartition] = []
     unknown: list[str] = []
     for text in topics:

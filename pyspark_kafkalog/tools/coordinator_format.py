@@ -2,8 +2,8 @@
 
     {"key":{"type":1,"data":{"group":"g","topic":"t","partition":0}},"value":{"version":4,"data":{"offset":7,...}}}
 
-One object a line, where Kafka puts nothing between them. Records of other types are passed over, as are keys of types
-that are not known. Source of the rules: org.apache.kafka.tools.consumer.CoordinatorRecordMessageFormatter.
+One object per line, where Kafka puts nothing between them. Records of other types are skipped, as are keys of unknown
+types. Source of the rules: org.apache.kafka.tools.consumer.CoordinatorRecordMessageFormatter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _OFFSET_COMMITS: Final = frozenset({0, 1})
 _GROUP_METADATA: Final = frozenset({2})
-#: By class name: the schemas, and the types of records that are printed, None for all.
+#: By class name: the schemas, and the record types that are printed (None: all).
 FORMATTERS: Final[Mapping[str, tuple[str, frozenset[int] | None]]] = {
     "OffsetsMessageFormatter": ("group_coordinator", _OFFSET_COMMITS),
     "GroupMetadataMessageFormatter": ("group_coordinator", _GROUP_METADATA),
@@ -40,7 +40,7 @@ class CoordinatorFormat:
         return ["key", "value", "offset"]
 
     def text(self, batch: pa.RecordBatch) -> bytes:
-        """The JSON of the records in `batch`, an object a line. Raises InvalidRecordError."""
+        """The JSON of the records in `batch`, one object per line. Raises InvalidRecordError."""
         keys, values, offsets = (batch.column(name).to_pylist() for name in self.columns())
         lines = (self._line(*record) for record in zip(keys, values, offsets, strict=True))
         return "".join(lines).encode("utf-8", "replace")

@@ -1,11 +1,11 @@
 """`kafkalog delete-records`: delete the records of partitions below given offsets, as kafka-delete-records does.
 
-The file is Kafka's: {"partitions": [{"topic": "orders", "partition": 0, "offset": 100}], "version": 1}; offset -1: the
-high watermark. The log starts of all partitions move there in one commit; whole segments below go with the next
-`kafkalog retention`. That commit is all there is to do, so no Spark session is started, with spark-submit neither.
+The file has Kafka's format: {"partitions": [{"topic": "orders", "partition": 0, "offset": 100}], "version": 1}; offset
+-1 means the high watermark. One commit moves the log start offsets of all partitions; the next `kafkalog retention`
+deletes whole segments below them. Only that commit is needed, so no Spark session is started, even with spark-submit.
 
 Exit status: 0 all done; 1 a partition was refused, or nothing could be done; 2 wrong options. With --output json there
-is a line a partition, as of the other maintenance jobs.
+is one line per partition, as for the other maintenance jobs.
 
 examples:
   kafkalog delete-records --path /data/log --offset-json-file offsets.json
@@ -38,11 +38,11 @@ _INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
 class OffsetFileError(KafkalogError, ValueError):
-    """The file of offsets is not what Kafka's tool takes."""
+    """The file of offsets is not in the format of Kafka's tool."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--path`, the file of offsets, and in which form to report."""
+    """`--path`, the file of offsets, and the form of the report."""
     add_path(parser)
     parser.add_argument(
         "--offset-json-file", required=True, metavar="FILE", type=Path, help="the offset of each partition, in JSON"
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Move the log starts; returns the exit status."""
+    """Move the log start offsets; returns the exit status."""
     from pyspark_kafkalog.maintenance import delete_records, report_sinks
     from pyspark_kafkalog.maintenance.job_runner import ALL_FINE, SOME_FAILED, Round
 
@@ -82,7 +82,7 @@ def _print(reports: Sequence[PartitionReport], dry_run: bool) -> None:
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
-    """The file's offset by partition. Raises OffsetFileError for what Kafka's DeleteRecordsCommand refuses, OSError."""
+    """The file's offset by partition. Raises OSError, and OffsetFileError for what DeleteRecordsCommand refuses."""
     with path.open("rb") as stream:
         data = stream.read(_MAX_FILE_BYTES + 1)
     if len(data) > _MAX_FILE_BYTES:
@@ -94,7 +94,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
 
 
 def parse_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """As `read_offsets`, of the file's bytes."""
+    """As `read_offsets`, from the file's bytes."""
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError):

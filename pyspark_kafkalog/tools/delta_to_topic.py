@@ -1,7 +1,7 @@
 """`kafkalog delta-to-topic`: write a Delta table's changes to a topic as keyed records, every change once.
 
-The table needs delta.enableChangeDataFeed. A streaming query with a checkpoint: without --continuous it ends with the
-changes that are there when it starts. Delta's jars are fetched by Spark; with spark-submit name them: --packages
+The table needs delta.enableChangeDataFeed. The command is a streaming query with a checkpoint; without --continuous it
+stops after the changes that exist at its start. Spark downloads Delta's jars; with spark-submit pass --packages
 io.delta:delta-spark_4.2_2.13:4.4.0.
 
 Exit status: 0 done, or stopped by SIGTERM or SIGINT (the next run goes on); 1 an error; 2 wrong options.
@@ -27,7 +27,7 @@ USAGE_EXIT_CODE = maintenance.USAGE_EXIT_CODE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Table, topic, and how rows become records."""
+    """Table, topic, and the conversion of rows to records."""
     add_query_arguments(parser)
     parser.add_argument("--table", required=True, metavar="TABLE", help="the Delta table: a path, or a name")
     parser.add_argument("--topic", required=True, metavar="NAME", help="the topic to write, made if need be")
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the query until it is done, or told to end. Returns the exit status."""
+    """Run the query until it is done or stopped. Returns the exit status."""
     from pyspark_kafkalog.delta.delta_to_topic import DeltaToTopic  # loads Spark
 
     def begin(spark: SparkSession) -> StreamingQuery:

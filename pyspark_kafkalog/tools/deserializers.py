@@ -1,7 +1,7 @@
 """Keys, values and headers as text, by the class names of Kafka's deserializers.
 
-What comes out is what Java's toString of the object would be, as kafka-console-consumer prints it; only for
-ByteArrayDeserializer, of which Java tells nothing but an address, it is the bytes themselves. Source of the rules:
+The text is that of Java's toString of the object, as kafka-console-consumer prints it. The exception is
+ByteArrayDeserializer: Java prints only an address, this module the bytes. Source of the rules:
 org.apache.kafka.common.serialization.
 """
 
@@ -22,14 +22,14 @@ from pyspark_kafkalog.metadata.message_json import json_text
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.java_text import decode_utf8
 
-#: Makes binary text of binary data; null stays null. Raises InvalidRecordError.
+#: Converts binary data to UTF-8 text, as binary; null stays null. Raises InvalidRecordError.
 Deserializer = Callable[[pa.Array], pa.Array]
 
 _PACKAGE: Final = "org.apache.kafka.common.serialization."
 
 
 def deserializer(name: str) -> Deserializer:
-    """The deserializer by its class name, with or without its package. Raises UsageError."""
+    """The deserializer for a class name, with or without its package. Raises UsageError."""
     found = _DESERIALIZERS.get(name.removeprefix(_PACKAGE))
     if found is None:
         raise UsageError(f"deserializer {name} is not known; known are {', '.join(_DESERIALIZERS)} of {_PACKAGE[:-1]}")
@@ -41,7 +41,7 @@ def _as_it_is(data: pa.Array) -> pa.Array:
 
 
 def _string(data: pa.Array) -> pa.Array:
-    """UTF-8 with U+FFFD for what is none, as Java decodes it."""
+    """UTF-8 with U+FFFD for invalid bytes, as Java decodes it."""
     try:
         data.cast(pa.string()).validate(full=True)
     except pa.ArrowInvalid:
@@ -63,7 +63,7 @@ def _real(name: str, layout: struct.Struct, data: pa.Array) -> pa.Array:
 
 
 def _java_real(value: float, size_bytes: int) -> str:
-    """Java's Float.toString or Double.toString: the fewest digits that tell the number from its neighbours."""
+    """Java's Float.toString or Double.toString: the fewest digits that distinguish the number from its neighbours."""
     shortest = float(str(np.float32(value))) if size_bytes == 4 and np.isfinite(value) else value
     return json_text(shortest).strip('"')
 
@@ -90,7 +90,7 @@ def _uuid(data: pa.Array) -> pa.Array:
 
 
 def _bytes(data: pa.Array) -> pa.Array:
-    """Printable ASCII as it is, other bytes as \\xHH, as org.apache.kafka.common.utils.Bytes prints itself."""
+    """Printable ASCII unchanged, other bytes as \\xHH, like toString of org.apache.kafka.common.utils.Bytes."""
     return _each(lambda value: "".join(chr(b) if 0x20 <= b < 0x7F else f"\\x{b:02X}" for b in value), data)
 
 

@@ -1,10 +1,10 @@
-"""`kafkalog du`: what takes room in a log directory, by topic, partition, segment or kind of file, largest first.
+"""`kafkalog du`: disk usage of a log directory, by topic, partition, segment or kind of file, largest first.
 
 SIZE columns add up the lengths of files: LOG of records, INDEX of offset, time and transaction indexes, OTHER of
-producer snapshots, staged writes, deleted files and the rest. ON-DISK is what the file system has set aside for them,
-less where files have holes: the indexes of a segment that is written to are preallocated. Files that belong to no
-partition are those of "(deleted)" topics, which go after file.delete.delay.ms, and of the "(root)" itself. Works on
-any directory, also a running broker's.
+producer snapshots, staged writes, deleted files and the rest. ON-DISK is the space allocated by the file system, which
+is less for files with holes: the indexes of an active segment are preallocated. Files that belong to no partition are
+those of "(deleted)" topics, which are removed after file.delete.delay.ms, and of the "(root)" itself. Works on any
+directory, also a running broker's.
 
 examples:
   kafkalog du --path /data/log
@@ -25,7 +25,7 @@ from pyspark_kafkalog.wording import size_text
 _DELETED: Final = "(deleted)"
 _ROOT: Final = "(root)"
 _TOTAL: Final = "(total)"
-#: The columns that name a line, and what they show of a file.
+#: The columns that identify a line, and their value for a file.
 _GROUPINGS: Final = {
     "topic": ("TOPIC",),
     "partition": ("TOPIC", "PARTITION"),
@@ -36,7 +36,7 @@ _SIZES: Final = ("FILES", "LOG", "INDEX", "OTHER", "TOTAL", "ON-DISK")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--path`, what to add up, in which order and form."""
+    """`--path`, the grouping, the order and the form of the output."""
     add_path(parser)
     parser.add_argument("--by", choices=tuple(_GROUPINGS), default="topic", help="what a line is for (%(default)s)")
     parser.add_argument("--topic", metavar="TOPIC", help="only a topic, or a regular expression of topics")
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Usage:
-    """Sizes that add up."""
+    """Sums of sizes."""
 
     __slots__ = ("by_kind", "disk_bytes", "files")
 
@@ -66,7 +66,7 @@ class _Usage:
         return sum(self.by_kind.values())
 
     def sizes(self) -> tuple[int, ...]:
-        """LOG to ON-DISK."""
+        """The columns LOG to ON-DISK."""
         log, index = self.by_kind["log"], self.by_kind["index"]
         return log, index, self.size_bytes - log - index, self.size_bytes, self.disk_bytes
 
@@ -135,5 +135,5 @@ def _tree(columns: tuple[str, ...], name: _Name, usage: _Usage) -> dict[str, Any
 def _line(name: _Name, usage: _Usage, *, in_bytes: bool) -> Iterator[str]:
     yield from (NO_VALUE if part is None else str(part) for part in name)
     yield str(usage.files)
-    # Without a blank, so that a column of the table is a word to other programs.
+    # Without a blank, so that other programs can split the table at blanks.
     yield from (str(size) if in_bytes else size_text(size).replace(" ", "") for size in usage.sizes())

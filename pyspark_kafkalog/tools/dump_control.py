@@ -1,4 +1,4 @@
-"""Control records as the dump shows them: transaction markers in words, the quorum's records as Kafka's JSON."""
+"""Descriptions of control records in the dump: transaction markers as text, the quorum's records as Kafka's JSON."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _TITLES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ControlDescription:
-    """What a control record says: `text` as kafka-dump-log appends it to the record's line, `tree` for JSON."""
+    """A control record's content: `text` as kafka-dump-log appends it to the record's line, `tree` for JSON."""
 
     text: str
     tree: Mapping[str, Any]
 
 
 def describe_control_record(batch: DumpedBatch, record: DumpRecord) -> ControlDescription:
-    """Describe a record of a control batch. Raises DumpError when its key or value makes no sense."""
+    """Describe a record of a control batch. Raises DumpError if its key or value is invalid."""
     try:
         parsed = parse_control_record(record.key, record.value, file=batch.file, file_position=batch.position)
     except DiskFormatError as error:

@@ -2,8 +2,8 @@
 
 Coordinator topics (`__consumer_offsets`, `__transaction_state`, `__share_group_state`): the key begins with an int16
 record type, the value with an int16 version; a null value is a tombstone. `__cluster_metadata`: no key, the value is
-framed as in metadata/records.py. A record that cannot be decoded shows a line that says so, and the dump goes on;
-the line is Kafka's, but where that ends with the words of a Java exception about the bytes, it ends with ours.
+framed as in metadata/records.py. For a record that cannot be decoded, the dump shows a line that states this, and
+continues. The line is Kafka's, except that the text of a Java exception about the bytes is replaced by this package's.
 Source of the rules: kafka.tools.DumpLogSegments, CoordinatorRecordSerde, AbstractApiMessageSerde.
 """
 
@@ -39,7 +39,7 @@ _COORDINATOR_SCHEMAS: Final = {
 
 
 def internal_topic_decoder(topic: str) -> RecordDecoder:
-    """The decoder of one of Kafka's internal topics."""
+    """The decoder for one of Kafka's internal topics."""
     return (
         decode_cluster_metadata if topic == CLUSTER_METADATA_TOPIC else CoordinatorDecoder(_COORDINATOR_SCHEMAS[topic])
     )
@@ -66,7 +66,7 @@ class CoordinatorRecord:
 
 
 class CoordinatorDecoder:
-    """Records of a coordinator's topic; `schema_file` names their schemas (metadata/schema.py)."""
+    """Decodes records of a coordinator's topic; `schema_file` names their schemas (metadata/schema.py)."""
 
     def __init__(self, schema_file: str) -> None:
         self._schemas: dict[int, tuple[MessageSchema, MessageSchema]] = {}
@@ -100,7 +100,7 @@ class CoordinatorDecoder:
         return key_tree, {"version": str(record.version), "data": record.value}
 
     def decode(self, key: bytes, value: bytes | None) -> CoordinatorRecord:
-        """Key and value as JSON trees. Raises UnknownRecordTypeError, and KafkalogError for what cannot be read."""
+        """Key and value as JSON trees. Raises UnknownRecordTypeError, and KafkalogError for an unreadable record."""
         record_type = _version(key, "key")
         if record_type not in self._schemas:
             raise UnknownRecordTypeError(record_type)
@@ -138,7 +138,7 @@ def _reason(error: KafkalogError) -> str:
 
 
 def _decode_members(fields: Mapping[str, Any], data: dict[str, Any]) -> None:
-    """Show the consumers' own messages in group metadata instead of their bytes, where they can be read."""
+    """Replace the bytes of the consumers' own messages in group metadata by their contents, if these can be read."""
     if fields.get("protocolType") != _CONSUMER_PROTOCOL:
         return
     for member, tree in zip(fields["members"], data["members"], strict=True):
@@ -147,12 +147,12 @@ def _decode_members(fields: Mapping[str, Any], data: dict[str, Any]) -> None:
             if name not in tree or blob is None or len(blob) < _INT16.size:
                 continue
             schema = MessageSchema.load(schema_name)
-            # A later version reads as the newest known one: Kafka adds fields at the end only.
+            # A later version is read as the newest known one: Kafka adds fields only at the end.
             version = min(int(_INT16.unpack_from(blob)[0]), schema.highest_version)
             try:
                 message = schema.decode(version, blob[_INT16.size :], allow_trailing=True)
             except KafkalogError:
-                continue  # as Kafka's tool: the bytes stay
+                continue  # like Kafka's tool, keep the bytes
             tree[name] = schema.to_json(version, message)
 
 

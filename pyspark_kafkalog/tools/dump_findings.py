@@ -1,4 +1,4 @@
-"""What a dump finds wrong between files, kept to the end and then printed on stderr as kafka-dump-log prints it."""
+"""Mismatches between files that a dump finds; collected and, at the end, printed to stderr as by kafka-dump-log."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _Pair = tuple[int, int]
 
 
 class _ByFile:
-    """Pairs of numbers by file, in the order of the map that Kafka's tool keeps them in."""
+    """Pairs of numbers by file, in the iteration order of the map in Kafka's tool."""
 
     def __init__(self) -> None:
         self._order = ScalaHashOrder()
-        self._numbers: dict[str, array[int]] = {}  # the pairs flat: a compacted log may have millions of gaps
+        self._numbers: dict[str, array[int]] = {}  # flattened pairs: a compacted log may have millions of gaps
 
     def add(self, file: str, pair: _Pair, *, puts_again: bool) -> None:
-        """`puts_again`: Kafka's tool stores the list anew for each pair, which may make its map grow."""
+        """`puts_again`: Kafka's tool puts the list again for each pair, which may make its map grow."""
         if puts_again or file not in self._numbers:
             self._order.put(file)
         self._numbers.setdefault(file, array("q")).extend(pair)
@@ -58,7 +58,7 @@ class Findings:
         self._out_of_order.add(file, (timestamp_ms, previous_ms), puts_again=False)
 
     def offset_not_found(self, file: str, index_offset: int, log_offset: int) -> None:
-        """No batch ends at a time index entry's offset; `log_offset` is where the next one ends, -1 when none does."""
+        """No batch ends at a time index entry's offset; `log_offset` is the end of the next batch, -1 if none."""
         self._not_found.add(file, (index_offset, log_offset), puts_again=False)
 
     def non_consecutive(self, file: str, offset: int, next_offset: int) -> None:

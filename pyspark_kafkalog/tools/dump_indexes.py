@@ -1,9 +1,9 @@
 """Dumps of `.index`, `.timeindex`, `.txnindex` and `.snapshot` files, checked against the log as kafka-dump-log does.
 
-Layouts: storage/offset_index.py, time_index.py, producer_snapshot.py; a `.txnindex` has 34 bytes an entry (int16
-version, then producerId, firstOffset, lastOffset, lastStableOffset int64). The entries are read as they lie in the
-file, not as the storage modules would repair them: a crash leaves zeros after the last entry, and the dump stops at the
-first.
+Layouts: storage/offset_index.py, time_index.py, producer_snapshot.py; a `.txnindex` has 34 bytes per entry (int16
+version, then producerId, firstOffset, lastOffset, lastStableOffset int64). The entries are read as stored in the file,
+not as the storage modules would repair them: a crash leaves zeros after the last entry, and the dump stops at the
+first zero entry.
 Source of the rules: kafka.tools.DumpLogSegments, AbstractIndex, TransactionIndex, ProducerStateManager.readSnapshot.
 """
 
@@ -31,15 +31,15 @@ _TXN_ENTRY: Final = struct.Struct(">bxqqqq")
 _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _MAX_SNAPSHOT_BYTES: Final = 256 << 20
 _BLOCK_ENTRIES: Final = 4096
-_WARM_BYTES: Final = 8192  # the end of an index that Kafka searches on its own
+_WARM_BYTES: Final = 8192  # the end of an index, which Kafka searches separately
 
 
 class CorruptSnapshotError(Exception):
-    """A producer snapshot is damaged; Kafka's tool says so on stderr and goes on."""
+    """A producer snapshot is damaged; Kafka's tool prints this to stderr and continues."""
 
 
 class EntryFile:
-    """A file of entries of one size, as on disk; a rest that is no whole entry is left out."""
+    """A file of entries of one size, as on disk; an incomplete last entry is ignored."""
 
     def __init__(self, path: str, layout: struct.Struct) -> None:
         self.path = path
@@ -75,7 +75,7 @@ class EntryFile:
 
 
 def base_offset_of(path: str) -> int:
-    """The number before the first dot of the file's name. Raises DumpError when there is none."""
+    """The number before the first dot of the file's name. Raises DumpError if the name has no such number."""
     stem = os.path.basename(path).split(".")[0]
     offset = parse_long(stem)
     if offset is None:
@@ -127,7 +127,7 @@ def _check_length(index: EntryFile, what: str, entry_bytes: int) -> None:
 
 
 def dump_time_index(path: str, printer: Printer, findings: Findings, *, sanity_only: bool, verify_only: bool) -> None:
-    """Print a time index and compare each entry with the batch in the log beside it that the offset index leads to."""
+    """Print a time index and compare each entry with the batch that the offset index finds in the log beside it."""
     base_offset = base_offset_of(path)
     with (
         LogFile(_sibling(path, LOG_SUFFIX)) as log,
@@ -177,7 +177,7 @@ def _check_time_index(index: EntryFile, base_offset: int) -> None:
 
 
 def lookup_position(index: EntryFile, relative_offset: int) -> int:
-    """The log position that Kafka's lookup finds: its binary search, also where the entries are not in order."""
+    """The log position that Kafka's lookup finds: the same binary search, also for entries that are not in order."""
     if not index.entries:
         return 0
     first_warm = max(0, index.entries - 1 - _WARM_BYTES // _OFFSET_ENTRY.size)
@@ -200,7 +200,7 @@ def lookup_position(index: EntryFile, relative_offset: int) -> int:
 
 
 class _BatchSearch:
-    """Finds the first batch from a position on that ends at or after an offset; keeps its place between searches.
+    """Finds the first batch from a position on that ends at or after an offset; keeps its position between searches.
 
     Entries of one time index often start from the same position, so a damaged offset index must not cost a scan each.
     """
@@ -233,7 +233,7 @@ class _BatchSearch:
 
 
 def dump_transaction_index(path: str, printer: Printer) -> None:
-    """Print a transaction index; a missing one is empty, as for Kafka."""
+    """Print a transaction index; a missing one is empty, as in Kafka."""
     base_offset_of(path)
     if not os.path.exists(path):
         return
@@ -249,7 +249,7 @@ def dump_transaction_index(path: str, printer: Printer) -> None:
 
 
 def dump_producer_snapshot(path: str, printer: Printer) -> None:
-    """Print a producer snapshot. Raises CorruptSnapshotError with Kafka's words when it is damaged."""
+    """Print a producer snapshot. Raises CorruptSnapshotError with Kafka's message if it is damaged."""
     fd = open_to_dump(path)
     try:
         size_bytes = os.fstat(fd).st_size

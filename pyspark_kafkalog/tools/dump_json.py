@@ -1,7 +1,7 @@
-"""The dump as JSON Lines (`--output json`): one object for each thing found, `type` says which.
+"""The dump as JSON Lines (`--output json`): one object for each item of the dump; `type` states its kind.
 
-Numbers are numbers, times are ms. Keys and values are strings when they are UTF-8, else `{"base64": "..."}`; what a
-decoder makes of them is a JSON tree. Sizes are -1 for null, as in the text form. Problems go to stderr, as text too.
+Numbers are JSON numbers, times are ms. Keys and values are strings if they are UTF-8, else `{"base64": "..."}`; a
+decoder's output is a JSON tree. Sizes are -1 for null, as in the text form. Problems are printed to stderr as text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark_kafkalog.tools.java_text import decode_utf8
 
 
 class JsonPrinter:
-    """Writes JSON Lines to `out`. `decoder` None leaves records' contents out, `skip_metadata` all but contents."""
+    """Writes JSON Lines to `out`. `decoder` None omits records' contents, `skip_metadata` all but the contents."""
 
     def __init__(self, out: TextIO, *, decoder: RecordDecoder | None, skip_metadata: bool) -> None:
         self._out = out

@@ -1,7 +1,8 @@
-"""`kafkalog dump-log`: shows what is in the files of a log, as Kafka's kafka-dump-log does.
+"""`kafkalog dump-log`: print the contents of the files of a log, as Kafka's kafka-dump-log does.
 
-stdout, stderr and the exit code are those of kafka-dump-log 4.1. Where that dies of a Java exception, this prints the
-same stdout up to there, then one line on stderr, and exits with 1. It writes nothing, and it reads `.staged` files too.
+stdout, stderr and the exit code are those of kafka-dump-log 4.1. If that ends with a Java exception, this command
+prints the same stdout up to there, then one line on stderr, and exits with 1. It writes no file. It also reads
+`.staged` files.
 
 examples:
   kafkalog dump-log --files /data/log/orders-0/00000000000000000000.log --print-data-log
@@ -102,7 +103,7 @@ def _int32(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Dump the files to sys.stdout, what is wrong with them to sys.stderr. Returns the exit code."""
+    """Dump the files to sys.stdout and their errors to sys.stderr. Returns the exit code."""
     decoder = _decoder(options)
     printer_class = JsonPrinter if options.output == "json" else TextPrinter
     printer: Printer = printer_class(sys.stdout, decoder=decoder, skip_metadata=options.skip_record_metadata)
@@ -123,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _decoder(options: argparse.Namespace) -> RecordDecoder | None:
-    """What shows the contents of records; None when they are not to be shown. The first decoder of the list wins."""
+    """The decoder of records' contents; None if they are not printed. The first decoder of the list wins."""
     for name in INTERNAL_TOPICS_BY_DECODER:
         if getattr(options, f"{name.replace('-', '_')}_decoder"):
             from pyspark_kafkalog.tools.dump_decoders import internal_topic_decoder  # the schemas are slow to load

@@ -1,4 +1,4 @@
-"""Keys and payloads of records as text or numbers, by the decoder classes that Kafka's tool brings along."""
+"""Keys and payloads of records as text or numbers, as by the decoder classes of Kafka's tool."""
 
 from __future__ import annotations
 

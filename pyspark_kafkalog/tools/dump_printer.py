@@ -1,4 +1,4 @@
-"""What a dump has to say, apart from how it is written: text as kafka-dump-log's, or JSON lines."""
+"""The items of a dump, independent of the output form: text like kafka-dump-log's, or JSON lines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.tools.dump_records import DumpRecord
 from pyspark_kafkalog.tools.dump_walk import DumpedBatch
 
-#: Key and payload of a record as a decoder shows them, None where there is none: bytes are text in UTF-8, a string is
-#: a message of the decoder itself, a mapping is a JSON tree.
+#: Key and payload of a record as decoded, None if missing: bytes are text in UTF-8, a string is a message of the
+#: decoder itself, a mapping is a JSON tree.
 Contents = tuple[object | None, object | None]
 RecordDecoder = Callable[[DumpRecord], Contents]
 
@@ -28,7 +28,7 @@ class AbortedTxnEntry:
 
 
 class Printer(Protocol):
-    """Takes what the dump finds, in the order of the files."""
+    """Receives the items of the dump, in the order of the files."""
 
     def file(self, path: str) -> None:
         """The next file begins."""
@@ -37,7 +37,7 @@ class Printer(Protocol):
         """The file is a segment's log with this base offset."""
 
     def staged_start(self) -> None:
-        """The file holds staged batches, whose offsets count from 0."""
+        """The file contains staged batches, whose offsets start at 0."""
 
     def snapshot_start(self, end_offset: int, epoch: int) -> None:
         """The file is a KRaft snapshot."""
@@ -49,10 +49,10 @@ class Printer(Protocol):
         """One record batch."""
 
     def record(self, batch: DumpedBatch, record: DumpRecord) -> None:
-        """One record of the batch before."""
+        """One record of the preceding batch."""
 
     def invalid_tail(self, file_name: str, size_bytes: int) -> None:
-        """Bytes at the end of a log that are no whole batch."""
+        """Bytes at the end of a log that are not a complete batch."""
 
     def empty_index(self, path: str) -> None:
         """The offset index has no entry."""

@@ -1,10 +1,10 @@
-"""The records inside one batch, walked as kafka-dump-log walks them: in order, each given out before the next is read.
+"""Reads the records of one batch as kafka-dump-log does: in order, each yielded before the next is read.
 
     length varint, attributes int8, timestampDelta varlong, offsetDelta varint,
     keyLength varint (-1: null), key, valueLength varint (-1: null), value,
     headerCount varint, then for each: keyLength varint, key, valueLength varint (-1: null), value
 
-Numbers wrap as Java's do, since the dump also shows batches whose CRC is wrong. Source: DefaultRecord.readFrom.
+Integers wrap as in Java, because the dump also shows batches whose CRC is wrong. Source: DefaultRecord.readFrom.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DumpRecord(NamedTuple):
 
 
 def increment_sequence(sequence: int, by: int) -> int:
-    """DefaultRecordBatch.incrementSequence with Java's wrapping, also for senseless numbers."""
+    """DefaultRecordBatch.incrementSequence with Java's wrapping, also for invalid numbers."""
     if sequence > wrap_int32(INT32_MAX - by):
         return wrap_int32(by - wrap_int32(INT32_MAX - sequence) - 1)
     return wrap_int32(sequence + by)
@@ -45,7 +45,7 @@ def decrement_sequence(sequence: int, by: int) -> int:
 
 
 def walk_records(data: bytes, header: BatchHeader) -> Iterator[DumpRecord]:
-    """Records of the uncompressed bytes `data` behind `header`. Raises ValueError or IndexError at the first damage."""
+    """The records in the uncompressed bytes `data` after `header`. Raises ValueError or IndexError at any damage."""
     append_time = header.max_timestamp_ms if header.timestamp_type == TimestampType.LOG_APPEND_TIME else None
     base_offset, base_timestamp_ms, base_sequence = header.base_offset, header.base_timestamp_ms, header.base_sequence
     end = len(data)

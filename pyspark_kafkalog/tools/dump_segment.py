@@ -1,4 +1,4 @@
-"""Dumps of files of record batches: `.log`, KRaft's `.checkpoint` and our `.staged`."""
+"""Dumps of files of record batches: `.log`, KRaft's `.checkpoint` and the `.staged` files of this package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EPOCH_DIGITS = 10
 def dump_segment(path: str, printer: Printer, findings: Findings, *, deep: bool, max_bytes: int) -> None:
     """Print the batches of a file, and their records if `deep`; stops before the batch that ends after `max_bytes`.
 
-    Raises DumpError where Kafka's tool dies of an exception.
+    Raises DumpError where Kafka's tool ends with an exception.
     """
     _start(path, printer)
     with LogFile(path) as log:

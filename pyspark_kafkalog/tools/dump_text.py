@@ -1,6 +1,7 @@
 """The dump as text, byte for byte what kafka-dump-log 4.1 writes to stdout.
 
-A part of a line is written before the next part is worked out: where Kafka's tool dies within a line, so do we.
+A part of a line is written before the next part is computed: if Kafka's tool fails within a line, this dump fails
+there too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TIMESTAMP_TYPE_NAMES: Final = {TimestampType.CREATE_TIME: "CreateTime", Timestam
 
 
 def codec_name(batch: DumpedBatch) -> str:
-    """Kafka's name of the batch's codec. Raises DumpError for a number that no codec has."""
+    """Kafka's name of the batch's codec. Raises DumpError for an unknown codec number."""
     try:
         return CompressionType(batch.header.compression_bits).name.lower()
     except ValueError as error:
@@ -29,7 +30,7 @@ def codec_name(batch: DumpedBatch) -> str:
 
 
 class TextPrinter:
-    """Writes text to `out`. `decoder` None leaves records' contents out, `skip_metadata` all but contents."""
+    """Writes text to `out`. `decoder` None omits records' contents, `skip_metadata` all but the contents."""
 
     def __init__(self, out: TextIO, *, decoder: RecordDecoder | None, skip_metadata: bool) -> None:
         self._write = out.write

@@ -1,10 +1,11 @@
-"""Walks the batches of a log file and the records of a batch the way kafka-dump-log does.
+"""Iterates over the batches of a log file and the records of a batch as kafka-dump-log does.
 
-The dump shows damaged files, so this walk is more forgiving than the readers of `record/`: it does not stop at a wrong
-CRC, an unknown codec or a magic above 2, and it hands out the records before the damaged one. Where Kafka's tool dies
-of an exception, the walk raises DumpError after all that Kafka would have printed.
+The dump shows damaged files, so it is more tolerant than the readers of `record/`: it does not stop at a wrong CRC, an
+unknown codec or a magic above 2, and it yields the records before a damaged one. Where Kafka's tool ends with an
+exception, this module raises DumpError, after everything that Kafka would have printed.
 
-Layout: record batches back to back (see record/header.py); a crash leaves a torn batch, zeros or garbage at the end.
+Layout: record batches, one after another (see record/header.py); a crash leaves a torn batch, zeros or garbage at the
+end.
 Source of the rules: FileLogInputStream, FileRecords.slice, DefaultRecordBatch and DefaultRecord.
 """
 
@@ -32,18 +33,18 @@ from pyspark_kafkalog.tools.dump_records import DumpRecord, increment_sequence, 
 from pyspark_kafkalog.tools.java_text import INT32_MAX, wrap_int64
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_PREFIX: Final = struct.Struct(">qiib")  # up to and with magic: what Kafka reads to find the next batch
+_PREFIX: Final = struct.Struct(">qiib")  # up to and including magic: Kafka reads it to find the next batch
 _SMALLEST_LENGTH: Final = 14  # of a magic 0 record: Kafka checks the length of any magic against this
 _READ_AHEAD_BYTES: Final = 1 << 20
 _RECORDS_HELD: Final = 1 << 16
 
 
 class DumpError(KafkalogError):
-    """The dump cannot go on; the message is the one line for stderr."""
+    """The dump cannot continue; the message is the one line for stderr."""
 
 
 def open_to_dump(path: str) -> int:
-    """A descriptor to read `path`; a FIFO in its place does not block. Raises DumpError."""
+    """A file descriptor to read `path`; a FIFO at that path does not block. Raises DumpError."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -51,7 +52,7 @@ def open_to_dump(path: str) -> int:
 
 
 class DumpedBatch:
-    """One batch met in a log file: its header, and on demand its CRC and its records."""
+    """One batch of a log file: its header, and on demand its CRC and its records."""
 
     __slots__ = ("_log", "header", "position", "size_bytes")
 
@@ -76,11 +77,11 @@ class DumpedBatch:
         return increment_sequence(self.header.base_sequence, self.header.last_offset_delta)
 
     def is_valid(self) -> bool:
-        """Whether the batch is long enough for its header and its CRC is right."""
+        """Whether the batch is long enough for its header and its CRC is correct."""
         return self.size_bytes >= RECORD_BATCH_OVERHEAD_BYTES and self.header.crc == self._log.crc_of(self)
 
     def records(self) -> Iterator[DumpRecord]:
-        """The records; raises DumpError at the first damaged one. A compressed batch gives all records or none."""
+        """The records. Raises DumpError at the first damaged one; a compressed batch yields all records or none."""
         header = self.header
         if self.size_bytes < RECORD_BATCH_OVERHEAD_BYTES:
             raise self.damaged(f"a batch of {self.size_bytes} bytes is too short for its header")
@@ -97,7 +98,7 @@ class DumpedBatch:
     def _walk_checked(self, data: bytes) -> Iterator[DumpRecord]:
         if self.header.records_count <= _RECORDS_HELD:
             return iter(list(self._walk(data)))
-        for _ in self._walk(data):  # too many to hold: look for damage first, then hand them out
+        for _ in self._walk(data):  # too many to keep in memory: check for damage first, then yield them
             pass
         return self._walk(data)
 
@@ -124,7 +125,7 @@ class DumpedBatch:
 
 
 class LogFile:
-    """A log or checkpoint file open for dumping. Memory stays bounded by the largest batch that is looked into."""
+    """A log or checkpoint file opened for a dump. The largest batch whose records are read bounds the memory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -151,7 +152,7 @@ class LogFile:
         os.close(self._fd)
 
     def slice_end(self, position: int, size_bytes: int) -> int:
-        """End of the slice of at most `size_bytes` from `position` on, as FileRecords.slice cuts it."""
+        """The end of the slice of at most `size_bytes` from `position` on, as in FileRecords.slice."""
         if position < 0:
             raise DumpError(f"Invalid position: {position} in read from {self.path}")
         if position > self.size_bytes:
@@ -161,7 +162,7 @@ class LogFile:
         return min(position + size_bytes, self.size_bytes)
 
     def batches(self, position: int, end: int) -> Iterator[DumpedBatch]:
-        """The batches that lie wholly in bytes [position, end)."""
+        """The batches that are completely within bytes [position, end)."""
         while position < end - _PREFIX.size:
             batch = self.batch_at(position, end)
             if batch is None:
@@ -170,7 +171,7 @@ class LogFile:
             position += batch.size_bytes
 
     def batch_at(self, position: int, end: int) -> DumpedBatch | None:
-        """The batch at `position`, or None when it does not end by `end`. Raises DumpError on a senseless length."""
+        """The batch at `position`, or None if it ends after `end`. Raises DumpError for an invalid length."""
         if position >= end - _PREFIX.size:
             return None
         _, length, _, magic = _PREFIX.unpack(self.read(position, _PREFIX.size))

@@ -1,26 +1,26 @@
-"""`kafkalog export`: make partitions ready for a real Kafka broker to mount.
+"""`kafkalog export`: prepare partitions for a Kafka broker to mount, or copy a log directory.
 
 Without --to, only Kafka's checkpoint files are written into the log directory itself: recovery points, high watermarks
-and log starts as of the newest commit, as a broker that was stopped cleanly leaves them. That is what an adopted
-directory needs before its broker takes it back (docs/MIGRATING.md, "Back to Kafka"). The broker knows its topics as
-they were when the directory was adopted. What changed since is named, and refused without --set-aside DIR: then the
-records of topics and partitions that the broker does not know are put into DIR, a log directory of its own, and a
-script with the commands to run on the broker is printed. With --to the partitions are copied as well:
+and log start offsets as of the newest commit, as after a clean shutdown of a broker. An adopted directory needs these
+before it is returned to its broker (docs/MIGRATING.md, "Back to Kafka"). The broker knows its topics as they were when
+the directory was adopted. Later changes are listed, and refused without --set-aside DIR. With it, the topics and
+partitions that the broker does not know are placed in DIR, a native log directory, and a script with the commands to
+run on the broker is printed. With --to the partitions are copied as well:
 
   into a new or empty directory        a backup: a whole log directory, with everything that the original holds
   into a stopped broker's directory    the broker serves the records when it is started next
 
-Writers and maintenance may go on: the copy is of one commit. A backup has the original's cluster id and directory id,
-and queries go on with it in the original's place; never write to both. Until it is complete nothing opens it; after a
-kill run the same command again.
+Writers and maintenance may continue: the copy is as of one commit. A backup has the original's cluster id and directory
+id, and queries continue with it in the original's place; never write to both. An incomplete backup cannot be opened;
+if the command is killed, run it again.
 
-To mount topics in a broker's directory, create them on the broker first, with as many partitions and the configurations
-that they have here (kafkalog configs --describe), stop the broker, export, start it. Topic ids stay the broker's.
-Partitions that hold records there are left alone unless --overwrite is given. Consumer groups travel with the topic
-__consumer_offsets, if the broker has it with as many partitions.
+To mount topics in a broker's directory, create them on the broker first, with the same number of partitions and the
+same configurations (kafkalog configs --describe), stop the broker, export, start it. The broker's topic ids are kept.
+Partitions that have records there are skipped unless --overwrite is given. Consumer groups are exported with the topic
+__consumer_offsets, if the broker has it with the same number of partitions.
 
-Hard links are made of closed segments where both directories are on one file system, unless --copy says otherwise; the
-active segment is always copied.
+Closed segments are hard-linked if both directories are on one file system and --copy is not given; the active segment
+is always copied.
 
 examples:
   kafkalog export --path /var/lib/kafka/data --set-aside /var/lib/kafka/set-aside > back-to-kafka.sh
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--path`, where to, and what."""
+    """`--path`, the destination, and the topics."""
     add_path(parser)
     parser.add_argument("--to", metavar="DIR", type=Path, help="copy the partitions there; default: checkpoints only")
     parser.add_argument("--topic", metavar="TOPIC", help="only a topic, or a regular expression of topics (--to)")
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Export; prints to sys.stdout what was."""
+    """Export; prints the exported partitions to sys.stdout."""
     if options.to is None and (options.topic is not None or options.copy or options.overwrite):
         raise UsageError("--topic, --copy and --overwrite go with --to")
     if options.to is not None and (options.set_aside is not None or options.server_properties is not None):
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _return_to_broker(root: OwnRoot, options: argparse.Namespace) -> Sequence[ExportedPartition]:
-    """Export in place; with --set-aside the script for the broker is printed."""
+    """Export in place; with --set-aside, print the script for the broker."""
     from pyspark_kafkalog.maintenance.return_to_broker import return_to_broker
     from pyspark_kafkalog.tools.broker_commands import broker_script
 

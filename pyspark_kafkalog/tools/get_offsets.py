@@ -1,7 +1,7 @@
-"""`kafkalog get-offsets`: print offsets of partitions: where logs start and end, or the offset at a time.
+"""`kafkalog get-offsets`: print the start or end offsets of partitions, or their offsets at a time.
 
-Options and output are those of kafka-get-offsets, topic:partition:offset a line, with --path in place of
---bootstrap-server. --time takes
+Options and output are those of kafka-get-offsets, one line topic:partition:offset per partition, with --path in place
+of --bootstrap-server. --time takes
 
   latest         -1   the high watermark, which is the offset of the next record (the default)
   earliest       -2   the log start
@@ -11,9 +11,9 @@ Options and output are those of kafka-get-offsets, topic:partition:offset a line
   <time>              the first record with this timestamp or a later one: ms since 1970, or ISO 8601, in UTC unless
                       it names an offset
 
-A partition without such a record is left out. Of a broker's directory, a line on standard error says which offsets lie
-above the high watermark of its last checkpoint (--read-to-log-end counts them too), and which are in remote storage;
-where some are, the offset at a time is an error unless --local-only is given.
+A partition without such a record is left out. For a broker's directory, a line on standard error states which offsets
+are above the high watermark of its last checkpoint (--read-to-log-end counts them too), and which are in remote
+storage; if some are, the offset at a time is an error unless --local-only is given.
 
 examples:
   kafkalog get-offsets --path /data/log --topic orders
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.storage.descriptions import PartitionDescription
 
-#: An offset, and the timestamp of the record there where that was asked for.
+#: An offset, and the timestamp of its record if that was requested.
 _Found = tuple[int, "int | None"]
 _NAMES: Final = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4, "latest-tiered": -5}
 
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 def _partitions(
     log_dir: LogDir, is_meant: Callable[[TopicPartition], bool], *, wants_internal: bool
 ) -> list[PartitionDescription]:
-    """Those that are meant, in the order of their names as text, as kafka-get-offsets prints them."""
+    """The selected partitions, in the order of their names as text, like the output of kafka-get-offsets."""
     found = [
         each
         for name in log_dir.topics()
@@ -118,7 +118,7 @@ def _print(partition: PartitionDescription, offset: int, timestamp_ms: int | Non
 
 
 def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionDescription], _Found | None]:
-    """What `--time` asks for. Raises UsageError."""
+    """The lookup that `--time` requests. Raises UsageError."""
     time_ms = _NAMES.get(text) or parse_time_ms(text)
     if time_ms is None or time_ms < -len(_NAMES):
         raise UsageError(

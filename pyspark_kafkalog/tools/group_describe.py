@@ -1,7 +1,7 @@
-"""What `kafkalog consumer-groups --describe` prints: offsets with lag, members, or state of groups.
+"""The output of `kafkalog consumer-groups --describe`: offsets with lag, members, or state of groups.
 
 Source of the columns: org.apache.kafka.tools.consumer.group.ConsumerGroupCommand. Partitions are in order; Kafka's tool
-prints them as its hash table has them.
+prints them in the order of its hash table.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def describe(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace)
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One partition of a group, and the member that has it."""
+    """One partition of a group, and the member that it is assigned to."""
 
     topic_partition: TopicPartition
     offset: int | None
@@ -74,7 +74,7 @@ class _Row:
 
 
 def _rows(log_dir: LogDir, group: GroupDescription) -> list[_Row]:
-    """Partitions of members first, those of the member with most of them before others, then those without a member."""
+    """Partitions of members, those of the member with the most first, then partitions without a member."""
     from pyspark_kafkalog.groups.group import Group
 
     committed = {each.topic_partition: each for each in Group(log_dir, group.group_id).lag()}
@@ -213,7 +213,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def _assignment(partitions: Iterable[TopicPartition]) -> str:
-    """`orders:0,1;returns:0`."""
+    """The partitions as text: `orders:0,1;returns:0`."""
     by_topic = _by_topic(partitions)
     return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic.items()) or NO_VALUE
 
@@ -249,7 +249,7 @@ def _print_state(root: Path, group: GroupDescription, options: argparse.Namespac
 
 
 def _say_state(group: GroupDescription) -> None:
-    """What is remarkable of the state, to sys.stderr."""
+    """Print a notice about an unusual state to sys.stderr."""
     sys.stdout.flush()
     if group.state == "Empty":
         sys.stderr.write(f"\nConsumer group '{group.group_id}' has no active members.\n")

@@ -1,7 +1,7 @@
-"""What `kafkalog consumer-groups --reset-offsets` does: which partitions, where to, and as a table or CSV.
+"""`kafkalog consumer-groups --reset-offsets`: the choice of partitions and new offsets, and the table or CSV of them.
 
-CSV has a line for each partition, `topic,partition,offset`, with the group in front where several groups are meant;
-what --export prints, --from-file reads.
+CSV has a line for each partition, `topic,partition,offset`, preceded by the group if several groups are given.
+--from-file reads the output of --export.
 
 Source of the rules: org.apache.kafka.tools.consumer.group.ConsumerGroupCommand.
 """
@@ -47,7 +47,7 @@ _DURATION = re.compile(
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _MAX_FILE_BYTES: Final = 64 << 20
 _INT64_MAX: Final = 2**63 - 1
-#: The CSV writer of Kafka's tool quotes texts that are longer than this, or have a character below this one.
+#: The CSV writer of Kafka's tool quotes texts that are longer than this, or contain a character below this one.
 _UNQUOTED_MAX_CHARS: Final = 24
 _UNQUOTED_FROM: Final = "-"
 
@@ -77,7 +77,7 @@ def reset(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) ->
 
 
 def _scope(log_dir: LogDir, options: argparse.Namespace) -> list[TopicPartition] | None:
-    """The partitions that --topic names; None for those that the group, or the file, has offsets of."""
+    """The partitions that --topic names; None for those with offsets in the group or the file."""
     if options.from_file is not None or options.all_topics:
         return None
     partitions, unknown = topic_partitions(log_dir, options.topic)
@@ -90,7 +90,7 @@ def _is_inactive(group: Group) -> bool:
     try:
         state = group.describe().state
     except UnknownGroupError:
-        return True  # the reset makes it
+        return True  # the reset creates it
     if state == "Empty":
         return True
     sys.stdout.write(
@@ -163,7 +163,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def _read_plans(path: Path, names: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
-    """Offsets by group from a CSV file; lines without a group are for the one group that is named."""
+    """Offsets by group from a CSV file; lines without a group apply to the one group given."""
     if path.stat().st_size > _MAX_FILE_BYTES:
         raise UsageError(f"{path} has more than {_MAX_FILE_BYTES} bytes: it is no file of offsets")
     plans: dict[str, dict[TopicPartition, int]] = {}
@@ -174,7 +174,7 @@ def _read_plans(path: Path, names: Sequence[str]) -> dict[str, dict[TopicPartiti
                 in_group = [names[0], *row] if len(row) == 3 and len(names) == 1 else row
                 group, topic, partition, offset = in_group
                 plans.setdefault(group, {})[TopicPartition(topic, _number(partition))] = _number(offset)
-        except (ValueError, csv.Error):  # too many or too few cells, no numbers, no text
+        except (ValueError, csv.Error):  # wrong number of cells, not a number, or not text
             expected = "topic,partition,offset" if len(names) == 1 else "group,topic,partition,offset"
             raise UsageError(f"{path}, line {max(reader.line_num, 1)}: expected {expected}") from None
     return plans
