@@ -1,4 +1,4 @@
-"""Which names consumer groups may have: any text but the empty one, as long as it fits a record's key."""
+"""Valid names of consumer groups: any non-empty text of at most 32,767 bytes of UTF-8, so that it fits a record key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAX_BYTES: Final = 0x7FFF
 
 
 def check_group_id(group: str) -> str:
-    """Return `group` if Kafka takes it for a group's name. Raises InvalidGroupError."""
+    """Return `group` if it is a valid name of a group. Raises InvalidGroupError otherwise."""
     if not group:
         raise InvalidGroupError("the name of a consumer group cannot be empty")
     try:

@@ -1,9 +1,8 @@
-"""The live records of groups, from one partition of `__consumer_offsets`: the last value of each key that has one.
+"""The live records of groups, from one partition of `__consumer_offsets`: the last value of each key, if not deleted.
 
-The log is replayed once and from there on only what is new is read. Up to the last stable offset records are decided:
-those of committed transactions count, those of aborted ones do not. What lies above is looked at anew each time:
-records outside of transactions count at once, those of a transaction when its marker is there, in the order of their
-offsets.
+The log is replayed once; later calls read only new records. Up to the last stable offset records are decided: those of
+committed transactions count, those of aborted ones do not. Records above it are read again each time: records outside
+of transactions count at once, those of a transaction once its commit marker is written, all in the order of offsets.
 
 Source of the rules: org.apache.kafka.coordinator.group.OffsetMetadataManager.replay and replayEndTransactionMarker.
 """
@@ -44,9 +43,9 @@ class GroupLog:
         self._undecided: dict[str, _Changes] = {}
 
     def catch_up(self, log_dir: LogDir, topic_id: str | None) -> None:
-        """Take in what `log_dir` has of the partition and was not read yet.
+        """Read the partition's records in `log_dir` that have not been read yet.
 
-        Raises CorruptRecordError, OffsetOutOfRangeError when retention is taking records away meanwhile.
+        Raises CorruptRecordError, OffsetOutOfRangeError if retention deletes the records meanwhile.
         """
         found = log_dir.partition(OFFSETS_TOPIC, self.partition)
         if self._origin != (topic_id, found.log_start_offset) or found.high_watermark < self._end_offset:
@@ -78,7 +77,7 @@ class GroupLog:
         if stable_offset == found.high_watermark > self._next_offset:
             reader.check_end(stable_offset)
         for batch in reader.read(self._next_offset, stable_offset, schema=_KEY_AND_VALUE, committed=True):
-            # Of a key's records in the batch the last one stays.
+            # If a key has several records in the batch, the last one counts.
             changes: _Changes = dict(
                 zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
             )
@@ -109,7 +108,7 @@ class GroupLog:
                     open_transactions.setdefault(producer_id, []).extend(_changes(batch))
                 else:
                     changes += _changes(batch)
-        # A transaction's records count from where they stand, not from its marker.
+        # The order is that of the records' offsets, not that of the transactions' markers.
         return _by_group({key: value for _, key, value in sorted(changes, key=lambda change: change[0])})
 
 
@@ -137,14 +136,14 @@ def _by_group(changes: _Changes) -> dict[str, _Changes]:
 
 
 class GroupLogs:
-    """The partitions of one log directory's `__consumer_offsets`, each read when it is first asked for."""
+    """The partitions of one log directory's `__consumer_offsets`, each read on first use."""
 
     def __init__(self) -> None:
         self._logs: dict[int, GroupLog] = {}
 
     @staticmethod
     def of(log_dir: LogDir) -> GroupLogs:
-        """What `log_dir` has read of its groups; goes when it goes."""
+        """The cache of `log_dir`, which lives as long as `log_dir` does."""
         return _LOGS.setdefault(log_dir, GroupLogs())
 
     def caught_up(self, log_dir: LogDir, partition: int) -> GroupLog:
@@ -158,7 +157,10 @@ _LOGS: Final[WeakKeyDictionary[LogDir, GroupLogs]] = WeakKeyDictionary()
 
 
 def offsets_partitions(log_dir: LogDir) -> list[int]:
-    """The partitions of `__consumer_offsets` that are here: of a broker's maybe not all, none before a first commit."""
+    """The partitions of `__consumer_offsets` in this directory: none before the first commit of a group.
+
+    A broker's directory may hold only some of the topic's partitions.
+    """
     if OFFSETS_TOPIC not in log_dir.topics():
         return []
     return [each.partition for each in log_dir.topic(OFFSETS_TOPIC).partitions]

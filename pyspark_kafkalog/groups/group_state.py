@@ -1,8 +1,8 @@
-"""What a broker's records tell of a group beside its offsets: its kind, state and members.
+"""The kind, state and members of a group, from a broker's records in `__consumer_offsets`.
 
-Two kinds of groups have consumers: classic ones, whose members, protocol and assignments are one record, and those of
-the consumer protocol, with a record for each member and assignment. A group that has only offsets is a classic one
-without members. Members are as they were written last: a broker that is stopped or was killed leaves them behind.
+Two kinds of groups have consumers: classic groups, whose members, protocol and assignments are one record, and groups
+of the consumer protocol, with a record for each member and assignment. A group that has only offsets is a classic group
+without members. Members are as last written: a broker that was stopped or killed leaves them in the records.
 
 Source of the rules: org.apache.kafka.coordinator.group.classic.ClassicGroup and modern.consumer.ConsumerGroup.
 """
@@ -21,7 +21,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 GroupType: TypeAlias = Literal["Classic", "Consumer", "Share", "Streams"]
 
-#: States that groups of consumers can have, as Kafka's tools call them.
+#: States of consumer groups, as Kafka's tools spell them.
 GROUP_STATES: Final = (
     "PreparingRebalance",
     "CompletingRebalance",
@@ -40,13 +40,13 @@ _CONSUMER_PROTOCOL: Final = "consumer"
 _DEFAULT_ASSIGNOR: Final = "uniform"
 _MEMBER_STABLE: Final = 0
 
-#: Gives the name of a topic by its id, the id itself where it is not known.
+#: Maps a topic id to the topic's name, or to the id itself if it is unknown.
 TopicNames: TypeAlias = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """One member. Epochs, target and `is_upgraded` (to the consumer protocol) are None or empty in classic groups."""
+    """A member. Epochs, target and `is_upgraded` (to the consumer protocol) are None or empty in classic groups."""
 
     member_id: str
     instance_id: str | None
@@ -60,7 +60,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """One group. `assignor` "" where no strategy was chosen; epochs only in groups of the consumer protocol."""
+    """A group. `assignor` is "" if no strategy was chosen; only groups of the consumer protocol have epochs."""
 
     group_id: str
     type: GroupType
@@ -73,14 +73,14 @@ class GroupDescription:
 
     @property
     def is_of_consumers(self) -> bool:
-        """Whether tools for consumer groups show it: not share and streams groups, not those of other protocols."""
+        """Whether tools for consumer groups show it; false for share and streams groups, and other protocols."""
         return self.type == "Consumer" or (self.type == "Classic" and self.protocol_type in ("", _CONSUMER_PROTOCOL))
 
 
 def describe_group(
     group_id: str, records: Mapping[bytes, bytes], *, topic_names: TopicNames, with_members: bool
 ) -> GroupDescription:
-    """The group whose live records these are; `with_members` False for a log that no broker serves any more.
+    """The group with these live records. `with_members` is False for a log that no broker serves any more.
 
     Raises CorruptRecordError.
     """
@@ -124,7 +124,7 @@ def _classic_member(fields: Mapping[str, Any]) -> GroupMember:
 
 
 def _consumer_assignment(blob: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in a consumer's own assignment message; none where another kind of client wrote another."""
+    """The partitions in a consumer's assignment message; none if a client of another protocol wrote it."""
     if len(blob) < _INT16.size:
         return ()
     schema = MessageSchema.load("ConsumerProtocolAssignment")
@@ -188,7 +188,7 @@ def _consumer_state(has_members: bool, epoch: int, target_epoch: int, is_reconci
 
 
 def _preferred_assignor(members: Iterable[Mapping[str, Any]]) -> str:
-    """The one that most members ask for; the broker's first one where none does."""
+    """The assignor that most members request; the broker's first one if no member requests one."""
     asked = [each["serverAssignor"] for each in members if each["serverAssignor"]]
     return max(sorted(set(asked)), key=asked.count) if asked else _DEFAULT_ASSIGNOR
 

@@ -1,10 +1,10 @@
-"""The records of `__consumer_offsets` that hold committed offsets, and which partition a group's records go to.
+"""The records of `__consumer_offsets` that hold committed offsets, and the partition that holds a group's records.
 
     key     int16 record type (1; 0 of old brokers), group, topic, partition
     value   int16 version (4), offset, leader epoch, metadata, commit timestamp in ms, tagged: the topic's id
 
-The last value of a key counts; a null value says that the offset was deleted or has expired. Every other record of the
-topic (members, epochs, assignments) has the group's name in the same place of its key.
+The last value of a key counts; a null value means that the offset was deleted or has expired. All other records of the
+topic (members, epochs, assignments) have the group's name at the same place in the key.
 
 Source of the rules: org.apache.kafka.coordinator.group.GroupCoordinatorRecordHelpers and GroupCoordinatorService.
 """
@@ -34,10 +34,10 @@ _VALUE_VERSION: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndMetadata:
-    """A committed offset: the next one to read, and what was said with it.
+    """A committed offset: the next offset to read, with its metadata.
 
-    `leader_epoch` of the last record read, -1 where it is not known; `expire_timestamp_ms` only from brokers before
-    2.1; `topic_id` None where the committer did not tell it. Timestamps in ms, -1 for none.
+    `leader_epoch` is that of the last record read, -1 if unknown. `expire_timestamp_ms` is only set by brokers before
+    2.1. `topic_id` is None if the committer did not give it. Timestamps are in ms, -1 for none.
     """
 
     offset: int
@@ -59,7 +59,7 @@ def group_partition(group: str, partitions_count: int) -> int:
 
 
 def group_of_key(key: bytes) -> tuple[int, str] | None:
-    """The record type and the group that a key names, None for bytes that are no key of a coordinator."""
+    """The record type and the group of a key; None for bytes that are not a key of a coordinator."""
     if len(key) < _TYPE_AND_LENGTH.size:
         return None
     record_type, length = _TYPE_AND_LENGTH.unpack_from(key)
@@ -92,7 +92,7 @@ def offset_value(committed: OffsetAndMetadata) -> bytes:
 
 
 def parse_offset_key(key: bytes) -> TopicPartition | None:
-    """The partition whose offset a record has, None when it is a record of another type. Raises CorruptRecordError."""
+    """The partition of an offset record's key; None for a record of another type. Raises CorruptRecordError."""
     record_type = _INT16.unpack_from(key)[0]
     if record_type not in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT):
         return None
@@ -105,7 +105,7 @@ def parse_offset_key(key: bytes) -> TopicPartition | None:
 
 
 def parse_offset_value(value: bytes) -> OffsetAndMetadata:
-    """Raises CorruptRecordError, or UnsupportedFormatError for a version that is not known."""
+    """The committed offset in a value. Raises CorruptRecordError, UnsupportedFormatError for an unknown version."""
     fields = parse_value("OffsetCommitValue", value)
     topic_id = fields["topicId"]
     return OffsetAndMetadata(
@@ -119,7 +119,7 @@ def parse_offset_value(value: bytes) -> OffsetAndMetadata:
 
 
 def parse_value(schema_name: str, value: bytes) -> dict[str, Any]:
-    """The fields of a value that the schema `schema_name` describes, of the version that it begins with."""
+    """The fields of a value with the schema `schema_name`, in the version that its first two bytes give."""
     if len(value) < _INT16.size:
         raise CorruptRecordError(
             file=OFFSETS_TOPIC, position=0, expected="a version of 2 bytes", found=f"{len(value)} bytes"

@@ -1,13 +1,13 @@
-"""Writing to `__consumer_offsets`: created by the first commit, each change of a group one append and one commit.
+"""Writes to `__consumer_offsets`. The first commit creates the topic; each change of a group is one append and commit.
 
-Batches are encoded without the compiled encoder: there are few records in a change, and it would take a second and
-50 MB to load it, in the planner of a streaming query too, which commits its progress here.
+Batches are encoded without the compiled encoder: a change has few records, and loading the encoder takes a second and
+50 MB, also in the planner of a streaming query, which commits its progress here.
 
-Who changes groups holds the lock of their partition, so that what a change was made from is still so when it is
-appended: a group that is deleted beside a commit is gone as a whole, or there with all that was committed.
+A writer holds the lock of the group's partition from reading the group's state to appending the change. A deletion and
+a concurrent commit therefore leave the group either deleted as a whole or with all offsets of the commit.
 
-A crash leaves a whole change or none, as with any append; one between creating the topic and the append leaves the
-topic empty.
+A crash leaves a whole change or none of it, as with any append. A crash between creating the topic and the append
+leaves the topic empty.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.storage.log_config import LogConfig
 
-#: Bytes of keys and values in one batch; a usual commit is one batch.
+#: Bytes of keys and values in one batch; a typical commit is one batch.
 _BATCH_BYTES: Final = 256 << 10
-#: In the partition's directory; Kafka passes over it.
+#: Name of the lock file in the partition's directory; Kafka ignores it.
 _LOCK_FILE: Final = ".group-lock"
 
 _Records = Mapping[bytes, "bytes | None"]
@@ -44,15 +44,15 @@ _Records = Mapping[bytes, "bytes | None"]
 
 @contextlib.contextmanager
 def group_lock(log_dir: LogDir, group: str) -> Iterator[None]:
-    """Keep others from changing the group, and see what they have changed, for the block; who only reads needs it not.
+    """Lock the group against changes for the block, and refresh `log_dir`. Readers do not need the lock.
 
-    Raises LogDirError when another holder keeps it too long.
+    Raises LogDirError if another process holds the lock for too long.
     """
     root = log_dir.own_root()
     path = log_dir.path / str(_partition_of(group, _ensure_topic(log_dir))) / _LOCK_FILE
     try:
         fd = root.fs.open(path, os.O_RDWR | os.O_CREAT)
-    except FileNotFoundError:  # who created the topic was killed before it made the directories
+    except FileNotFoundError:  # the topic's creator was killed before it created the directories
         root.ensure_topic(OFFSETS_TOPIC)
         fd = root.fs.open(path, os.O_RDWR | os.O_CREAT)
     try:
@@ -68,7 +68,7 @@ def group_lock(log_dir: LogDir, group: str) -> Iterator[None]:
 
 
 def append_records(log_dir: LogDir, group: str, records: _Records, *, flush: FlushMode = "fsync") -> None:
-    """Append a group's records, value by key, None for a tombstone; all of them become visible at once.
+    """Append a group's records, value by key, None for a tombstone. All become visible at once.
 
     The caller holds the group's lock.
     """
@@ -98,10 +98,10 @@ def _partition_of(group: str, partitions_count: int) -> TopicPartition:
 
 
 def _ensure_topic(log_dir: LogDir) -> int:
-    """The number of partitions of the topic, made with Kafka's settings for it where it is not there."""
+    """The topic's number of partitions; creates the topic, with Kafka's settings for it, if it does not exist."""
     if OFFSETS_TOPIC not in log_dir.topics():
         config = log_dir.own_root().broker_config()
-        with contextlib.suppress(TopicExistsError):  # another process made it meanwhile
+        with contextlib.suppress(TopicExistsError):  # another process created it meanwhile
             log_dir.create_topic(
                 OFFSETS_TOPIC,
                 config.offsets_topic_num_partitions,
@@ -116,7 +116,7 @@ def _ensure_topic(log_dir: LogDir) -> int:
 
 
 def _encode(records: _Records, config: LogConfig, codec: CompressionType, *, now_ms: int) -> Iterator[bytes]:
-    """Batches with the records, by the topic's configuration as a leader goes by it."""
+    """The records as batches, encoded as a leader would by the topic's configuration."""
     if not config.keeps_producer_compression:
         codec = CompressionType[config.compression_type.replace("uncompressed", "none").upper()]
     timestamp_type = config.message_timestamp_type

@@ -1,6 +1,7 @@
-"""Where the offsets of a group can be put: the ends of partitions, an offset, a time, a shift of what was committed.
+"""Targets for resetting a group's offsets: either end of the partitions, an offset, a time, or a relative shift.
 
-An offset that is given, or comes of a shift, is brought into what is there of the partition; what was changed is told.
+A given or shifted offset is clamped to [log start offset, high watermark], and the caller is notified.
+
 Source of the rules: org.apache.kafka.tools.consumer.group.ConsumerGroupCommand.
 """
 
@@ -33,7 +34,7 @@ class ToLatest:
 
 @dataclass(frozen=True, slots=True)
 class ToCurrent:
-    """What is committed; the high watermark where nothing is."""
+    """The committed offset; the high watermark if there is no committed offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +53,28 @@ class ToOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """So many offsets after what is committed; before it when below 0."""
+    """The committed offset plus `offsets`, which may be negative."""
 
     offsets: int
 
 
 @dataclass(frozen=True, slots=True)
 class ToTimestamp:
-    """The first record with this timestamp (ms) or a later one; the high watermark where there is none."""
+    """The first record with this timestamp (ms) or a later one; the high watermark if no record has one."""
 
     timestamp_ms: int
 
 
 ResetTarget: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ToOffsets | ShiftBy | ToTimestamp
 
-#: Words for targets without a value.
+#: Names of the targets that have no value.
 _WORDS: Final[Mapping[str, ResetTarget]] = {"earliest": ToEarliest(), "latest": ToLatest(), "current": ToCurrent()}
 
 
 def as_target(given: ResetTarget | str | int | datetime) -> ResetTarget:
-    """`earliest`, `latest` or `current`, an offset, or a time (UTC where it has no zone) as a target.
+    """The target for `earliest`, `latest` or `current`, an offset, or a time (UTC if it has no time zone).
 
-    Raises InvalidGroupError for another word.
+    Raises InvalidGroupError for any other word.
     """
     if isinstance(given, str):
         if given not in _WORDS:
@@ -94,9 +95,9 @@ def reset_offsets(
     target: ResetTarget,
     tell: Callable[[str], None],
 ) -> dict[TopicPartition, int]:
-    """The offset of each of `partitions` after the reset, in order; `tell` is given what is not as it was asked for.
+    """The new offset of each of `partitions`, in order. `tell` is called with one sentence for each clamped offset.
 
-    Raises UnknownTopicError, and InvalidGroupError for a shift of what was never committed.
+    Raises UnknownTopicError, and InvalidGroupError for a shift of a partition without a committed offset.
     """
     return {each: _offset(log_dir, committed, each, target, tell) for each in sorted(set(partitions))}
 

@@ -1,4 +1,4 @@
-"""A log directory of ours: topics and partitions as its commit log tells them, changed only by commits."""
+"""A native log directory: its topics and partitions as of its commit log. Only commits change them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _LOG: Final = logging.getLogger(__name__)
 
 _Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
 
-#: The resource name under which settings of all brokers are kept, as with Kafka's dynamic configuration.
+#: The resource name of settings for all brokers, as in Kafka's dynamic configuration.
 _ALL_BROKERS = ""
 
 
 class OwnRoot:
-    """One root, seen as of its last `refresh`; every change refreshes it first."""
+    """One native root, as of its last `refresh`; every change refreshes it first."""
 
     is_foreign = False
 
@@ -67,7 +67,7 @@ class OwnRoot:
 
     @property
     def store(self) -> MetadataStore:
-        """The image as of the last refresh, and commits."""
+        """The store with the image as of the last refresh, which also makes the commits."""
         return self._store
 
     @property
@@ -82,7 +82,7 @@ class OwnRoot:
         """The broker-level configuration, parsed."""
         return _broker_config(self._store.image)
 
-    # Looking
+    # Describing
 
     def topics(self) -> tuple[str, ...]:
         return tuple(sorted(self._store.image.topics))
@@ -124,7 +124,10 @@ class OwnRoot:
         )
 
     def last_stable_offset(self, topic_partition: TopicPartition) -> int:
-        """The high watermark, or where a transaction begins that was open when a broker's log was adopted."""
+        """First offset of the oldest open transaction, else the high watermark.
+
+        Only a transaction that was open when a broker's directory was adopted can be open here.
+        """
         found = self._store.image.partition(topic_partition.topic, topic_partition.partition)
         return found.state.last_stable_offset
 
@@ -139,7 +142,7 @@ class OwnRoot:
     # Changing
 
     def set_broker_configs(self, configs: Mapping[str, str]) -> None:
-        """Keep broker-level settings (`log.*`, `num.partitions`, …) in the metadata log, for every writer to see."""
+        """Store broker-level settings (`log.*`, `num.partitions`, …) in the commit log, for all writers."""
         known = {name: value for name, value in configs.items() if name in BROKER_CONFIGS}
 
         def build(image: MetadataImage) -> list[MetadataRecord]:
@@ -164,7 +167,7 @@ class OwnRoot:
         )
 
     def create_topic(self, name: str, *, partitions: int | None, configs: Mapping[str, str]) -> None:
-        """Commit the topic, then make its directories. `partitions` None: num.partitions."""
+        """Commit the topic, then create its directories. `partitions` None stands for num.partitions."""
 
         def build(image: MetadataImage) -> list[MetadataRecord]:
             broker = _broker_config(image)
@@ -179,9 +182,9 @@ class OwnRoot:
         self._commit_topic(name, build, "create topic")
 
     def ensure_topic(self, name: str) -> None:
-        """Create the topic, as a write to it may, unless it is there.
+        """Create the topic if it does not exist, as for a write to it.
 
-        Raises UnknownTopicError when auto.create.topics.enable is false.
+        Raises UnknownTopicError if it does not exist and auto.create.topics.enable is false.
         """
         there = self._store.refresh().topics.get(name)
         if there is not None and has_partition_directories(self.path, there):
@@ -210,7 +213,7 @@ class OwnRoot:
         self._commit_topic(name, build, "alter topic configs", frees_space=True)
 
     def delete_topic(self, name: str) -> None:
-        """Commit that the topic is gone, put its directories aside; they go after file.delete.delay.ms."""
+        """Commit the topic's deletion, then rename its directories; they are removed after file.delete.delay.ms."""
         with self._locked():
             topic = self._store.refresh().topic(name)
             if not _broker_config(self._store.image).delete_topic_enable:
@@ -226,10 +229,10 @@ class OwnRoot:
                 self._remove_deleted(None, delay_ms)
 
     def remove_deleted_topics(self, now_ms: int | None = None) -> None:
-        """Remove the directories of deleted topics whose delay is over, and restore the commit log's reserve.
+        """Remove the directories of deleted topics after their delay, and restore the commit log's reserve.
 
-        What a killed deletion left is put aside first. `now_ms` is the time to go by, the file system's by default.
-        Raises OSError, CorruptRecordError.
+        Directories that a killed deletion did not rename are renamed first. `now_ms` is the current time, by default
+        the file system's. Raises OSError, CorruptRecordError.
         """
         left = find_left_by_deletions(self.path, self._store.refresh(), self._store.log)
         with root_lock(self.path, fs=self._fs):
@@ -246,7 +249,7 @@ class OwnRoot:
     def commit_staged(
         self, staged: Sequence[StagedFile], *, transaction: WriteTransaction | None, flush: FlushMode
     ) -> CommitResult:
-        from pyspark_kafkalog.metadata.write_commit import WriteCommitter  # the engine: not for those who just look
+        from pyspark_kafkalog.metadata.write_commit import WriteCommitter  # not needed by readers
 
         fs = flushing_file_system(self._fs, flush)
         self._store.check_root()
@@ -257,7 +260,7 @@ class OwnRoot:
         return result
 
     def init_transaction(self, transactional_id: str, incarnation: str) -> None:
-        """Commit that `incarnation` holds the transactional id from now on; those before it are fenced."""
+        """Commit `incarnation` as the current one of the transactional id; earlier ones are fenced."""
         self.commit(
             lambda image: take_over(image, transactional_id, incarnation, now_ms=self._clock()),
             operation="init transaction",
@@ -267,11 +270,11 @@ class OwnRoot:
         return transactional_id in self._store.image.transactional_ids
 
     def last_version(self, transactional_id: str) -> int | None:
-        """The last version of the transactional id that has been committed, durably."""
+        """The last committed version of the transactional id, made durable; None if it has none."""
         known = self._store.refresh().transactional_ids.get(transactional_id)
         if known is None or known.version < 0:
             return None
-        # Its writer may have been killed before it could see to that.
+        # The writer may have been killed after publishing the commit and before making it durable.
         self._store.log.sync()
         return known.version
 
@@ -282,7 +285,7 @@ class OwnRoot:
                 ensure_partition_directories(self.path, _topic(image, name), self._fs)
 
     def commit(self, build: _Build, *, operation: str, frees_space: bool = False) -> None:
-        """Commit the records that `build` makes of the newest image, under the root's lock; nothing without any.
+        """Commit the records that `build` makes from the newest image, under the root's lock, if there are any.
 
         `frees_space`: see `CommitLog.publish`.
         """
@@ -307,7 +310,7 @@ class OwnRoot:
 
 @contextlib.contextmanager
 def _after_commit(what: str) -> Iterator[None]:
-    """Directories follow commits: what fails there is made good by a later writer, and undoes no commit."""
+    """Log an OSError in the block. Directories are changed after the commit; the next writer repairs a failure."""
     try:
         yield
     except OSError as error:

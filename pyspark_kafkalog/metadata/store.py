@@ -1,15 +1,15 @@
-"""The metadata store: a root's image, kept up to date from its commit log, and the loop that commits to it.
+"""The metadata store: a root's image, refreshed from its commit log, and the retry loop that commits to it.
 
     <root>/
       .lock                                    one writer at a time (root_lock.py)
       meta.properties                          Kafka's: version, cluster.id, node.id, directory.id
       __cluster_metadata-0/partition.metadata
-      __cluster_metadata-0/kafkalog-format     "version=1": this root is ours. Written before the first commit
+      __cluster_metadata-0/kafkalog-format     "version=1": marks a native root. Written before the first commit
       __cluster_metadata-0/0...0.log           the first commit: format, metadata.version, the node
 
-bootstrap.py makes them, in an order that a crash cannot spoil. Opening a root reads the newest snapshot (snapshots.py)
-and the commits after it, by name. Every process caches the images of the roots it has open; a commit is a delta over
-the image, and so is a refresh. What a commit leaves to do is in housekeeping.py.
+bootstrap.py creates these files, in an order that is safe against crashes. Opening a root reads the newest snapshot
+(snapshots.py) and the commits after it, by name. Each process caches the images of the roots that it has open. A commit
+and a refresh both apply a delta to the image. Work that follows a commit is in housekeeping.py.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """What `MetadataStore.commit` ended with: the newest image, and the commit made, None when there was none to
-    make."""
+    """The result of `MetadataStore.commit`: the newest image, and the commit, None if there was nothing to commit."""
 
     image: MetadataImage
     commit: Commit | None
@@ -82,9 +81,10 @@ _FileState: TypeAlias = tuple[int, int, int]
 
 
 def _file_state(path: Path) -> _FileState | None:
-    """Tells a file that is never written again from another under the same path; None where there is none.
+    """Identifies the file at a path, to detect its replacement by another; None if there is no file.
 
-    By the time of its inode's last change, as inode numbers are used again, and a copy may keep the other times.
+    For files that are never written again. It includes the time of the inode's last change, since inode numbers are
+    reused and a copy may preserve the other times.
     """
     try:
         found = os.stat(path)
@@ -94,14 +94,14 @@ def _file_state(path: Path) -> _FileState | None:
 
 
 def _marker_state(root: Path) -> _FileState | None:
-    """Tells one root from another that was created later, or put back from a copy, under the same path."""
+    """Identifies a root, to detect that another one was created, or a backup restored, at the same path."""
     return _file_state(metadata_dir(root) / FORMAT_MARKER)
 
 
 class MetadataStore:
-    """One root's metadata. Get it with `open` or `create`. Threads may share it.
+    """One root's metadata; thread-safe. Use `open` or `create` to get one.
 
-    `identity`: the root that it was opened on, None where meta.properties is missing or damaged.
+    `identity` is that of the root when it was opened, None if meta.properties is missing or damaged.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class MetadataStore:
         self._fs = fs
         self._rng = rng if rng is not None else random.SystemRandom()
         self._marker = _marker_state(root)
-        self._last_file: _FileState | None = None  # of the image's last file; None: not looked at yet
+        self._last_file: _FileState | None = None  # of the image's last file; None: not read yet
         self.identity = readable_identity(root)
         self._refresh_lock = threading.Lock()
         self._snapshots = Snapshots(self.log.directory, fs)
@@ -130,9 +130,10 @@ class MetadataStore:
         rng: random.Random | None = None,
         fs: FileSystem = LOCAL,
     ) -> MetadataStore:
-        """Make `root` a log directory of ours, or finish making one, and open it; ids left out are random.
+        """Create a native log directory at `root`, or finish an interrupted creation, and open it.
 
-        Raises LogDirError when it is one already, ReadOnlyLogDirError when it is a Kafka broker's.
+        Without `cluster_id` the id is random. Raises LogDirError if `root` is already a native log directory,
+        ReadOnlyLogDirError if it is a broker's directory.
         """
         rng = rng if rng is not None else random.SystemRandom()
         create_root(root, cluster_id=cluster_id, node_id=node_id, timestamp_ms=clock(), rng=rng, fs=fs)
@@ -142,10 +143,10 @@ class MetadataStore:
     def open(
         root: Path, *, clock: Clock = time_ms, rng: random.Random | None = None, fs: FileSystem = LOCAL
     ) -> MetadataStore:
-        """The store of `root`, with the image as of now.
+        """The store of `root`, with the current image.
 
-        Raises LogDirError when `root` is not ours or its creation was not finished, CorruptRecordError for a damaged
-        or lost commit, UnsupportedFormatError when its format version is none that this package reads.
+        Raises LogDirError if `root` is not a native log directory or its creation was interrupted, CorruptRecordError
+        for a damaged or lost commit, UnsupportedFormatError for a format version that this package does not read.
         """
         if not is_ours(root):
             raise LogDirError(f"{root} has no metadata log of this package ({METADATA_DIR}/{FORMAT_MARKER})")
@@ -165,22 +166,23 @@ class MetadataStore:
 
     @property
     def last_and_next_file(self) -> tuple[Path, Path]:
-        """The file that `image` was last read from, and the one that the next commit will be in."""
+        """The file that `image` was last read from, and the file that the next commit will have."""
         loaded = self._loaded
         return loaded.tail.last_file, self.log.path(loaded.image.next_offset)
 
     def refresh(self) -> MetadataImage:
-        """Take in the commits made since; the newest image. One failed open and one stat when there are none.
+        """Read the commits since the last refresh and return the newest image.
 
-        An image so old that the commits after it were removed is read again from the newest snapshot.
+        Without new commits this costs one failed open and one stat. If the commits after the image have been removed,
+        the image is loaded from the newest snapshot.
 
-        Raises LogDirError when another root, or none, is at the path now.
+        Raises LogDirError if another root, or none, is at the path now.
         """
         with self._refresh_lock:
             try:
                 loaded = self._read_on(self._loaded)
             except KafkalogError:
-                self._same_root()  # commits of another root do not fit, and that is then what is wrong
+                self._same_root()  # if another root is at the path, its commits do not fit: report that instead
                 raise
             last_file = _file_state(loaded.tail.last_file)
             if loaded is not self._loaded or last_file is None or last_file != self._last_file:
@@ -189,7 +191,7 @@ class MetadataStore:
             return loaded.image
 
     def _checked(self, loaded: LoadedImage) -> LoadedImage:
-        """`loaded`, which is of this root and was not left behind; or else what is there now. Raises LogDirError."""
+        """`loaded` if it is of this root and its files still exist, else a reloaded image. Raises LogDirError."""
         same = self._same_root()
         loaded = loaded if same is self._loaded else same
         for _ in range(_MAX_RELOADS):
@@ -200,12 +202,12 @@ class MetadataStore:
         return loaded
 
     def check_root(self) -> None:
-        """Raise LogDirError when another root, or none, is at the path now. One stat when it is the same."""
+        """Raise LogDirError if another root, or none, is at the path now. Costs one stat if it is the same root."""
         with self._refresh_lock:
             self._set_loaded(self._same_root())
 
     def _same_root(self) -> LoadedImage:
-        """The image as of the last refresh; read again where the root was remounted, or put back from a copy."""
+        """The image as of the last refresh; reloaded if the root was remounted or restored from a backup."""
         marker = _marker_state(self.root)
         if marker is not None and marker == self._marker:
             return self._loaded
@@ -224,9 +226,9 @@ class MetadataStore:
         return (self._marker, os.path.realpath(self.root))
 
     def _refresh_to_head(self) -> MetadataImage:
-        """As `refresh`. Raises CorruptRecordError when the log has once been longer: a commit file was lost.
+        """As `refresh`. Raises CorruptRecordError if the log was once longer, which means that a commit file was lost.
 
-        Raises UnsupportedFormatError when a later version of this package has upgraded the root since it was opened.
+        Raises UnsupportedFormatError if a later version of this package has upgraded the root since it was opened.
         """
         check_marker(self.log.directory)
         image = self.refresh()
@@ -287,16 +289,18 @@ class MetadataStore:
     def commit(
         self, build: Build, *, operation: str, max_attempts: int = _MAX_ATTEMPTS, frees_space: bool = False
     ) -> CommitOutcome:
-        """Publish the records that `build` makes from the newest image; again from a newer one when another was first.
+        """Publish the records that `build` makes from the newest image; retry if another writer commits first.
 
-        `build` may return no records: then nothing is published. What it raises ends the commit. `operation` is one
-        or two words for the history. Invariants are checked first (InvalidRecordError). `frees_space`: as of
-        `CommitLog.publish`.
+        - `build`: called with the newest image on each attempt. If it returns no records, nothing is published; an
+          exception from it ends the commit
+        - `operation`: one or two words for the history
+        - `frees_space`: see `CommitLog.publish`
 
-        Raises CommitConflictError after `max_attempts` lost races, CommitStateUnknownError when publishing failed
-        and it cannot be told whether the commit is there, CorruptRecordError when a commit file was lost.
+        Raises InvalidRecordError if the commit would violate an invariant, CommitConflictError after `max_attempts`
+        lost races, CommitStateUnknownError if publishing failed and it is unknown whether the commit was made,
+        CorruptRecordError if a commit file was lost.
         """
-        # Never from `rng`: writers with the same seed must not take each other's commits for their own.
+        # Never from `rng`: writers with the same seed would mistake each other's commits for their own.
         commit_id = encode_uuid(os.urandom(16))
         failure: CommitConflictError | CommitStateUnknownError | None = None
         unsure_since: int | None = None
@@ -326,11 +330,12 @@ class MetadataStore:
         raise failure if failure is not None else ValueError("max_attempts must be 1 or more")
 
     def _find_own(self, commit_id: str, unsure_since: int | None) -> Commit | None:
-        """Our commit, made durable, if an attempt at offset `unsure_since` or later, whose end is unknown, made it.
+        """The commit with `commit_id`, made durable, if an attempt at `unsure_since` or later published it.
 
-        Asked before every further attempt: a link may come through late, and then the image has the commit or the
-        attempt, at the same name, loses the race to it. The image says nothing here: another thread may have taken the
-        commit in.
+        The result of those attempts is unknown; None for `unsure_since` means that there was no such attempt.
+        Called before each further attempt, since a link may take effect late: either the image then has the commit, or
+        the next attempt, at the same name, loses the race to it. The image alone does not answer the question, because
+        another thread may have applied the commit.
         """
         if unsure_since is None:
             return None
@@ -347,7 +352,7 @@ class MetadataStore:
         after = delta.build(next_offset)
         check_invariants(image, after, delta.touched)
         if self._fs.waits_for_disk:
-            flush_earlier(self.root, self._fs)  # a commit on disk is nothing without those before it
+            flush_earlier(self.root, self._fs)  # a durable commit needs all commits before it on disk
         commit = self.log.publish(image.next_offset, records, timestamp_ms=timestamp_ms, frees_space=frees_space)
         with self._refresh_lock:
             loaded = self._loaded
@@ -371,7 +376,7 @@ class MetadataStore:
 
 @contextmanager
 def _in_doubt(unsure_since: int | None) -> Iterator[None]:
-    """An OSError inside leaves open whether an attempt at offset `unsure_since` or later (None: none) came through."""
+    """Raises CommitStateUnknownError for an OSError in the block, unless `unsure_since` is None."""
     try:
         yield
     except OSError as error:
