@@ -1,8 +1,8 @@
-"""What can be said of a partition that is not ours to write: a stopped broker's, a live one's, a backup.
+"""The state of a partition that is only read: of a stopped broker, a running one, or a backup.
 
-Nothing is written, nothing is locked, and files may grow, appear and go while this reads. The log ends where the last
-valid batch of the active segment does: only what follows its last index entry is read and CRC-checked. A torn tail, or
-a batch that a live broker is just writing, is not part of the log yet.
+Nothing is written or locked, and files may grow, appear and disappear during the read. The log ends at the end of the
+last valid batch of the active segment; only the batches after its last index entry are read and CRC-checked. A torn
+tail, or a batch that a running broker is still writing, is not part of the log yet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _MAX_OFFSET: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyState:
-    """A foreign partition as it was found: base offsets of its segments, and the offsets in them that count."""
+    """The state of a broker's partition: base offsets of its segments, and the offsets at which its log starts and
+    ends."""
 
     base_offsets: tuple[int, ...]
     local_log_start_offset: int
@@ -35,16 +36,16 @@ class ReadOnlyState:
 
 
 def load_read_only(directory: Path, *, log_start_offset: int = 0) -> ReadOnlyState:
-    """Look at the partition in `directory`; `log_start_offset` is what log-start-offset-checkpoint says, 0 if nothing.
+    """Read the state of the partition in `directory`; `log_start_offset` is its checkpointed one, 0 without one.
 
-    Raises OSError when the directory cannot be read, UnsupportedFormatError for batches of an older record format.
+    Raises OSError if the directory cannot be read, UnsupportedFormatError for batches of an older record format.
     """
     for _ in range(_LISTING_TRIES - 1):
         base_offsets = list_base_offsets(directory)
         try:
             return _look(directory, base_offsets, log_start_offset)
         except FileNotFoundError:
-            continue  # Retention or the cleaner has taken the segment since it was listed.
+            continue  # retention or the cleaner has deleted the segment since it was listed
     return _look(directory, list_base_offsets(directory), log_start_offset)
 
 
@@ -56,12 +57,12 @@ def last_stable_offset(
     now_ms: int,
     producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
 ) -> int:
-    """Where read_committed ends: the first offset of the oldest transaction not ended below `high_watermark`, or that.
+    """The end for read_committed: the first offset of the oldest transaction not ended below `high_watermark`.
 
-    Reads the latest usable snapshot and the batches between it and `high_watermark`. Raises DiskFormatError for damage
-    in those.
+    Without such a transaction, `high_watermark`. Reads the latest usable snapshot and the batches between it and
+    `high_watermark`. Raises DiskFormatError for damage in those.
     """
-    from pyspark_kafkalog.storage.producer_rebuild import producer_state_at  # compiled code behind it
+    from pyspark_kafkalog.storage.producer_rebuild import producer_state_at  # imports compiled code
 
     producers = producer_state_at(
         directory,
@@ -74,7 +75,7 @@ def last_stable_offset(
 
 
 def stable_offset_of(producers: ProducerStateManager, log_start_offset: int, high_watermark: int) -> int:
-    """The last stable offset by the state of the producers at the high watermark."""
+    """The last stable offset, from the state of the producers at the high watermark."""
     first_open = producers.first_undecided_offset
     if first_open is None:
         return high_watermark
@@ -90,9 +91,9 @@ def _look(directory: Path, base_offsets: list[int], log_start_offset: int) -> Re
 
 
 def _end_offset(directory: Path, base_offset: int) -> int:
-    """The offset after the last valid batch of the segment; its base offset when there is none."""
+    """The offset after the last valid batch of the segment; its base offset without one."""
     with SegmentReader(directory, base_offset) as reader:
-        # From the last index entry back to one that points at a valid batch: the indexed one may be the torn one.
+        # From the last index entry back to one that points at a valid batch: the indexed batch may be the torn one.
         below = _MAX_OFFSET
         while True:
             position = reader.position_for_offset(below)
@@ -103,7 +104,7 @@ def _end_offset(directory: Path, base_offset: int) -> int:
 
 
 def _end_offset_from(reader: SegmentReader, position: int) -> int | None:
-    """The offset after the last of the valid batches that begin at `position`; None when there is not one."""
+    """The offset after the last of the valid batches from `position` on; None if the first one is not valid."""
     end_offset = None
     try:
         for at, header in reader.headers(position):
@@ -112,5 +113,5 @@ def _end_offset_from(reader: SegmentReader, position: int) -> int | None:
                 break
             end_offset = header.next_offset
     except CorruptRecordError:
-        pass  # No batch begins there: the log ends before it.
+        pass  # no batch begins there: the log ends before it
     return end_offset

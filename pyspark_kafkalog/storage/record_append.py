@@ -1,7 +1,8 @@
-"""Appends of record batches as a broker does them: as leader, which gives offsets, or as follower, which is given them.
+"""Appends record batches as a broker does: as a leader, which assigns offsets, or as a follower, which keeps them.
 
-The batches go to the `.log` of the active segment first, then index entries, then the producer state in memory; a crash
-leaves at worst a torn batch at the end. Source of the rules: org.apache.kafka.storage.internals.log.UnifiedLog.append.
+Appends write the batches to the `.log` of the active segment first, then the index entries, and then update the
+producer state in memory; a crash leaves at worst a torn batch at the end. Source of the rules:
+org.apache.kafka.storage.internals.log.UnifiedLog.append.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def append_as_leader(log: UnifiedLog, data: Buffer, *, leader_epoch: int, origin: AppendOrigin) -> AppendInfo:
-    """Check the batches in `data` as a leader does, give them offsets and store them; all of them or none.
+    """Check the batches in `data` as a leader does, assign offsets and store them; all of them or none.
 
-    A producer's batch that is there already is not stored again: the result is a duplicate, with its offsets.
+    A producer's batch that the log already holds is not stored again: the result is a duplicate, with its offsets.
 
     Raises InvalidRecordError, ProducerFencedError, OutOfOrderSequenceError, CorruptRecordError.
     """
@@ -60,7 +61,7 @@ def append_as_leader(log: UnifiedLog, data: Buffer, *, leader_epoch: int, origin
 
 
 def append_as_follower(log: UnifiedLog, data: Buffer) -> AppendInfo:
-    """Store batches as a leader has stored them, offsets and epochs included, all in one segment.
+    """Store batches as a leader has stored them, with their offsets and epochs, all in one segment.
 
     Raises InvalidRecordError for offsets below the log end, CorruptRecordError for damage.
     """

@@ -1,7 +1,7 @@
 """Producer state between commits: the last writer's entry, which is all that a plain commit needs.
 
-The whole state lies in the latest snapshot and the batches after it. It is read only when a roll must write the next
-snapshot, or when someone asks for the last stable offset: once a segment, not once a commit.
+The complete state is in the latest snapshot and the batches after it. It is read only if a roll must write the next
+snapshot, or the last stable offset is requested: once per segment, not once per commit.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from pyspark_kafkalog.storage.segment_list import SegmentList
 
 
 class ResumedProducers:
-    """The last writer's entry, None when no producer with an id has written since the log began.
+    """The last writer's entry, None if no producer with an id has ever written to the log.
 
-    `first_undecided_offset` is that of the oldest open transaction, None without one: appends here begin and end none.
+    `first_undecided_offset` is the first offset of the oldest open transaction, None without one: appends of this
+    package neither begin nor end transactions.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class ResumedProducers:
         self._fs = fs
 
     def load(self, segments: SegmentList, log_end_offset: int, now_ms: int) -> ProducerStateManager:
-        """The whole state at `log_end_offset`. The log is read only when some producer with an id has written to it."""
+        """The complete state at `log_end_offset`. Reads the log only if a producer with an id has written to it."""
         producers = ProducerStateManager(self._directory, expiration_ms=self._expiration_ms, fs=self._fs)
         load_latest_snapshot(producers, self._log_start_offset, log_end_offset, now_ms)
         if self.last_entry is not None:
@@ -53,7 +54,7 @@ class ResumedProducers:
         return producers
 
     def count_in(self, batches: NDArray[np.void]) -> None:
-        """Make the last batch with a producer id, if there is one, the last entry. `batches` has final offsets."""
+        """Make the last batch with a producer id, if any, the last entry. `batches` has final offsets."""
         rows = batches[batches["producer_id"] >= 0]
         if not len(rows):
             return
@@ -71,7 +72,7 @@ class ResumedProducers:
         )
 
     def check(self, batches: NDArray[np.void]) -> None:
-        """Raise ProducerFencedError when a batch's producer has written with a newer epoch."""
+        """Raise ProducerFencedError if a batch's producer has written with a newer epoch."""
         if self.last_entry is None:
             return
         own = batches["producer_id"] == self.last_entry.producer_id

@@ -1,11 +1,11 @@
-"""Which log directory is at a path: its cluster id and directory id, as `meta.properties` has them.
+"""The identity of the log directory at a path: its cluster id and directory id, from `meta.properties`.
 
-A path may come to name another log directory: a volume is unmounted, a directory is replaced. Whoever works with one
-for longer than a moment (a query, a write that is planned, staged and committed by different processes, a job that
-loops) keeps the identity that it began with and checks it before it goes on.
+A path may later name another log directory: a volume is unmounted, a directory is replaced. A longer task (a query, a
+write that is planned, staged and committed by different processes, a job that loops) therefore keeps the identity that
+it started with, and checks it before it continues.
 
-A directory without `meta.properties`, such as partition directories copied together by hand, has no identity, and
-nothing is checked. A copy keeps the ids of the original, and so does a broker's directory that is adopted.
+A directory without `meta.properties`, such as a manual collection of partition directories, has no identity, and
+nothing is checked. A copy keeps the ids of the original, and so does an adopted directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class RootIdentity:
-    """At least one of the two is known: brokers before 3.7 give a directory no id of its own."""
+    """The ids of a log directory. At least one is known: brokers before 3.7 give directories no id of their own."""
 
     cluster_id: str | None
     directory_id: str | None
@@ -34,14 +34,14 @@ class RootIdentity:
         return f"cluster id {self.cluster_id or 'none'}, directory id {self.directory_id or 'none'}"
 
     def fits(self, found: RootIdentity | None) -> bool:
-        """Whether `found` is this one. A directory may be given an id later, by a broker of version 3.7."""
+        """Whether `found` is the same identity. A directory may get an id later, from a broker of version 3.7."""
         if found is None or found.cluster_id != self.cluster_id:
             return False
         return self.directory_id is None or found.directory_id == self.directory_id
 
 
 def read_identity(root: Path) -> RootIdentity | None:
-    """The identity of the log directory at `root`; None where it has none. Raises DiskFormatError, OSError."""
+    """The identity of the log directory at `root`; None if it has none. Raises DiskFormatError, OSError."""
     try:
         properties = read_meta_properties(root / META_PROPERTIES)
     except (FileNotFoundError, NotADirectoryError):
@@ -52,7 +52,7 @@ def read_identity(root: Path) -> RootIdentity | None:
 
 
 def readable_identity(root: Path) -> RootIdentity | None:
-    """As `read_identity`; None also for a damaged file, which keeps nobody from reading records."""
+    """As `read_identity`, but None also for a damaged file, which does not prevent reading records."""
     try:
         return read_identity(root)
     except DiskFormatError:
@@ -60,7 +60,7 @@ def readable_identity(root: Path) -> RootIdentity | None:
 
 
 def check_identity(root: Path, expected: RootIdentity | None) -> None:
-    """Raise LogDirError unless `root` is the log directory `expected`; None: nothing is known of it to check."""
+    """Raise LogDirError unless `root` is the log directory `expected`. Checks nothing if `expected` is None."""
     if expected is not None:
         found = read_identity(root)
         if not expected.fits(found):
@@ -68,7 +68,7 @@ def check_identity(root: Path, expected: RootIdentity | None) -> None:
 
 
 def another_root_error(root: Path, expected: RootIdentity, found: RootIdentity | None) -> LogDirError:
-    """The error for a path that names another log directory than before, or none."""
+    """The error for a path that now names another log directory, or one without an identity."""
     if found is not None:
         what = f"the log directory with {found}"
     elif not root.exists():

@@ -1,7 +1,7 @@
-"""Rows on their way into record batches: Arrow batches gathered until there is enough to fill record batches.
+"""Buffers rows for record batches: collects Arrow batches until they fill record batches.
 
-Spark hands over batches of some 10,000 rows; cut up over partitions, each would make short record batches. The buffer
-joins them to about `limit_bytes` first. Memory: for a moment twice the limit, then the joined copy.
+Spark passes batches of some 10,000 rows; split over partitions, each would make short record batches. The buffer first
+joins them to about `limit_bytes`. Memory: for a moment twice the limit, then the joined copy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _US_PER_MS = 1000
 
 
 class Rows:
-    """Some rows of a write: `columns` to encode, and what the rows say of their topics and partitions."""
+    """Rows of a write: the `columns` to encode, and the topics and partitions of the rows."""
 
     def __init__(self, joined: dict[str, pa.Array], now_ms: int) -> None:
         self._joined = joined
@@ -34,7 +34,7 @@ class Rows:
 
     @property
     def partitions(self) -> NDArray[np.int32] | None:
-        """The column partition, NO_PARTITION where it is null; None when there is no such column."""
+        """The column partition, with NO_PARTITION for null; None without such a column."""
         column = self._joined.get("partition")
         if column is None:
             return None
@@ -59,7 +59,7 @@ class Rows:
 
 
 class RowBuffer:
-    """Gathers Arrow batches; `add` gives back joined rows whenever `limit_bytes` are there, `flush` the rest."""
+    """Collects Arrow batches; `add` returns joined rows whenever `limit_bytes` are reached, `flush` the rest."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -67,7 +67,7 @@ class RowBuffer:
         self._size_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[dict[str, pa.Array]]:
-        """Take one batch; a batch of more than the limit is cut into slices."""
+        """Add one batch; a batch larger than the limit is split into slices."""
         pieces = min(-(-batch.nbytes // self._limit_bytes), batch.num_rows)
         rows = -(-batch.num_rows // max(pieces, 1))
         for start in range(0, batch.num_rows, max(rows, 1)):
@@ -78,7 +78,7 @@ class RowBuffer:
                 yield from self.flush()
 
     def flush(self) -> Iterator[dict[str, pa.Array]]:
-        """What is there, joined: nothing, or one array for each column."""
+        """The buffered rows, joined: one array for each column, or nothing if the buffer is empty."""
         if self._batches:
             names = [name for name in _COLUMNS if name in self._batches[0].schema.names]
             joined = {name: _join([batch.column(name) for batch in self._batches]) for name in names}
@@ -91,7 +91,7 @@ def _join(arrays: list[pa.Array]) -> pa.Array:
 
 
 def _timestamps_ms(column: pa.Array | None, count: int, now_ms: int) -> NDArray[np.int64]:
-    """Milliseconds, `now_ms` where there is no timestamp; what is below a millisecond is cut off."""
+    """Timestamps in ms, rounded down; `now_ms` for null or without the column."""
     if column is None or pa.types.is_null(column.type):
         return np.full(count, now_ms, np.int64)
     if not pa.types.is_timestamp(column.type):

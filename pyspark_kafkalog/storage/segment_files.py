@@ -1,6 +1,6 @@
-"""The files of one segment, opened on first use, by their writer.
+"""The files of one segment, opened by their writer on first use.
 
-<base offset>.log .index .timeindex [.txnindex], each with one suffix more while it is being deleted or swapped in
+<base offset>.log .index .timeindex [.txnindex], each with an additional suffix while it is being deleted or swapped in
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFI
 
 
 class SegmentFiles:
-    """Files of the segment at `base_offset`; `suffix` comes after the usual ones, '' for a segment in use."""
+    """Files of the segment at `base_offset`; `suffix` follows the usual suffixes, '' for a segment in use."""
 
     def __init__(
         self, directory: Path, base_offset: int, config: LogConfig, *, fs: FileSystem, suffix: str = ""
@@ -44,7 +44,7 @@ class SegmentFiles:
         self._txn_index: TransactionIndex | None = None
 
     def path(self, suffix: str) -> Path:
-        """Where the segment's file with `suffix` lies."""
+        """Path of the segment's file with `suffix`."""
         return self.directory / (offset_file_name(self.base_offset, suffix) + self.suffix)
 
     @property
@@ -53,7 +53,7 @@ class SegmentFiles:
 
     @property
     def fd(self) -> int:
-        """Descriptor of the `.log` file, which is made if it is not there."""
+        """Descriptor of the `.log` file, which is created if it does not exist."""
         if self._fd == _CLOSED:
             self._fd = self.fs.open(self.log_path, os.O_RDWR | os.O_CREAT)
         return self._fd
@@ -97,54 +97,54 @@ class SegmentFiles:
         return self._fd != _CLOSED or any(index is not None for index in indexes)
 
     def create(self) -> None:
-        """Make the `.log` and the preallocated indexes, after removing files of these names."""
+        """Create the `.log` and the preallocated indexes, after removing existing files of these names."""
         self.delete()
         assert self.fd >= 0
         self.make_room()
 
     def make_room(self) -> None:
-        """Preallocate the indexes to `segment.index.bytes`, as the active segment has them."""
+        """Preallocate the indexes to `segment.index.bytes`, as for the active segment."""
         self.offset_index.resize(self.config.segment_index_bytes)
         self.time_index.resize(self.config.segment_index_bytes)
 
     def reserve_room(self) -> None:
-        """As `make_room`, for a writer that is to trim them soon: the files grow with what is appended."""
+        """As `make_room`, for a writer that trims the indexes soon: the files grow with their appends."""
         self.offset_index.reserve(self.config.segment_index_bytes)
         self.time_index.reserve(self.config.segment_index_bytes)
 
     def clear_indexes(self) -> None:
-        """Empty all indexes, preallocated again, as before their rebuilding from the `.log`."""
+        """Empty and preallocate all indexes, before they are rebuilt from the `.log`."""
         self.offset_index.reset()
         self.time_index.reset()
         self.txn_index.reset()
 
     def flush(self) -> None:
-        """Wait until the `.log` is on disk, then the indexes: one that is there never reaches past the log."""
+        """Wait until the `.log` is on disk, then the indexes, so that an index on disk never ends past the log."""
         self.fs.fsync(self.fd)
         for index in (self._offset_index, self._time_index, self._txn_index):
             if index is not None:
                 index.flush()
 
     def trim_indexes(self) -> None:
-        """Cut the indexes to their entries; the next append has to make room again."""
+        """Shorten the indexes to their entries; the next append has to make room again."""
         self.offset_index.trim()
         self.time_index.trim()
 
     def take_log(self, path: Path, fd: int) -> None:
-        """Make the file at `path`, open as `fd`, the segment's `.log` in place of the one it has; both names stay."""
+        """Replace the segment's `.log` by the file at `path`, open as `fd`, which keeps both names."""
         self.fs.unlink_if_there(self.log_path)
         self.fs.link(path, self.log_path)
         self._close_log()
         self._fd = fd
 
     def begin_log_anew(self) -> None:
-        """Put an empty `.log` in the place of the one there is, whose bytes may be those of a staged file too."""
+        """Replace the `.log` by an empty file. It is not truncated, as a staged file may share its bytes."""
         self._close_log()
         self.fs.unlink(self.log_path)
         assert self.fd >= 0
 
     def close_files(self) -> None:
-        """Trim the indexes and let go of all files."""
+        """Trim the indexes and close all files."""
         indexes = (self._offset_index, self._time_index, self._txn_index)
         self._offset_index = self._time_index = self._txn_index = None
         with contextlib.ExitStack() as closing:
@@ -154,7 +154,7 @@ class SegmentFiles:
                     closing.callback(index.close)
 
     def delete(self) -> None:
-        """Close and remove the files, the `.log` first: a load sweeps up an index that has none."""
+        """Close and remove the files, the `.log` first: the next load removes indexes without a `.log`."""
         self.close_files()
         for kind in _SUFFIXES:
             self.fs.unlink_if_there(self.path(kind))

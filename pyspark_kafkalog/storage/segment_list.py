@@ -1,4 +1,4 @@
-"""The segments of one log, in order of their base offsets. The last one is active: only it is appended to."""
+"""The segments of one log, ordered by base offset. The last one is active: appends go only to it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SegmentList:
         return self._segments[-1]
 
     def add(self, segment: LogSegment) -> None:
-        """Put `segment` in its place; one with the same base offset is replaced."""
+        """Insert `segment` in order; replaces one with the same base offset."""
         at = bisect.bisect_left(self._bases, segment.base_offset)
         if at < len(self._bases) and self._bases[at] == segment.base_offset:
             self._segments[at] = segment
@@ -43,18 +43,18 @@ class SegmentList:
             self._segments.insert(at, segment)
 
     def remove(self, base_offset: int) -> LogSegment:
-        """Take a segment out of the list; its files are the caller's to delete."""
+        """Remove a segment from the list; the caller deletes its files."""
         at = self._bases.index(base_offset)
         del self._bases[at]
         return self._segments.pop(at)
 
     def floor(self, offset: int) -> LogSegment | None:
-        """The segment in whose range `offset` lies, the last one with a base at or below it."""
+        """The segment whose range contains `offset`: the last one with a base offset at or below it."""
         at = bisect.bisect_right(self._bases, offset)
         return self._segments[at - 1] if at else None
 
     def from_offset(self, offset: int) -> tuple[LogSegment, ...]:
-        """The segment in whose range `offset` lies and all after it; all, when `offset` is below the first."""
+        """The segment whose range contains `offset`, and all after it; all segments if `offset` is below the first."""
         at = bisect.bisect_right(self._bases, offset)
         return tuple(self._segments[max(at - 1, 0) :])
 

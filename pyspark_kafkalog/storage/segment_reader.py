@@ -1,9 +1,9 @@
-"""Reading one segment's `.log` without a lock and without writing anything.
+"""Reads one segment's `.log` without a lock and without writing anything.
 
-Runs of whole batches come out of a bounded buffer, their headers and CRCs checked. The segment's indexes give the
-place to start from, as hints: an entry counts only after the batch it points at has confirmed it, and without a usable
-one reading starts at the first byte. A torn batch at the end, which a crash leaves, is an error here only when a caller
-asks for offsets that should lie in it.
+The reader returns runs of whole batches from a bounded buffer, with headers and CRCs checked. The segment's indexes
+give the start position as a hint: an entry is used only if the batch that it points at confirms it, and without a
+usable entry reading starts at the first byte. A torn batch at the end, which a crash may leave, is an error only if the
+caller requests offsets that it should contain.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pyspark_kafkalog.storage.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.time_index import TimeIndex
 
 CHUNK_BYTES: Final = 4 << 20
-#: A batch longer than this is taken for damage, so that no length from disk decides how much memory is used.
+#: A longer batch is taken for damage, so that no length on disk can cause unbounded use of memory.
 BATCH_BYTES_MAX: Final = 256 << 20
 _NO_LIMIT: Final = 1 << 63
 
@@ -42,7 +42,7 @@ _Index = TypeVar("_Index", bound=MappedIndex)
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """Whole batches in a row. `data` (uint8) starts at byte `position` of the file and is reused by the next run."""
+    """Consecutive whole batches. `data` (uint8) starts at byte `position` of the file; the next run reuses it."""
 
     file: str
     data: NDArray[np.uint8]
@@ -59,12 +59,12 @@ class SegmentReader:
         self.file = str(segment_file(directory, base_offset, LOG_SUFFIX))
         self._fd = os.open(self.file, READ_FLAGS)
         self.size_bytes = os.fstat(self._fd).st_size
-        self.reached_offset = base_offset  # the offset after the last batch that `runs` has come past
+        self.reached_offset = base_offset  # the offset after the last batch that `runs` has passed
         self._offset_index = self._open_index(OffsetIndex, INDEX_SUFFIX)
         self._time_index = self._open_index(TimeIndex, TIME_INDEX_SUFFIX)
 
     def _open_index(self, kind: type[_Index], suffix: str) -> _Index | None:
-        """The index for reading, None when there is none to use."""
+        """The index for reading, None if it is missing or unusable."""
         path = segment_file(self._directory, self.base_offset, suffix)
         try:
             return kind.open(path, self.base_offset, max_index_bytes=MAX_INDEX_BYTES)
@@ -102,9 +102,9 @@ class SegmentReader:
         return position if confirmed else 0
 
     def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch from byte `position` on, read one by one: for a few of them.
+        """Position and header of each batch from byte `position` on, read one by one; meant for a few batches.
 
-        Raises CorruptRecordError at a damaged header; a batch that the file does not hold whole is none.
+        Raises CorruptRecordError at a damaged header; ends before a batch that the file does not hold completely.
         """
         while position < self.size_bytes:
             header = self.header_at(position)
@@ -114,7 +114,7 @@ class SegmentReader:
             position += header.size_bytes
 
     def batch_at(self, position: int, header: BatchHeader) -> bytes:
-        """All bytes of the batch whose header has been read at `position`. CorruptRecordError for a lying size."""
+        """All bytes of the batch whose header was read at `position`. CorruptRecordError if above BATCH_BYTES_MAX."""
         if header.size_bytes > BATCH_BYTES_MAX:
             raise CorruptRecordError(
                 file=self.file,
@@ -125,10 +125,10 @@ class SegmentReader:
         return pread(self._fd, header.size_bytes, position)
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Position and header of the first batch whose last offset is at or above `offset`, None when there is none.
+        """Position and header of the first batch whose last offset is at or above `offset`, None without one.
 
-        Costs an index lookup and, as there is an index entry about every index.interval.bytes, a few header reads.
-        Raises CorruptRecordError for a damaged header on the way from the index entry to the batch.
+        Costs an index lookup and, as an index entry is added about every index.interval.bytes, a few header reads.
+        Raises CorruptRecordError for a damaged header between the index entry and the batch.
         """
         for position, header in self.headers(self.position_for_offset(offset)):
             if header.last_offset >= offset:
@@ -145,7 +145,7 @@ class SegmentReader:
         return self._confirm_timestamp(indexed_ms, indexed_offset)
 
     def last_indexed_timestamp(self) -> tuple[int, BatchHeader] | None:
-        """Position and header of the batch that the last time index entry names, None unless it confirms the entry."""
+        """Position and header of the batch of the last time index entry, None unless the batch confirms the entry."""
         if self._time_index is None or not self._time_index.entries:
             return None
         indexed_ms, indexed_offset = self._time_index.last_entry
@@ -158,7 +158,7 @@ class SegmentReader:
         return found
 
     def _confirm_timestamp(self, indexed_ms: int, indexed_offset: int) -> int:
-        """Where the batch lies whose last offset and largest timestamp the time index names, else 0."""
+        """Position of the batch with the last offset and largest timestamp of the time index entry; 0 without one."""
         try:
             found = self.locate(indexed_offset)
         except DiskFormatError:
@@ -183,15 +183,15 @@ class SegmentReader:
         """Runs of batches from byte `position` on that overlap [start_offset, end_offset).
 
         `limit_offset` is the base offset of the next segment, which no batch of this one may reach; None for the last.
-        When one does, `limit_now` is asked once more: a cleaner may just have put several segments together.
-        Every CRC is checked, also where a header says that nothing in the batch is wanted: the header may be what is
-        damaged; unless the caller does it (`check_crcs`). Base offsets lie outside the CRCs, so they are held against
-        each other. `take_buffer(size)` gives the memory for one run, of `size` bytes or more, where runs are to last;
-        without it the next run reuses it.
+        If a batch does reach it, `limit_now` is called for the present value: a cleaner may just have combined several
+        segments. Every CRC is checked, even if the header says that the batch is outside the range, as the header may
+        be damaged; with `check_crcs=False` the caller checks them. The CRCs do not cover base offsets, which are
+        therefore compared with each other. `take_buffer(size)` returns the memory for one run, of `size` bytes or more,
+        if runs must outlive the next one; without it the next run reuses the memory.
 
-        Raises CorruptRecordError at a damaged batch, or where the file ends inside one that is still asked for.
+        Raises CorruptRecordError for a damaged batch, or if the file ends inside a batch of the range.
         """
-        from pyspark_kafkalog.record.scan import scan_batches, verify_crcs  # compiled: not for those who just plan
+        from pyspark_kafkalog.record.scan import scan_batches, verify_crcs  # compiled, not needed for planning
 
         limit = self._limit(limit_offset)
         take_buffer = take_buffer or _reused_buffer()
@@ -221,11 +221,11 @@ class SegmentReader:
             batch_bytes = 0 if scan.consumed_bytes else self._whole_batch_bytes(position)
 
     def _limit(self, limit_offset: int | None) -> int:
-        """The offset that no batch may reach: the next segment's, or what the indexes cannot tell any more."""
+        """The offset that no batch may reach: the next segment's, or the first one that does not fit the indexes."""
         return min(limit_offset or _NO_LIMIT, self.base_offset + MAX_RELATIVE_OFFSET + 1)
 
     def _check_offsets(self, batches: NDArray[np.void], limit_offset: int) -> None:
-        """Raise CorruptRecordError for a batch below the ones before it, or outside of its segment."""
+        """Raise CorruptRecordError for a batch below the ones before it, or outside its segment."""
         if not len(batches):
             return
         first, last = batches[0], batches[-1]
@@ -244,7 +244,7 @@ class SegmentReader:
         )
 
     def _check_jump(self, fault: DiskFormatError | None, position: int) -> None:
-        """After a batch that jumps over the end of the range: the one that follows shows whether its offset is true."""
+        """After a batch that jumps past the end of the range, check with the next batch whether its offset is right."""
         if fault is not None:
             raise fault
         if position + RECORD_BATCH_OVERHEAD_BYTES <= self.size_bytes:
@@ -260,10 +260,10 @@ class SegmentReader:
     def cut_points(
         self, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
     ) -> Iterator[tuple[int, int]]:
-        """Places to cut [start_offset, end_offset) at: (offset, bytes since the place before), `end_offset` last.
+        """Points to split [start_offset, end_offset) at: (offset, bytes since the previous point), `end_offset` last.
 
-        The first cut comes after about `first_bytes`, the others `each_bytes` apart, always behind an indexed batch.
-        From the index alone: a wrong one makes uneven cuts, never wrong records.
+        The first point is after about `first_bytes`, the others `each_bytes` apart, always after an indexed batch. They
+        come from the index alone: a wrong index causes uneven splits, never wrong records.
         """
         offsets, positions = self._index_arrays()
         position = _position_before(offsets, positions, start_offset)
@@ -281,19 +281,19 @@ class SegmentReader:
         yield end_offset, max(end_position - position, 0)
 
     def _index_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Offsets and positions of the offset index's entries, none where it cannot be used."""
+        """Offsets and positions of the offset index's entries; empty if the index is unusable."""
         if self._offset_index is None:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         entries = self._offset_index.entries_array()
         return np.ascontiguousarray(entries["offset"]), np.ascontiguousarray(entries["position"])
 
     def _whole_batch_bytes(self, position: int) -> int:
-        """Length of the batch at `position`, which the file must hold whole, also after a look at its present size."""
+        """Length of the batch at `position`, which the file, at its present size, must hold completely."""
         self.size_bytes = os.fstat(self._fd).st_size
         left = self.size_bytes - position
         head = pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
         expected = RECORD_BATCH_OVERHEAD_BYTES
-        if len(head) >= LOG_OVERHEAD_BYTES:  # what says less than a header takes is noise
+        if len(head) >= LOG_OVERHEAD_BYTES:  # a length below that of a header is noise
             expected = max(LOG_OVERHEAD_BYTES + int.from_bytes(head[8:12], "big", signed=True), expected)
         if expected > left or expected > BATCH_BYTES_MAX:
             raise CorruptRecordError(
@@ -307,7 +307,7 @@ class SegmentReader:
 
 
 def _reused_buffer() -> Callable[[int], NDArray[np.uint8]]:
-    """Gives the same memory again and again, until more is asked for."""
+    """Returns the same memory for each call, until a call needs more."""
     held = np.empty(0, np.uint8)
 
     def take(size_bytes: int) -> NDArray[np.uint8]:
@@ -320,13 +320,13 @@ def _reused_buffer() -> Callable[[int], NDArray[np.uint8]]:
 
 
 def _overlapping(batches: NDArray[np.void], start_offset: int, end_offset: int) -> NDArray[np.void]:
-    """The rows of a batch table (offsets rising) that overlap [start_offset, end_offset)."""
+    """The rows of a batch table (offsets increasing) that overlap [start_offset, end_offset)."""
     first = int(np.searchsorted(batches["last_offset"], start_offset, side="left"))
     last = int(np.searchsorted(batches["base_offset"], end_offset, side="left"))
     return batches[first:last] if first < last else np.empty(0, dtype=BATCH_DTYPE)
 
 
 def _position_before(offsets: NDArray[np.int64], positions: NDArray[np.int64], offset: int) -> int:
-    """Position of the last index entry below `offset`, 0 where there is none."""
+    """Position of the last index entry below `offset`, 0 without one."""
     at = int(np.searchsorted(offsets, offset)) - 1
     return int(positions[at]) if at >= 0 else 0

@@ -1,8 +1,8 @@
-"""Re-reading a segment batch by batch: what recovery, and the rebuilding of indexes, do.
+"""Re-reads a segment batch by batch, for recovery and for rebuilding indexes.
 
-Every header and CRC is checked. At the first batch that is damaged or torn the file is cut; offset, time and
-transaction index are built anew from the batches before it. What is whole, but of an older record format, is no damage:
-a broker would keep it. Source of the rules: LogSegment.recover in org.apache.kafka.storage.internals.log.
+Every header and CRC is checked. The file is truncated at the first damaged or torn batch; offset, time and transaction
+index are rebuilt from the batches before it. Whole messages of an older record format are not damage: a broker would
+keep them. Source of the rules: LogSegment.recover in org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark_kafkalog.storage.producer_state import ProducerStateManager
 from pyspark_kafkalog.storage.segment_reader import BATCH_BYTES_MAX
 from pyspark_kafkalog.storage.transaction_index import AbortedTxn
 
-_LEGACY_CRC_BYTES: Final = 4  # what a message of format v0 or v1 begins with, after offset and length
+_LEGACY_CRC_BYTES: Final = 4  # the first field of a message of format v0 or v1, after offset and length
 
 
 def recover_segment(
@@ -32,11 +32,11 @@ def recover_segment(
     *,
     keep_counter: bool = False,
 ) -> int:
-    """Re-read `segment`, cut it at the first bad batch, rebuild its indexes; returns the bytes cut off.
+    """Re-read `segment`, truncate it at the first bad batch, rebuild its indexes; returns the number of bytes cut off.
 
-    `producers` is at the segment's base offset and goes to its end; epochs met in the batches are added to `epochs`.
-    The counter of bytes since the last index entry starts at 0 afterwards, as in a broker that has just started, unless
-    `keep_counter`. Raises UnsupportedFormatError for a whole message of format v0 or v1, which stays as it is.
+    `producers` is at the segment's base offset and is advanced to its end; the epochs of the batches are added to
+    `epochs`. Unless `keep_counter`, the counter of bytes since the last index entry is then 0, as in a broker that has
+    just started. Raises UnsupportedFormatError for a whole message of format v0 or v1, which is left unchanged.
     """
     segment.clear_indexes()
     counters = SegmentCounters(max_timestamp_offset=segment.base_offset)
@@ -52,7 +52,7 @@ def recover_segment(
         if _is_whole_legacy_message(segment, max(error.position - MAGIC_AT, 0)):
             raise
     except CorruptRecordError:
-        pass  # What cannot be read ends the segment; the batches before it have been counted.
+        pass  # unreadable data ends the segment; the batches before it have been counted
     cut_bytes = segment.size_bytes - counters.size_bytes
     if cut_bytes:
         segment.cut(counters.size_bytes)
@@ -64,7 +64,7 @@ def recover_segment(
 
 
 def replay_batches(segment: LogSegment, producers: ProducerStateManager, chunk: BatchChunk) -> None:
-    """Count a chunk's batches in, and add the aborted transactions that end in it to the segment's index."""
+    """Apply a chunk's batches, and add the aborted transactions that end in it to the segment's index."""
 
     def completed(transaction: CompletedTransaction, last_stable_offset: int) -> None:
         add_aborted(segment, transaction, last_stable_offset)
@@ -76,7 +76,7 @@ def replay_batches(segment: LogSegment, producers: ProducerStateManager, chunk: 
 
 
 def add_aborted(segment: LogSegment, transaction: CompletedTransaction, last_stable_offset: int) -> None:
-    """Enter `transaction` in the segment's transaction index if it was aborted."""
+    """Add `transaction` to the segment's transaction index if it was aborted."""
     if transaction.is_aborted:
         segment.txn_index.append(
             AbortedTxn(transaction.producer_id, transaction.first_offset, transaction.last_offset, last_stable_offset)
@@ -89,7 +89,7 @@ def _valid_part(chunk: BatchChunk) -> BatchChunk:
 
 
 def _is_whole_legacy_message(segment: LogSegment, position: int) -> bool:
-    """Whether the bytes that have the magic of an older format have its CRC too: that of all that follows it."""
+    """Whether bytes with the magic of an older format also have its CRC, which covers all bytes after it."""
     head = read_range(segment.fd, position, LOG_OVERHEAD_BYTES).tobytes()
     size_bytes = int.from_bytes(head[LENGTH_AT:], "big", signed=True)
     if size_bytes > min(BATCH_BYTES_MAX, segment.size_bytes - position - LOG_OVERHEAD_BYTES):
@@ -99,7 +99,7 @@ def _is_whole_legacy_message(segment: LogSegment, position: int) -> bool:
 
 
 def _assign_epochs(epochs: LeaderEpochCheckpoint | None, chunk: BatchChunk) -> None:
-    """Add the epochs that are above the latest known, each at the first batch that has it."""
+    """Add the epochs above the latest known one, each at the first batch that has it."""
     if epochs is None or not len(chunk.batches):
         return
     latest = epochs.latest

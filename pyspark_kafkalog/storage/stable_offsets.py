@@ -1,7 +1,7 @@
-"""Last stable offsets of the partitions of a broker's directory, each brought forward from where it was last asked for.
+"""Last stable offsets of the partitions of a broker's directory, each advanced from its previous value.
 
-Which transactions are open is told by the batches since the last producer snapshot, up to a whole segment. Who asks
-again and again, as metrics do, has only what was appended meanwhile read.
+The batches since the last producer snapshot, up to a whole segment, show which transactions are open. Repeated
+requests, as from metrics, read only the batches appended meanwhile.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The partition as it was when last asked about, and its producers at the high watermark of that time."""
+    """The partition as of the last request, and its producers at the high watermark of that time."""
 
     found: PartitionDescription
     producers: ProducerStateManager
 
     def leads_to(self, found: PartitionDescription) -> bool:
-        """Whether `found` is the same log, grown: a recovered or truncated one has another leader epoch."""
+        """Whether `found` is the same log, grown since: a recovered or truncated log has another leader epoch."""
         before = self.found
         return (before.directory, before.leader_epoch, before.local_log_start_offset) == (
             found.directory,
@@ -36,14 +36,14 @@ class _Known:
 
 
 class StableOffsets:
-    """Where read_committed ends in each partition."""
+    """The end for read_committed in each partition."""
 
     def __init__(self) -> None:
         self._known: dict[TopicPartition, _Known] = {}
 
     def of(self, found: PartitionDescription, now_ms: int) -> int:
         """The last stable offset of the partition. Raises DiskFormatError for damage in the batches that are read."""
-        from pyspark_kafkalog.storage.producer_rebuild import advance, producer_state_at  # compiled code behind these
+        from pyspark_kafkalog.storage.producer_rebuild import advance, producer_state_at  # imports compiled code
 
         where = TopicPartition(found.topic, found.partition)
         known = self._known.pop(where, None)

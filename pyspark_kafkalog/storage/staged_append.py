@@ -1,11 +1,11 @@
-"""The commit's append: batches of a `.staged` file become part of the log, their bytes moved inside the kernel.
+"""The append of a commit: batches of a `.staged` file become part of the log; the kernel moves their bytes.
 
-    staged, offsets from 0   ->   active segment, from its end on: copy, then 16 header bytes a batch
-                             or   a segment of its own: header bytes in place, then a link
+    staged, offsets from 0   ->   active segment, from its end on: copy, then 16 header bytes per batch
+                             or   a separate segment: header bytes in place, then a link
 
-Base offset and leader epoch are outside the CRC, so nothing is decoded. Index entries and rolls are worked out from the
-batch table that came with the file. A crash leaves bytes past the committed end, or a segment above it: the next
-`resume` cuts both. With LogAppendTime the timestamp is the commit's, and headers and CRCs are made anew on the way.
+The CRC does not cover base offset and leader epoch, so nothing is decoded. Index entries and rolls are computed from
+the batch table that comes with the file. A crash leaves bytes past the committed end, or a segment above it; the next
+`resume` removes both. With LogAppendTime the timestamp is that of the commit, and headers and CRCs are recomputed.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from pyspark_kafkalog.storage.staging import StagedFile
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.unified_log import UnifiedLog
 
-#: From this size on a staged file becomes a segment by itself instead of being copied: copying and syncing again what
-#: is on disk already cost a quarter of a write, and copying less than this costs some milliseconds.
+#: Staged files from this size on become a separate segment instead of being copied: copying data that is already on
+#: disk, and syncing it again, cost a quarter of a write. Copying less than this costs some milliseconds.
 ADOPT_BYTES: Final = 16 << 20
 
 
 def append_staged(log: UnifiedLog, staged: StagedFile, *, leader_epoch: int, durable: bool) -> AppendInfo:
     """Store the batches of `staged` from the log end on; the file stays until the caller has committed.
 
-    Raises InvalidRecordError for batches the topic does not take, ProducerFencedError, CorruptRecordError when the file
-    is not as its table says.
+    Raises InvalidRecordError for batches that the topic does not accept, ProducerFencedError, and CorruptRecordError if
+    the file does not match its table.
     """
     if not len(staged.batches):
         return AppendInfo.nothing(log.log_end_offset)
@@ -74,7 +74,7 @@ def append_staged(log: UnifiedLog, staged: StagedFile, *, leader_epoch: int, dur
 def _final_table(
     log: UnifiedLog, staged: StagedFile, leader_epoch: int, log_append_time_ms: int | None
 ) -> NDArray[np.void]:
-    """The staged table as it will be stored: offsets, epoch, and timestamps where the log sets them."""
+    """The staged table as it will be stored: with offsets, epoch, and timestamps if the log sets them."""
     table = staged.batches
     special = (table["attributes"] & (CONTROL_MASK | TRANSACTIONAL_MASK)) != 0
     if special.any():
@@ -91,10 +91,10 @@ def _final_table(
 
 
 def _adopt(log: UnifiedLog, path: Path, fd: int, batches: NDArray[np.void]) -> bool:
-    """Make the file a segment by itself if it is large and would not roll inside; says whether it did.
+    """Make the file a separate segment if it is large and contains no roll; returns whether it did.
 
-    Both names then stand for the same bytes, so a file that has another name already is left alone: what the other
-    name is for is not known here, and must not see its headers change.
+    Both names then refer to the same bytes. A file that already has another name is therefore left unchanged: the
+    purpose of that name is unknown, and the headers under it must not change.
     """
     size_bytes = int(batches["size_bytes"].sum())
     if size_bytes < min(ADOPT_BYTES, log.config.segment_bytes // 2) or os.fstat(fd).st_nlink > 1:
@@ -121,7 +121,7 @@ def _append_copied(log: UnifiedLog, fd: int, batches: NDArray[np.void]) -> None:
 
 
 def _append_stamped(log: UnifiedLog, fd: int, batches: NDArray[np.void], path: Path) -> None:
-    """Append with the log's timestamp in each batch: through memory in bounded pieces, as the CRC has to be redone."""
+    """Append with the log's timestamp in each batch: in bounded pieces through memory, to recompute the CRCs."""
     rest = batches
     while len(rest):
         plan = log.next_run(rest[: _count_within(rest, CHUNK_BYTES)])
@@ -142,7 +142,7 @@ def _append_stamped(log: UnifiedLog, fd: int, batches: NDArray[np.void], path: P
 
 
 def _count_within(batches: NDArray[np.void], limit_bytes: int) -> int:
-    """How many of the first batches make up `limit_bytes`, at least one."""
+    """The number of first batches that fit into `limit_bytes`, at least one."""
     return max(1, int(np.searchsorted(np.cumsum(batches["size_bytes"]), limit_bytes, side="right")))
 
 

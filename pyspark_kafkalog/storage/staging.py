@@ -3,8 +3,8 @@
     <root>/<topic>-<partition>/<write id>-<task>.staged
 
 Kafka ignores the suffix. The file holds record batches back to back with offsets that count from 0; the commit assigns
-the real ones. A table of the batches travels with the task's result, so the commit never reads the file to know it.
-A crash before the commit leaves the file behind; nothing refers to it, and clean-up removes it by age.
+the final ones. The task's result includes a table of the batches, so the commit need not scan the file. A crash before
+the commit leaves the file behind; nothing refers to it, and clean-up removes it by age.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark_kafkalog.storage.listing import refuse_link
 from pyspark_kafkalog.storage.names import STAGED_SUFFIX, TopicPartition
 from pyspark_kafkalog.storage.parallel import in_parallel
 
-#: Of 1024 files that a process may have open by default; finishing opens a few more.
+#: Half of the 1024 files that a process may have open by default; finishing opens a few more.
 _OPEN_FILES_MAX: Final = 512
 
 
@@ -42,12 +42,12 @@ class StagedFile:
 
     @property
     def offsets_count(self) -> int:
-        """How many offsets its batches take."""
+        """Number of offsets of its batches."""
         return int(self.batches["last_offset"][-1]) + 1 if len(self.batches) else 0
 
     @property
     def write_id(self) -> str:
-        """The id of the write that the file is part of."""
+        """The id of the write that the file belongs to."""
         return write_id_of(self.name)
 
     @property
@@ -64,9 +64,9 @@ def write_id_of(name: str) -> str:
 
 
 def discard_staged(root: Path, staged: Iterable[StagedFile], fs: FileSystem) -> None:
-    """Remove staged files that are not wanted any more; what cannot be removed is left to clean-up.
+    """Remove staged files that are no longer needed; files that cannot be removed are left to clean-up.
 
-    Side by side: on a busy disk an unlink waits for the file system's journal, and they can all wait at once.
+    The files are removed in parallel: on a busy disk each unlink waits for the file system's journal.
     """
     in_parallel([partial(_discard, each.path(root), fs) for each in staged])
 
@@ -77,23 +77,23 @@ def _discard(path: Path, fs: FileSystem) -> None:
 
 
 class OpenStagedFiles:
-    """Which of a task's staged files are open: not more than a process may have, however many partitions it writes to.
+    """Limits how many of a task's staged files are open at once, however many partitions the task writes to.
 
-    The one that was longest not written to is closed for the next, and opened again when it is its turn.
+    When the limit is reached, the least recently written file is closed; its next write opens it again.
     """
 
     def __init__(self) -> None:
-        self._writers: dict[StagedFileWriter, None] = {}  # the one written to last comes last
+        self._writers: dict[StagedFileWriter, None] = {}  # most recently written last
 
     def use(self, writer: StagedFileWriter) -> None:
-        """`writer` is about to have its file open."""
+        """Register that `writer` is about to open its file."""
         self._writers.pop(writer, None)
         while len(self._writers) >= _OPEN_FILES_MAX:
             next(iter(self._writers)).close()
         self._writers[writer] = None
 
     def drop(self, writer: StagedFileWriter) -> None:
-        """`writer` has closed its file."""
+        """Register that `writer` has closed its file."""
         self._writers.pop(writer, None)
 
 
@@ -129,7 +129,7 @@ class StagedFileWriter:
 
     @property
     def next_offset(self) -> int:
-        """Offset, counted from the file's first record, that the next batch must start at."""
+        """The base offset of the next batch, counted from the file's first record."""
         return self._next_offset
 
     @property
@@ -155,7 +155,7 @@ class StagedFileWriter:
     def finish(self, *, durable: bool = True) -> StagedFile:
         """Make the file durable and describe it. The name becomes durable with the commit that uses it.
 
-        Whatever becomes of it, `discard` removes the file.
+        After `finish`, successful or not, `discard` still removes the file.
         """
         try:
             if durable:
@@ -176,7 +176,7 @@ class StagedFileWriter:
         return self._fd
 
     def close(self) -> None:
-        """Let go of the file until there is more to write."""
+        """Close the file until there is more to write."""
         self._open_files.drop(self)
         if self._fd is not None:
             fd, self._fd = self._fd, None

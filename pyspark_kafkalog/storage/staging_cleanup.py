@@ -1,14 +1,14 @@
-"""Clean-up of abandoned staged files: what tasks, drivers and machines that died have left, and nobody will commit.
+"""Removes abandoned staged files, which dead tasks, drivers and machines left and which will not be committed.
 
     <root>/<topic>-<partition>/<write id>-<task>.staged
 
-A write is alive while any of its files, in whatever partition, is younger than `staging.retention.ms`. Commits meet
-staged files of others in the partitions they write to, and look after the old ones among them once they are done. So as
-not to look for the younger files of a long write each time, the old ones get the time of its youngest. A crash in
-between leaves files to the next commit.
+A write is alive while any of its files, in any partition, is younger than `staging.retention.ms`. Commits find staged
+files of other writes in the partitions that they write to, and check the old ones among them afterwards. To avoid a
+search for the younger files of a long write each time, the old ones get the modification time of its youngest. A crash
+in between leaves files to the next commit.
 
-Ages go by the clock of the file system, which sets the files' times: a writer whose own clock is ahead must not take
-the files of others, who are at work, for old ones.
+Ages are measured by the clock of the file system, which sets the files' times: a writer whose own clock is ahead must
+not take the files of active writers for old ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NS_A_MS = 1_000_000
 
 
 def remove_abandoned(root: Path, seen: Iterable[Path], *, now_ns: int, retention_ms: int, fs: FileSystem) -> None:
-    """Remove the files of all writes that a file in `seen` is of and that are abandoned. Never raises OSError.
+    """Remove the files of all abandoned writes that have a file in `seen`. Never raises OSError.
 
     `now_ns` is the time by the file system's clock (`root_lock.file_system_time_ns`).
     """
@@ -48,8 +48,8 @@ def remove_abandoned(root: Path, seen: Iterable[Path], *, now_ns: int, retention
 def remove_committed_names(directory: Path, active_base_offset: int, fs: FileSystem) -> None:
     """Remove the `.staged` names of files that have become closed segments, which a crash right after a commit leaves.
 
-    They are known by sharing the file with a `.log`. So this comes before anything takes such a `.log` away: after it
-    the staged file would pass for one that is still to be committed. The caller holds the root's lock.
+    They are identified by sharing the file with a `.log`. Call this before such a `.log` is removed: afterwards the
+    staged file would be taken for one that is still to be committed. The caller holds the root's lock.
     """
     staged: dict[int, str] = {}
     logs: set[int] = set()
@@ -66,7 +66,7 @@ def remove_committed_names(directory: Path, active_base_offset: int, fs: FileSys
 
 
 def _settle(ages: dict[Path, int], too_old_ns: int, fs: FileSystem) -> None:
-    """Remove one write's files, or make them as young as the youngest of them."""
+    """Remove one write's files, or give them the modification time of the youngest."""
     youngest_ns = max(ages.values())
     for path, modified_ns in ages.items():
         with contextlib.suppress(OSError):
@@ -88,7 +88,7 @@ def _staged_files(root: Path) -> Iterable[Path]:
 
 
 def _modified_ns(path: Path) -> int | None:
-    """When the file was written last; None when it is gone."""
+    """Time of the last write to the file in ns; None if it no longer exists."""
     try:
         return path.stat().st_mtime_ns
     except OSError:

@@ -1,4 +1,4 @@
-"""Staging an Arrow table for one topic: the whole of a write that one process makes."""
+"""Stages an Arrow table for one topic: the complete write of a single process."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def stage_table(
     clock_ms: Callable[[], int],
     fs: FileSystem,
 ) -> list[StagedFile]:
-    """Stage all rows of `records`, to `partition` or where the default partitioner puts them.
+    """Stage all rows of `records`, in `partition` or in the partitions that the default partitioner chooses.
 
-    Raises InvalidRecordError, after which nothing stays.
+    Raises InvalidRecordError, and then leaves no staged files.
     """
     _check_columns(records.schema)
     stager = TopicStager(

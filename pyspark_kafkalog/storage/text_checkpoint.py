@@ -1,11 +1,11 @@
-"""The text form that all of Kafka's checkpoint files share.
+"""The text format of all of Kafka's checkpoint files.
 
     0                 version
     <count>           number of lines that follow
-    <fields>          one entry a line, fields separated by blanks
+    <fields>          one entry per line, fields separated by blanks
 
-An empty file, and one with the version alone, hold no entries. Written as a whole under a temporary name and renamed,
-so a crash leaves the old file or the new one. Source of the rules: org.apache.kafka.server.common.CheckpointFile.
+An empty file, or one with only the version, has no entries. Written as a whole under a temporary name and renamed, so a
+crash leaves the old file or the new one. Source of the rules: org.apache.kafka.server.common.CheckpointFile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read
 CHECKPOINT_VERSION: Final = 0
 
 _ADVICE: Final = "delete the file: Kafka and this package go on without it"
-# 60,000 partitions with names of the greatest length; a larger file is no checkpoint.
+# Room for 60,000 partitions with names of the maximum length; a larger file is not a checkpoint.
 _MAX_CHECKPOINT_BYTES: Final = 16 << 20
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _BLANKS = re.compile(r"[ \t\n\x0b\f\r]+")
@@ -32,7 +32,7 @@ _Entry = TypeVar("_Entry")
 
 
 def read_text_file(path: Path, *, max_bytes: int, kind: type[DiskFormatError], advice: str) -> bytes:
-    """All bytes of a small file. Raises an error of `kind` when it has more than `max_bytes`, or OSError."""
+    """All bytes of a small file. Raises an error of `kind` if it has more than `max_bytes`, or OSError."""
     with open_to_read(path) as stream:
         size_bytes = os.fstat(stream.fileno()).st_size
         if size_bytes > max_bytes:
@@ -47,10 +47,10 @@ def read_text_file(path: Path, *, max_bytes: int, kind: type[DiskFormatError], a
 
 
 def parse_checkpoint(data: bytes, parse_entry: Callable[[Sequence[str]], _Entry], *, file: str) -> list[_Entry]:
-    """The entries of a checkpoint file's bytes, each made by `parse_entry` from its fields.
+    """The entries of a checkpoint file's bytes, each built from its fields by `parse_entry`.
 
-    `parse_entry` raises ValueError for fields that make no entry. Raises CorruptIndexError that names the line for an
-    unknown version, a line that is none of the format's, or a count that does not match the lines.
+    `parse_entry` raises ValueError for fields that are not an entry. Raises CorruptIndexError, which names the line,
+    for an unknown version, a malformed line, or a count that does not match the lines.
     """
     lines = _lines(data, file)
     if not lines:
@@ -76,7 +76,7 @@ def parse_checkpoint(data: bytes, parse_entry: Callable[[Sequence[str]], _Entry]
 
 
 def read_checkpoint(path: Path, parse_entry: Callable[[Sequence[str]], _Entry]) -> list[_Entry]:
-    """`parse_checkpoint` of the file at `path`; no entries when there is none."""
+    """`parse_checkpoint` of the file at `path`; no entries if it does not exist."""
     try:
         data = read_text_file(path, max_bytes=_MAX_CHECKPOINT_BYTES, kind=CorruptIndexError, advice=_ADVICE)
     except FileNotFoundError:
@@ -85,7 +85,7 @@ def read_checkpoint(path: Path, parse_entry: Callable[[Sequence[str]], _Entry]) 
 
 
 def format_checkpoint(lines: Sequence[str]) -> bytes:
-    """The bytes of a checkpoint file with one entry a line."""
+    """The bytes of a checkpoint file with one entry per line."""
     return "".join(f"{line}\n" for line in (str(CHECKPOINT_VERSION), str(len(lines)), *lines)).encode()
 
 
@@ -95,7 +95,7 @@ def write_checkpoint(path: Path, lines: Iterable[str], *, fs: FileSystem = LOCAL
 
 
 def parse_int(text: str, bits: int) -> int:
-    """A whole number that fits `bits` bits with sign, as Java reads it. Raises ValueError."""
+    """A signed integer of at most `bits` bits, parsed as Java does. Raises ValueError."""
     if not _INTEGER.fullmatch(text) or not -(1 << bits - 1) <= int(text) < 1 << bits - 1:
         raise ValueError(f"an integer of {bits} bits")
     return int(text)
@@ -111,7 +111,7 @@ def _lines(data: bytes, file: str) -> list[str]:
 
 
 def _fields(line: str) -> list[str]:
-    # As Java splits: a blank at the start makes an empty first field, one at the end makes none.
+    # As Java splits: a blank at the start gives an empty first field, one at the end gives no field.
     fields = _BLANKS.split(line)
     while len(fields) > 1 and not fields[-1]:
         fields.pop()

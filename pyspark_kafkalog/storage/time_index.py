@@ -1,11 +1,12 @@
-"""Time index, `<base offset>.timeindex`: from a timestamp to the offset before which no record is that late.
+"""Time index, `<base offset>.timeindex`: maps a timestamp to an offset before which no record is that late.
 
     0   timestamp        int64  ms, the largest in the segment so far
     8   relative offset  int32  last offset of the batch that first had it, minus the segment's base offset
 
-Big-endian, 12 bytes an entry, timestamps rising. An entry (t, o) says: every record with a timestamp above t has an
-offset above the batch of o. The last entry of a rolled segment is its largest timestamp. Entries are hints, as in the
-offset index. Source of the rules: org.apache.kafka.storage.internals.log.TimeIndex.
+Big-endian, 12 bytes per entry, timestamps increasing. An entry (t, o) means that every record with a timestamp above t
+has an offset above the batch of o. The last entry of a rolled segment is its largest timestamp. Entries are hints, and
+a crash has the same effects as on the offset index. Source of the rules:
+org.apache.kafka.storage.internals.log.TimeIndex.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyspark_kafkalog.storage.mapped_index import MappedIndex
 
 TIME_INDEX_ENTRY_BYTES: Final = 12
 
-#: One row an entry: timestamp in ms and absolute offset, native byte order.
+#: One row per entry: timestamp in ms and absolute offset, native byte order.
 TIME_INDEX_DTYPE: Final = np.dtype([("timestamp_ms", np.int64), ("offset", np.int64)])
 
 _DISK_DTYPE: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
@@ -43,16 +44,16 @@ class TimeIndex(MappedIndex):
 
     @property
     def is_full(self) -> bool:
-        """No room beside the closing entry, for which one slot is kept."""
+        """Whether only the slot reserved for the closing entry is left."""
         return self._entries >= self.max_entries - 1
 
     @property
     def last_entry(self) -> TimestampOffset:
-        """The last entry; (-1, base offset) when there is none."""
+        """The last entry; (-1, base offset) if the index is empty."""
         return self.entry(self._entries - 1) if self._entries else TimestampOffset(NO_TIMESTAMP, self._base_offset)
 
     def lookup(self, timestamp_ms: int) -> TimestampOffset:
-        """The last entry at or before `timestamp_ms`; (-1, base offset) when there is none, or it makes no sense."""
+        """The last entry at or before `timestamp_ms`; (-1, base offset) without such an entry, or if it is invalid."""
         slot = self._floor_slot(timestamp_ms)
         if slot < 0:
             return TimestampOffset(NO_TIMESTAMP, self._base_offset)
@@ -62,7 +63,7 @@ class TimeIndex(MappedIndex):
         return TimestampOffset(found_ms, self._base_offset + relative_offset)
 
     def entry(self, slot: int) -> TimestampOffset:
-        """Entry number `slot`, from 0. IndexError when there is none."""
+        """Entry number `slot`, from 0. Raises IndexError if it does not exist."""
         if not 0 <= slot < self._entries:
             raise IndexError(f"{self._path} has {self._entries} entries, none at {slot}")
         timestamp_ms, relative_offset = self._entry_fields(slot)
@@ -71,7 +72,7 @@ class TimeIndex(MappedIndex):
     def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:
         """Add an entry if `timestamp_ms` is above the last one's; `skip_full_check` for the closing entry.
 
-        ValueError when the index is full, CorruptIndexError when the last entry's timestamp or offset is above.
+        Raises ValueError if the index is full, CorruptIndexError if the last entry's timestamp or offset is larger.
         """
         if not skip_full_check and self.is_full:
             raise ValueError(f"{self._path} is full with {self._entries} entries")
@@ -80,7 +81,7 @@ class TimeIndex(MappedIndex):
             self._append_bytes(self.entry_struct.pack(timestamp_ms, self._relative(offset)), 1)
 
     def maybe_append_many(self, timestamps_ms: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
-        """`maybe_append` of each row in turn, with one write: rows that do not rise above those before are left out."""
+        """`maybe_append` of each row in turn, with one write; rows that do not exceed the previous ones are skipped."""
         if not len(offsets):
             return
         self._check_does_not_fall(int(timestamps_ms[0]), int(offsets[0]))
@@ -101,7 +102,7 @@ class TimeIndex(MappedIndex):
         self._append_bytes(rows.tobytes(), count)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every entry whose offset is at or above `offset`."""
+        """Drop all entries with an offset at or above `offset`."""
         if self.last_entry.offset < offset:
             return
         relative_offset = offset - self._base_offset
@@ -118,10 +119,10 @@ class TimeIndex(MappedIndex):
         return result
 
     def sanity_check(self) -> None:
-        """Raise CorruptIndexError where Kafka's check of the file on disk does.
+        """Raise CorruptIndexError if Kafka's check of the file on disk fails.
 
-        Those are: a last timestamp before the first, a last offset below the base offset, a length no multiple of 12.
-        Kafka takes every slot of the file for an entry, so a zero tail fails, as it does there.
+        It fails for a last timestamp before the first, a last offset below the base offset, or a length that is not a
+        multiple of 12. Kafka takes every slot of the file for an entry, so a zero tail also fails.
         """
         if self._entries:
             last = self.last_entry
@@ -146,8 +147,8 @@ class TimeIndex(MappedIndex):
         self._check_length()
 
     def check_entries(self) -> None:
-        """Stricter than Kafka, but a zero tail passes: also raise CorruptIndexError where timestamps do not rise or
-        offsets fall.
+        """Stricter than Kafka, except that a zero tail is valid: also raise CorruptIndexError if timestamps do not
+        increase, or offsets decrease.
         """
         self._check_length()
         rows = self._disk_rows()

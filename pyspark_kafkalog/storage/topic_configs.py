@@ -1,7 +1,7 @@
-"""The table of topic configurations: every one that Kafka 4.1 knows, with the broker-level names it falls back to.
+"""The table of topic configurations: all that Kafka 4.1 has, with the broker-level names that they fall back to.
 
 A topic's own value comes first, then the first of the broker-level names that is set, then the default. Source of the
-names, defaults and limits: org.apache.kafka.storage.internals.log.LogConfig, of the broker-level names and their units
+names, defaults and limits: org.apache.kafka.storage.internals.log.LogConfig; of the broker-level names and their units:
 org.apache.kafka.server.config.ServerTopicConfigSynonyms and ServerLogConfigs.
 """
 
@@ -55,7 +55,7 @@ class BrokerSynonym:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic config and its broker-level names in the order in which they count."""
+    """A topic config and its broker-level names, in order of precedence."""
 
     definition: ConfigDefinition
     synonyms: tuple[BrokerSynonym, ...] = ()
@@ -76,7 +76,7 @@ def _config(
 def _time_config(
     name: str, default: int, allowed: Allowed, doc: str, *synonyms: tuple[str, ConfigType, int, Allowed | None]
 ) -> TopicConfig:
-    """A topic config in ms with broker-level names in several units: (name, type, ms a unit, limits)."""
+    """A topic config in ms with broker-level names in several units: (name, type, ms per unit, limits)."""
     return TopicConfig(
         ConfigDefinition(name, ConfigType.LONG, default, doc, allowed),
         tuple(
@@ -375,5 +375,5 @@ def _all_configs() -> dict[str, TopicConfig]:
     return {config.name: config for group in groups for config in group()}
 
 
-#: Every topic config by name.
+#: All topic configs by name.
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = MappingProxyType(_all_configs())

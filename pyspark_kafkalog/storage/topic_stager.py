@@ -1,7 +1,7 @@
-"""Staging the records of one topic: check them as a leader would, give them partitions, encode, write staged files.
+"""Stages the records of one topic: checks them as a leader would, assigns partitions, encodes, writes staged files.
 
-The commit later copies batches as they are, so what a broker would do to a batch on append is done here already: the
-topic's codec where it has one of its own, LogAppendTime, the limits on timestamps and sizes, keys for compacted topics
+The commit later copies batches unchanged, so the steps of a broker's append are taken during staging: the topic's codec
+if it has its own, LogAppendTime, the limits on timestamps and sizes, keys for compacted topics
 (org.apache.kafka.storage.internals.log.LogValidator). A crash leaves staged files that nothing refers to.
 """
 
@@ -47,15 +47,15 @@ class StagingTask:
 
 
 def codec_in_force(config: LogConfig, asked: str | None) -> CompressionType:
-    """The topic's codec; where it leaves it to the producer the one `asked` for by Kafka's name, none by default."""
+    """The topic's codec; if it leaves the choice to the producer, `asked` (Kafka's name), by default none."""
     return _CODECS[(asked or "none") if config.keeps_producer_compression else config.compression_type]
 
 
 class TopicStager:
     """Stages records of `topic`, which has `partitions_count` partitions with directories in the root.
 
-    `asked_compression` counts where the topic's compression.type is producer. A batch closes at `batch_size_bytes`
-    before compression. `clock_ms` gives the time for LogAppendTime and for the limit on times to come.
+    `asked_compression` is used if the topic's compression.type is producer. A batch is closed at `batch_size_bytes`
+    before compression. `clock_ms` returns the time for LogAppendTime and for the limit on future timestamps.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class TopicStager:
     def add(
         self, columns: RecordColumns, rows: NDArray[np.int64] | None = None, partitions: NDArray[np.int32] | None = None
     ) -> None:
-        """Stage `rows` of `columns` (all when None); `partitions` of those rows, NO_PARTITION where it is to be chosen.
+        """Stage `rows` of `columns` (all if None) in `partitions`; NO_PARTITION lets the partitioner choose.
 
-        Raises InvalidRecordError; what was staged before stays until `discard`.
+        Raises InvalidRecordError; records staged before that remain until `discard`.
         """
         if rows is None:
             rows = np.arange(columns.count, dtype=np.int64)
@@ -105,7 +105,7 @@ class TopicStager:
         return finished
 
     def discard(self) -> None:
-        """Remove what was staged and not finished whole."""
+        """Remove all staged files, unless `finish` has completed."""
         while self._writers:
             _, writer = self._writers.popitem()
             writer.discard()

@@ -1,4 +1,4 @@
-"""Transaction index, `<base offset>.txnindex`: the aborted transactions whose abort marker lies in the segment.
+"""Transaction index, `<base offset>.txnindex`: the aborted transactions whose abort marker is in the segment.
 
     0   version           int16  0
     2   producerId        int64
@@ -6,8 +6,8 @@
     18  lastOffset        int64  of the abort marker
     26  lastStableOffset  int64  of the log when the marker was written
 
-Big-endian, 34 bytes an entry, ordered by lastOffset. There is no file while there is no aborted transaction, and it is
-never preallocated. A crash may leave a torn last entry, which is not read and is written over. Source of the rules:
+Big-endian, 34 bytes per entry, ordered by lastOffset. The file does not exist until a transaction is aborted, and it is
+never preallocated. A crash may leave a torn last entry, which is not read and is overwritten. Source of the rules:
 org.apache.kafka.storage.internals.log.TransactionIndex and AbortedTxn.
 """
 
@@ -49,10 +49,10 @@ class AbortedTxn:
 
 
 class AbortedTxns(NamedTuple):
-    """What one segment's index says about a range of offsets.
+    """The entries of one segment's index for a range of offsets.
 
     `is_complete`: a transaction was aborted when the last stable offset had reached the end of the range, so the
-    indexes of later segments have nothing to add.
+    indexes of later segments have no more entries for it.
     """
 
     transactions: list[AbortedTxn]
@@ -60,7 +60,7 @@ class AbortedTxns(NamedTuple):
 
 
 class TransactionIndex:
-    """The transaction index of one segment; the file is made by the first `append`."""
+    """The transaction index of one segment; the first `append` creates the file."""
 
     def __init__(self, path: Path, base_offset: int, *, writable: bool, fs: FileSystem) -> None:
         self._path = path
@@ -73,7 +73,7 @@ class TransactionIndex:
 
     @classmethod
     def open(cls, path: Path, base_offset: int, *, writable: bool = False, fs: FileSystem = LOCAL) -> TransactionIndex:
-        """Open the index of the segment that starts at `base_offset`; an absent file is an empty index."""
+        """Open the index of the segment that starts at `base_offset`; a missing file is an empty index."""
         return cls(path, base_offset, writable=writable, fs=fs)
 
     def _open_if_there(self) -> None:
@@ -124,7 +124,7 @@ class TransactionIndex:
         return AbortedTxns(found, is_complete=False)
 
     def append(self, txn: AbortedTxn) -> None:
-        """Add an entry. CorruptIndexError when the last one's marker is not below this one's."""
+        """Add an entry. Raises CorruptIndexError if the last entry's marker is not below this one's."""
         last = self._last()
         if last is not None and last.last_offset >= txn.last_offset:
             raise CorruptIndexError(
@@ -139,7 +139,7 @@ class TransactionIndex:
         self._entries += 1
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries from the first whose marker is at or above `offset`."""
+        """Drop all entries from the first one whose marker is at or above `offset`."""
         for slot, txn in enumerate(self):
             if txn.last_offset >= offset:
                 self._cut(slot)
@@ -151,7 +151,7 @@ class TransactionIndex:
             self._cut(0)
 
     def sanity_check(self) -> None:
-        """Raise CorruptIndexError for an entry of another version, or with a marker below the segment's base offset."""
+        """Raise CorruptIndexError for an entry with another version, or a marker below the segment's base offset."""
         for slot, txn in enumerate(self):
             if txn.last_offset < self._base_offset:
                 raise CorruptIndexError(
@@ -167,7 +167,7 @@ class TransactionIndex:
             self._fs.fsync(self._fd)
 
     def rename_to(self, path: Path) -> None:
-        """Give the file, if there is one, another name, replacing what has it."""
+        """Rename the file, if it exists, replacing an existing file of that name."""
         if self._fd != _NOT_OPEN:
             self._fs.rename(self._path, path)
         self._path = path
@@ -178,7 +178,7 @@ class TransactionIndex:
         self._fs.unlink_if_there(self._path)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._entries = 0
         if self._fd != _NOT_OPEN:
             fd, self._fd = self._fd, _NOT_OPEN

@@ -2,9 +2,9 @@
 
     log start <= last stable <= high watermark <= log end
 
-`UnifiedLog.open` loads a directory as a starting broker does, and recovers it when the shutdown was not clean.
-`UnifiedLog.resume` goes on from a commit's LogState without reading the log. Appends write data first, index entries
-after; `flush` makes data and names durable, and what a crash leaves beyond that the next open or resume cuts off.
+`UnifiedLog.open` loads a directory as a starting broker does, and recovers it if the shutdown was not clean.
+`UnifiedLog.resume` continues from a commit's LogState without reading the log. Appends write data first, then index
+entries; `flush` makes data and names durable. Data beyond that, left by a crash, is cut off by the next open or resume.
 
 Source of the rules: org.apache.kafka.storage.internals.log.UnifiedLog and LocalLog.
 """
@@ -54,7 +54,7 @@ _NO_DATA: Final = np.empty(0, dtype=np.uint8)
 
 
 class UnifiedLog:
-    """A partition's log. Not safe for use from several threads; the caller keeps other writers away."""
+    """A partition's log. Not thread-safe; the caller excludes other writers."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class UnifiedLog:
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
-        #: Base of the first segment closed since the last flush, whose indexes are to reach the disk with the data.
+        #: Base offset of the first segment closed since the last flush, whose indexes must be flushed with the data.
         self._flush_from = loaded.recovery_point
         self._producers = loaded.producers
         self._rng = rng
@@ -103,8 +103,8 @@ class UnifiedLog:
     ) -> Self:
         """Load the log in `directory` for writing; an empty directory becomes an empty log.
 
-        Unless `clean_shutdown`, segments from `recovery_point` on are re-read and cut at the first bad batch. The high
-        watermark follows the log end unless given. `clock` tells ms, `rng` chooses roll jitters.
+        Unless `clean_shutdown`, segments from `recovery_point` on are re-read and truncated at the first bad batch. The
+        high watermark is the log end unless given. `clock` returns ms since 1970, `rng` chooses roll jitters.
         """
         refuse_link(directory)
         loaded = log_loader.load(
@@ -132,9 +132,9 @@ class UnifiedLog:
         rng: random.Random | None = None,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
     ) -> Self:
-        """Go on from `state`; what lies beyond it, left by a crash, is cut off. Reads no batch unless an index is lost.
+        """Continue from `state`; cuts off data of a crash beyond it. Reads no batches unless an index is damaged.
 
-        Raises CorruptRecordError when the active segment is shorter than `state` says.
+        Raises CorruptRecordError if the active segment is shorter than in `state`.
         """
         refuse_link(directory)
         loaded = log_resume.resume(
@@ -158,7 +158,7 @@ class UnifiedLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where read_committed ends: the first offset of the oldest open transaction, at most the high watermark."""
+        """The end for read_committed: the first offset of the oldest open transaction, at most the high watermark."""
         first_unstable = self.producers.first_unstable_offset
         if first_unstable is None:
             return self.high_watermark
@@ -183,7 +183,7 @@ class UnifiedLog:
         return self._high_watermark
 
     def state(self) -> LogState:
-        """What a commit has to carry so that `resume` can go on from here."""
+        """The state that a commit must carry so that `resume` can continue from here."""
         counters = self.active_segment.counters()
         latest = self.epochs.latest
         first_unstable = self._producers.first_undecided_offset
@@ -206,35 +206,35 @@ class UnifiedLog:
     def append_as_leader(
         self, data: Buffer, *, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
-        """Check the batches in `data` as a leader does, give them offsets and store them; all of them or none.
+        """Check the batches in `data` as a leader does, assign offsets and store them; all of them or none.
 
-        A producer's batch that is there already is not stored again: the result is a duplicate, with its offsets.
+        A producer's batch that the log already holds is not stored again: the result is a duplicate, with its offsets.
 
         Raises InvalidRecordError, ProducerFencedError, OutOfOrderSequenceError, CorruptRecordError.
         """
         return record_append.append_as_leader(self, data, leader_epoch=leader_epoch, origin=origin)
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
-        """Store batches as a leader has stored them, offsets and epochs included, all in one segment.
+        """Store batches as a leader has stored them, with their offsets and epochs, all in one segment.
 
         Raises InvalidRecordError for offsets below the log end, CorruptRecordError for damage.
         """
         return record_append.append_as_follower(self, data)
 
     def append_staged(self, staged: StagedFile, *, leader_epoch: int, durable: bool = True) -> AppendInfo:
-        """Store a staged file's batches, with offsets from the log end on; the file is the caller's to remove.
+        """Store a staged file's batches, with offsets from the log end on; the caller removes the file.
 
-        `durable` waits until they are on disk; else `flush` does. See `staged_append`.
+        With `durable`, waits until they are on disk; otherwise `flush` does. See `staged_append`.
         """
         return staged_append.append_staged(self, staged, leader_epoch=leader_epoch, durable=durable)
 
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
-        """Note in the epoch checkpoint that `leader_epoch` writes from `start_offset` on, if it is new."""
+        """Record in the epoch checkpoint that `leader_epoch` starts at `start_offset`, if it is new."""
         if leader_epoch >= 0:
             self.epochs.assign(leader_epoch, start_offset)
 
     def next_run(self, batches: NDArray[np.void]) -> RunPlan:
-        """Plan the append of as many of `batches` as the active segment takes, after a roll if it takes none."""
+        """Plan the append of as many of `batches` as fit in the active segment, after a roll if none fits."""
         plan = self.active_segment.plan(batches, now_ms=self.clock())
         if plan.count == 0:
             self.roll(int(batches["base_offset"][0]))
@@ -243,11 +243,11 @@ class UnifiedLog:
         return plan
 
     def run_stored(self, batches: NDArray[np.void]) -> None:
-        """Move the log end behind `batches`, which have just been stored in the active segment."""
+        """Advance the log end past `batches`, which were just stored in the active segment."""
         self.log_end_offset = int(batches["last_offset"][-1]) + 1
 
     def roll(self, next_offset: int | None = None) -> LogSegment:
-        """Begin a new segment at the log end, or above at `next_offset`; nothing to do when an empty one is there."""
+        """Start a new segment at the log end, or above it at `next_offset`; does nothing if an empty one is there."""
         base_offset = max(next_offset or 0, self.log_end_offset)
         active = self.active_segment
         if active.base_offset == base_offset:
@@ -262,7 +262,7 @@ class UnifiedLog:
         return segment
 
     def check_producers(self, batches: NDArray[np.void]) -> None:
-        """Raise ProducerFencedError when a producer of `batches` (no control batches) wrote with a newer epoch."""
+        """Raise ProducerFencedError if a producer of `batches` (no control batches) wrote with a newer epoch."""
         if isinstance(self._producers, ResumedProducers):
             self._producers.check(batches)
         else:
@@ -270,14 +270,14 @@ class UnifiedLog:
             self._producers.check(found, AppendOrigin.COORDINATOR)
 
     def count_producers(self, batches: NDArray[np.void]) -> None:
-        """Count `batches` (stored, no control batches) into the producer state."""
+        """Apply `batches` (stored, no control batches) to the producer state."""
         if isinstance(self._producers, ResumedProducers):
             self._producers.count_in(batches)
         else:
             replay_batches(self.active_segment, self._producers, BatchChunk(_NO_DATA, 0, batches))
 
     def appended(self, first_offset: int, log_append_time_ms: int | None) -> AppendInfo:
-        """End an append that began at `first_offset` and has moved the log end."""
+        """Finish an append that began at `first_offset` and has advanced the log end."""
         self.high_watermark_moved()
         if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
             self.flush()
@@ -285,7 +285,7 @@ class UnifiedLog:
         return AppendInfo(first_offset=first_offset, last_offset=last_offset, log_append_time_ms=log_append_time_ms)
 
     def high_watermark_moved(self) -> None:
-        """Tell the producer state what is replicated now."""
+        """Pass the new high watermark to the producer state."""
         if isinstance(self._producers, ProducerStateManager):
             self._producers.high_watermark_moved(self.high_watermark)
 
@@ -294,7 +294,7 @@ class UnifiedLog:
     def read(
         self, start_offset: int, *, isolation: Isolation = Isolation.LOG_END, max_bytes: int = 1 << 20
     ) -> log_lookup.FetchedBatches:
-        """Stored batches from the one that holds `start_offset` on, at least one if there is one to see.
+        """Stored batches from the one that holds `start_offset` on, at least one if any is readable.
 
         Raises OffsetOutOfRangeError.
         """
@@ -308,25 +308,25 @@ class UnifiedLog:
         """The first record with the largest timestamp of the log."""
         return log_lookup.offset_of_max_timestamp(self)
 
-    # Cutting
+    # Truncation
 
     def truncate_to(self, offset: int) -> None:
-        """Make `offset` the log end: drop every batch that reaches it or lies above."""
+        """Make `offset` the log end: drop all batches that reach it or are above it."""
         log_truncation.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and go on as an empty log that starts at `offset`."""
+        """Drop everything and continue as an empty log that starts at `offset`."""
         log_truncation.truncate_fully_and_start_at(self, offset)
 
     def delete_records(self, before_offset: int) -> int:
-        """Move the log start up to `before_offset`, which may lie inside a segment; returns the log start.
+        """Increase the log start offset to `before_offset`, which may be inside a segment; returns the new value.
 
-        Raises OffsetOutOfRangeError above the high watermark. Segments that lie below it wholly go with retention.
+        Raises OffsetOutOfRangeError above the high watermark. Retention deletes segments that are entirely below it.
         """
         return log_truncation.delete_records(self, before_offset)
 
     def add_segment(self, base_offset: int) -> LogSegment:
-        """Begin an empty segment, which becomes the active one."""
+        """Start an empty segment, which becomes the active one."""
         segment = log_loader.create_segment(
             self.directory, base_offset, self.config, now_ms=self.clock(), fs=self.fs, rng=self._rng
         )
@@ -341,12 +341,12 @@ class UnifiedLog:
         self.producers.remove_snapshot(segment.base_offset)
         self.names_changed = True
 
-    # Ending
+    # Flushing and closing
 
     def flush(self, *, is_last: bool = False) -> None:
-        """Wait until all is on disk: data, then indexes, then the names of files made or removed.
+        """Wait until everything is on disk: data, then indexes, then the names of created and removed files.
 
-        `is_last` says that nothing is appended after it, so that indexes can be trimmed before.
+        `is_last` means that no append follows, so that indexes can be trimmed before.
         """
         if is_last:
             self.active_segment.trim_indexes()
@@ -358,14 +358,14 @@ class UnifiedLog:
         self.recovery_point = self._flush_from = self.log_end_offset
 
     def close(self) -> None:
-        """Kafka's clean close: data on disk, closing time index entries, indexes trimmed, a producer snapshot."""
+        """Kafka's clean close: flush data, add closing time index entries, trim indexes, write a producer snapshot."""
         self.flush()
         self.producers.take_snapshot(durable=True)
         for segment in self.segments:
             segment.close()
 
     def suspend(self) -> None:
-        """Let go of all files between two commits: indexes trimmed, no closing entry, no snapshot."""
+        """Close all files between two commits: trims the indexes, but adds no closing entry and no snapshot."""
         with contextlib.ExitStack() as closing:
             for segment in self.segments:
                 if segment.is_open:
