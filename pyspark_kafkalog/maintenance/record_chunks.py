@@ -1,8 +1,8 @@
-"""A segment's records as the cleaner sees them: where each lies, its offset, its time, the hash of its key.
+"""A segment's records as the cleaner processes them: the location, offset and time of each, and the hash of its key.
 
-Segments are read in chunks of whole batches, checked and decompressed, so memory is bounded whatever a segment's size.
-Where the process has more than one core, threads work on the chunks that come next (work_ahead.py); the chunks are the
-same ones.
+Segments are read in chunks of whole batches, verified and decompressed, so memory is bounded whatever a segment's size.
+If the process has more than one core, threads prefetch the next chunks (work_ahead.py); the number of threads does not
+change the chunks.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pyspark_kafkalog.storage.segment_reader import BatchRun, SegmentReader
 #: Decompressed bytes of records held at a time, but never less than one batch.
 CHUNK_BYTES: Final = 8 << 20
 _SCRATCH_SLACK_BYTES: Final = 1 << 20
-#: A piece is what a thread takes at a time: so many stored bytes, compressed ones counted _UNFOLDING times.
+#: The stored bytes of a piece, which a thread takes at a time; compressed bytes count _UNFOLDING times.
 _PIECE_WEIGHT: Final = 4 << 20
 _UNFOLDING: Final = 2
 _OFFSET_MAX: Final = (1 << 63) - 1
 
-#: Tells of batches (BATCH_DTYPE) which of them need not be read, since nothing in them stays.
+#: Returns which of the batches (BATCH_DTYPE) need not be read, since none of their records stays.
 DropsBatches: TypeAlias = Callable[[NDArray[np.void]], NDArray[np.bool_]]
 
 Verdict = TypeVar("Verdict")
@@ -46,8 +46,8 @@ Result = TypeVar("Result")
 class IndexedRecords:
     """Records of some batches: row i of each array is one record, in order of offsets.
 
-    `firsts` int64[batches + 1]: first row of each batch. `starts`, `ends`: addresses. `flags`: HAS_KEY, HAS_VALUE; the
-    hashes mean nothing without a key. `control_types`: one a batch, see kernels_offset_map.
+    `firsts` int64[batches + 1]: first row of each batch. `starts`, `ends`: addresses. `flags`: HAS_KEY, HAS_VALUE;
+    without a key the hashes are undefined. `control_types`: one for each batch, see kernels_offset_map.
     """
 
     firsts: NDArray[np.int64]
@@ -67,9 +67,9 @@ class IndexedRecords:
 
 @dataclass(frozen=True, slots=True)
 class RecordChunk:
-    """Batches of one file, with their records. `data` holds the batches as stored, from byte `position` of the file.
+    """Batches of one file with their records. `data` contains the batches as stored, from byte `position` of the file.
 
-    Of batches that were dropped unread there are no records and no sections, just their headers.
+    Batches that were dropped unread have no records and no sections, only their headers.
     """
 
     file: str
@@ -89,13 +89,13 @@ class RecordChunk:
 
     @property
     def stored_records(self) -> int:
-        """Records as the headers count them."""
+        """The number of records by the headers."""
         return int(self.batches["records_count"].sum(dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some batches of a run, for one thread at a time. `is_last`: the run has no piece after it."""
+    """Some batches of a run, for one thread at a time. `is_last`: it is the last piece of the run."""
 
     number: int
     run: BatchRun
@@ -106,11 +106,11 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkReader:
-    """Reads the batches of the segment at `base_offset` that reach `start_offset` or above, control batches too.
+    """Reads the batches of the segment at `base_offset` that reach `start_offset` or above, including control batches.
 
-    `limit_offset` is the base offset of the segment after it. `before_read` is told how many bytes are to be handed
-    out, and may wait. `drops`, which threads call, may spare batches from being read. Reading raises DiskFormatError
-    for damage, FileNotFoundError when the segment has gone.
+    `limit_offset` is the base offset of the next segment. `before_read` is called with the number of bytes before they
+    are yielded, and may block. `drops`, which threads call, can exclude batches from being read. Reading raises
+    DiskFormatError for damage, and FileNotFoundError when the segment has been deleted.
     """
 
     directory: Path
@@ -122,7 +122,7 @@ class ChunkReader:
     drops: DropsBatches | None = None
 
     def chunks(self) -> Iterator[RecordChunk]:
-        """All chunks; each one's arrays are good until the next."""
+        """All chunks; the arrays of each are valid until the next."""
         for piece, first in self._pieces(self._open):
             chunk, taken = first, 0
             while True:
@@ -136,9 +136,9 @@ class ChunkReader:
     def results(
         self, judge: Callable[[RecordChunk], Verdict], finish: Callable[[RecordChunk, Verdict], Result]
     ) -> Iterator[Result]:
-        """finish(chunk, judge(chunk)) of all chunks, in order, though threads call both.
+        """finish(chunk, judge(chunk)) for all chunks, in order; both functions run in threads.
 
-        `judge` meets the chunks one after the other, in order; `finish` meets several at a time.
+        `judge` is called on one chunk at a time, in order; `finish` on several chunks concurrently.
         """
         turns = Turns()
 
@@ -163,7 +163,7 @@ class ChunkReader:
             yield from found
 
     def _pieces(self, work: Callable[[_Piece], Result]) -> Iterator[tuple[_Piece, Result]]:
-        """Each piece of the segment with work(piece), which threads do for the next ones meanwhile."""
+        """Each piece of the segment with work(piece); threads work on the next pieces meanwhile."""
         buffers = BufferPool(RUN_BYTES)
         scratches = BufferPool(CHUNK_BYTES + _SCRATCH_SLACK_BYTES)
 
@@ -194,7 +194,7 @@ class ChunkReader:
 
 
 def _cut(runs: Iterator[BatchRun], scratches: BufferPool) -> Iterator[_Piece]:
-    """Pieces of each run; by stored bytes, so they are the same ones whatever else is asked for."""
+    """Pieces of each run, cut by stored bytes only, so that they do not depend on other parameters."""
     number = 0
     for run in runs:
         batches = _without_codec_of_empty(run.batches)
@@ -232,7 +232,7 @@ def _open(piece: _Piece, seed: NDArray[np.uint64], drops: DropsBatches | None) -
 
 
 def _without_codec_of_empty(batches: NDArray[np.void]) -> NDArray[np.void]:
-    """A batch of a header alone has nothing to unfold, whatever its codec bits say."""
+    """Clear the codec bits of batches that are only a header: they have nothing to decompress."""
     is_bare = batches["size_bytes"] == RECORD_BATCH_OVERHEAD_BYTES
     is_odd = is_bare & ((batches["attributes"] & COMPRESSION_MASK) != 0)
     if not is_odd.any():

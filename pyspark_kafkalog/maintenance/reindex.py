@@ -1,17 +1,17 @@
-"""Reindex: offset, time and transaction indexes and producer snapshots, made anew from the `.log` files.
+"""Rebuilds offset, time and transaction indexes and producer snapshots from the `.log` files.
 
-Every segment is read once, from the first on, with the state of its producers. Index files that are missing, or wrong
-by the `.log`, are replaced, each in one step. One that is right stays, also where another would be made today: with
-other settings, by another version of Kafka, or across a restart, its entries lie in other places. (Segments whose index
-files differ are verified for that.) With `force` those are made anew too.
+Every segment is read once, starting with the first, with the state of its producers. Index files that are missing, or
+wrong by the `.log`, are replaced, each in one step. A correct one stays, even if today's settings would produce
+another: with other settings, with another version of Kafka, or across a restart, entries are at other places. (Segments
+whose index files differ are verified for that purpose.) With `force` these are rebuilt too.
 
-A producer snapshot that can be read is kept, and believed: it may know producers whose records are gone. A missing or
-damaged one is written anew from the snapshot before it and the batches between. The `.log` files are never changed: a
-damaged one is told of. Its index files stay, as they may lead past the damage, and so do snapshots that are missing
-after it, as nothing says who wrote there.
+A readable producer snapshot is kept, and trusted: it may know producers whose records are gone. A missing or damaged
+one is rebuilt from the previous snapshot and the batches in between. The `.log` files are never changed; damage in one
+is reported. Its index files stay, as they may lead past the damage. Snapshots that are missing after it stay missing,
+as the producers in the damaged part are unknown.
 
-What is at the end of the active segment, past the last commit, is left to the next writer, who cuts it. A kill leaves
-some files old and some new, each of them whole.
+The end of the active segment, past the last commit, is left to the next writer, which cuts it off. A kill leaves some
+files old and some new, each of them whole.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 ACTION: Final = "reindex"
 
-#: Entries of index files, and the field with the offset.
+#: Entry dtypes of index files, and the field with the offset.
 _ENTRIES: Final = {
     INDEX_SUFFIX: (OFFSET_ENTRY, "relative_offset"),
     TIME_INDEX_SUFFIX: (TIME_ENTRY, "relative_offset"),
@@ -73,12 +73,13 @@ def reindex(
     dry_run: bool = False,
     force: bool = False,
 ) -> list[PartitionReport]:
-    """Rebuild what is missing, damaged or wrong in all topics, in `topics`, or in `partitions`; a report a partition.
+    """Rebuild missing, damaged or wrong files in all topics, in `topics`, or in `partitions`; return a report for each
+    partition.
 
-    `files_written` of a report counts the files replaced or, with `dry_run`, those that would be. Damage in a `.log` is
-    the report's error; what could be rebuilt has been all the same. `force`: index files that are right are replaced as
-    well where they are not those that the settings of today make. A partition that another run has is left to it.
-    Raises ReadOnlyLogDirError for a broker's directory, UnknownTopicError.
+    `files_written` of a report counts the files replaced or, with `dry_run`, the files that would be. Damage in a
+    `.log` is the report's error; everything else is rebuilt nevertheless. `force`: also replace correct index files
+    that differ from those that today's settings produce. A partition that another run works on is skipped. Raises
+    ReadOnlyLogDirError for a broker's directory, and UnknownTopicError.
     """
     root = log_dir.own_root()
     root.refresh()
@@ -90,7 +91,7 @@ def reindex(
 def reindex_partition(
     root: OwnRoot, where: TopicPartition, *, now_ms: int, dry_run: bool = False, force: bool = False
 ) -> PartitionReport:
-    """`reindex` of one partition."""
+    """`reindex` for one partition."""
     began = time.perf_counter()
     root.refresh()
     state = root.store.image.partition(where.topic, where.partition).state
@@ -120,14 +121,14 @@ def reindex_partition(
 
 @dataclass(slots=True)
 class _Reindexing:
-    """The work on one partition, whose state was `state` when it began."""
+    """The work on one partition, whose state was `state` at the start."""
 
     target: SwapTarget
     state: LogState
     dry_run: bool
     force: bool
     bytes_read: int = 0
-    is_known: bool = True  # whether all producers so far are
+    is_known: bool = True  # whether all producers so far are known
     written: set[Path] = field(default_factory=set)
     errors: list[Exception] = field(default_factory=list)
 
@@ -170,7 +171,9 @@ class _Reindexing:
         return ProducerStateManager(self.directory, expiration_ms=expiration_ms, fs=self.root.fs)
 
     def _producers_at(self, base_offset: int, so_far: ProducerStateManager, *, is_first: bool) -> ProducerStateManager:
-        """The producers' state at a segment's beginning: its snapshot's, or else `so_far`, which then becomes one."""
+        """The producers' state at the start of a segment: its snapshot's, or else `so_far`, which is then written as
+        one.
+        """
         path = segment_file(self.directory, base_offset, PRODUCER_SNAPSHOT_SUFFIX)
         entries = _read_entries(path)
         if entries is not None:
@@ -179,7 +182,7 @@ class _Reindexing:
             self.is_known = True
             return producers
         so_far.end_offset = base_offset
-        # Nobody reads one at or below the log start, and of the first segment's beginning nothing is known.
+        # A snapshot at or below the log start offset is never read; the state before the first segment is unknown.
         if not is_first and base_offset > self.state.log_start_offset and self.is_known:
             so_far.remove_expired(self.target.now_ms)
             snapshot = encode_snapshot(state.entry() for state in java_hash_order(so_far.producers))
@@ -187,7 +190,7 @@ class _Reindexing:
         return so_far
 
     def _replace_indexes(self, base_offset: int, rebuilt: RebuiltIndexes) -> None:
-        """Replace the index files that differ, in one step each; an empty transaction index is no file."""
+        """Replace the index files that differ, each in one step; an empty transaction index is written as no file."""
         changed: dict[Path, bytes | None] = {}
         for suffix, content in rebuilt.files().items():
             path = segment_file(self.directory, base_offset, suffix)
@@ -200,7 +203,7 @@ class _Reindexing:
         self._replace(changed)
 
     def _right_files(self, base_offset: int, changed: Collection[Path]) -> set[Path]:
-        """Those of the segment's files that differ and are right all the same, with nothing past what is committed."""
+        """The segment's files that differ but are correct, and have no entries past the last commit."""
         [scope] = own_scopes(self.root, [self.target.topic_partition], are_records_checked=False)
         following = scope.live(scope.bases()).get(base_offset)
         wrong = {finding.file for finding in check_segment(scope, base_offset, following, None).findings}
@@ -208,12 +211,15 @@ class _Reindexing:
         return {path for path in changed if str(path) not in wrong and _last_offset(path, base_offset) < end_offset}
 
     def _remove_damaged_snapshots(self) -> None:
-        """Snapshots that could not be made anew, as nothing says what they held."""
+        """Remove damaged snapshots that could not be rebuilt, since their contents are unknown."""
         paths = [segment_file(self.directory, at, PRODUCER_SNAPSHOT_SUFFIX) for at in list_snapshots(self.directory)]
         self._replace({path: None for path in paths if _read_entries(path) is None})
 
     def _replace(self, files: Mapping[Path, bytes | None]) -> None:
-        """Write files, remove those with None, while the log is still the one that was read; count them."""
+        """Write files, or remove those with None, and count them; a changed active segment is left to its writer.
+
+        Raises UnknownTopicError when the topic was deleted or re-created.
+        """
         if not files:
             return
         self.written.update(files)
@@ -224,7 +230,7 @@ class _Reindexing:
             for path, content in files.items():
                 parsed = parse_segment_file(path.name)
                 if state != self.state and (parsed is None or parsed[0] >= self.state.active_base_offset):
-                    self.written.discard(path)  # a writer has been at the active segment, and looked after its indexes
+                    self.written.discard(path)  # a writer has changed the active segment and maintained its indexes
                 elif content is None:
                     self.root.fs.unlink_if_there(path)
                 else:
@@ -239,7 +245,7 @@ def _read_entries(path: Path) -> tuple[ProducerStateEntry, ...] | None:
 
 
 def _content(path: Path, size_bytes: int) -> bytes | None:
-    """The file's bytes, None when there is none; of one that is longer than `size_bytes` no more than tells so."""
+    """The file's bytes, None without a file; of one longer than `size_bytes`, only one byte more than that."""
     try:
         with path.open("rb") as file:
             return file.read(size_bytes + 1)
@@ -248,7 +254,7 @@ def _content(path: Path, size_bytes: int) -> bytes | None:
 
 
 def _last_offset(path: Path, base_offset: int) -> int:
-    """The offset that the last entry of an index file names, -1 without an entry or a file."""
+    """The offset of the last entry of an index file, -1 without an entry or a file."""
     entry, name = _ENTRIES[path.suffix]
     try:
         rows = np.frombuffer(path.read_bytes()[-entry.itemsize :], dtype=entry)

@@ -1,4 +1,4 @@
-"""Reindexing as a job: one partition a task."""
+"""Reindexing as a job, with one task for each partition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class ReindexJob:
-    """Reindex the partitions of the round's topics, those with the `numbers` given, () for all."""
+    """Reindex the partitions of the round's topics; only those with the given `numbers`, () for all."""
 
     numbers: tuple[int, ...] = ()
     force: bool = False

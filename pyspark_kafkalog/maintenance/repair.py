@@ -1,8 +1,8 @@
-"""Repair: what can be set right in a root of ours after a verification, without touching a committed record.
+"""Repairs a native log directory after a verification, without changing a committed record.
 
 A step is about one partition, or about the root. Everything that steps write can be derived: indexes and snapshots from
-the `.log` files, checkpoints from the image and the batches, hints from the names that are there. Damaged records are
-not among it: those only a copy brings back. A kill leaves some steps done and others not; each file is whole.
+the `.log` files, checkpoints from the image and the batches, hints from the files that exist. Damaged records cannot;
+they have to be restored from a copy. A kill leaves some steps done and others not; each file is whole.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REINDEX: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of step: the findings it is for, what it does, in words and in deed."""
+    """A kind of step: the findings that it repairs, its description and its function."""
 
     name: str
     whats: tuple[str, ...]
@@ -48,7 +48,7 @@ class _Kind:
     of_root: Callable[[OwnRoot, int], None] | None = None
 
 
-#: In the order in which they are taken.
+#: In the order of execution.
 _KINDS: Final = (
     _Kind(
         "metadata-snapshot",
@@ -128,14 +128,14 @@ _BY_NAME: Final = {kind.name: kind for kind in _KINDS}
 
 @dataclass(frozen=True, slots=True)
 class RepairStep:
-    """One thing to be done, about one partition or (None) the root; `because` are the kinds of findings behind it."""
+    """One step, for one partition or (None) the root; `because` are the kinds of findings that it repairs."""
 
     name: str
     partition: TopicPartition | None
     because: tuple[str, ...]
 
     def tree(self, *, error: str | None = None, is_done: bool = False) -> dict[str, Any]:
-        """The step as JSON has it."""
+        """The step as JSON-compatible values."""
         tree: dict[str, Any] = {
             "action": ACTION,
             "topic": None if self.partition is None else self.partition.topic,
@@ -149,7 +149,7 @@ class RepairStep:
 
 
 def plan_steps(findings: Iterable[Finding]) -> list[RepairStep]:
-    """What can be done about the findings, in the order in which it is to be done."""
+    """The steps that repair the findings, in the order of execution."""
     whats: dict[TopicPartition | None, set[str]] = {}
     for finding in findings:
         whats.setdefault(finding.partition, set()).add(finding.what)
@@ -162,7 +162,9 @@ def plan_steps(findings: Iterable[Finding]) -> list[RepairStep]:
 
 
 def take_steps(path: Path, steps: Sequence[RepairStep], *, now_ms: int | None) -> list[tuple[RepairStep, str | None]]:
-    """Take the steps in the root of ours at `path`; each with None, or what kept it from being done."""
+    """Execute the steps in the native log directory at `path`; return each with None, or with the reason for its
+    failure.
+    """
     if not steps:
         return []
     root = LogDir.open(path).own_root()

@@ -1,7 +1,7 @@
-"""Steps of a repair in one partition of a root of ours; see repair.py.
+"""Steps of a repair in one partition of a native log directory; see repair.py.
 
-Files that others read or write too are changed under the root's lock, closed segments under the partition's
-maintenance lock. All steps look at the image as it is then, and can be taken again.
+Files that other processes also use are changed under the root's lock, closed segments under the partition's maintenance
+lock. All steps use the current image, and can be repeated.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _IN_USE: Final = "another run works on the partition: repair it again when that 
 
 
 def make_directory(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
-    """Make the directory of a partition that nothing has been written to; one with records cannot be made."""
+    """Create the directory of a partition that was never written to; that of one with records cannot be created."""
     with root_lock(root.path, fs=root.fs):
         topic = root.store.refresh().topic(where.topic)
         if topic.partitions[where.partition].state.log_end_offset:
@@ -49,20 +49,23 @@ def make_directory(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
 
 
 def write_partition_topic_id(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
-    """Write partition.metadata, of which nothing can be read, anew."""
+    """Rewrite partition.metadata, which cannot be read."""
     with root_lock(root.path, fs=root.fs):
         topic_id = root.store.refresh().topic(where.topic).topic_id
         write_topic_id(root.path / str(where) / PARTITION_METADATA, topic_id, fs=root.fs)
 
 
 def finish_swap(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
-    """Finish or undo what a killed run has left."""
+    """Finish or undo what a killed run left."""
     with _maintenance_lock(root, where):
         SwapTarget.look(root, where, now_ms).finish()
 
 
 def make_indexes(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
-    """Reindex the partition. Raises LogDirError when another run has it, CorruptRecordError for damaged records."""
+    """Reindex the partition.
+
+    Raises LogDirError when another run works on it, and CorruptRecordError for damaged records.
+    """
     report = reindex_partition(root, where, now_ms=now_ms)
     if report.skipped is not None:
         raise LogDirError(_IN_USE)
@@ -71,7 +74,7 @@ def make_indexes(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
 
 
 def drop_wrong_snapshots(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
-    """Remove the producer snapshots that a verification of the partition finds to contradict the log."""
+    """Remove the producer snapshots that contradict the log, according to a verification of the partition."""
     log_dir = LogDir.open(root.path)
     with _maintenance_lock(root, where):
         [(scope, units)] = plan_verification(log_dir, partitions=[where])
@@ -84,7 +87,7 @@ def drop_wrong_snapshots(root: OwnRoot, where: TopicPartition, now_ms: int) -> N
 
 
 def rewrite_epochs(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
-    """Write leader-epoch-checkpoint from the batches' epochs and the image's. Raises DiskFormatError for damage."""
+    """Rewrite leader-epoch-checkpoint from the batches' epochs and the image's. Raises DiskFormatError for damage."""
     directory = root.path / str(where)
     state = root.store.image.partition(where.topic, where.partition).state
     entries = _epochs_of(root, where, state)
@@ -115,7 +118,7 @@ def _epochs_of(root: OwnRoot, where: TopicPartition, state: LogState) -> list[Ep
             start_offset = max(int(batches["base_offset"][row]), state.log_start_offset)
             entries.append(EpochEntry(int(epochs[row]), start_offset))
     if entries:
-        # What the cleaner has taken before the first batch was of no later epoch.
+        # Records that the cleaner removed before the first batch had no later epoch.
         entries[0] = EpochEntry(entries[0].epoch, state.log_start_offset)
     if not entries or entries[-1].epoch < state.leader_epoch:
         entries.append(EpochEntry(state.leader_epoch, state.log_end_offset))
@@ -123,7 +126,7 @@ def _epochs_of(root: OwnRoot, where: TopicPartition, state: LogState) -> list[Ep
 
 
 def remove_leftovers(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
-    """Remove what writers and maintenance would remove when they came by: abandoned staged files, `.deleted` files."""
+    """Remove what writers and maintenance would remove on their next run: abandoned staged files, `.deleted` files."""
     directory = root.path / str(where)
     config = root.log_config(where.topic)
     with root_lock(root.path, fs=root.fs):

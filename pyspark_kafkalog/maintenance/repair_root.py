@@ -1,6 +1,8 @@
-"""Steps of a repair in a root of ours itself: the metadata log's small files and the offset checkpoints; see repair.py.
+"""Steps of a repair in the root of a native log directory: the commit log's small files, the checkpoints; see
+repair.py.
 
-All under the root's lock, from the image, which could be loaded: a metadata log that cannot is beyond repair.
+All steps run under the root's lock and start from the image. If the image cannot be loaded from the commit log, the
+root is beyond repair.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _LOG_END_CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHE
 
 
 def replace_snapshots(root: OwnRoot, now_ms: int) -> None:
-    """Write a snapshot of the newest image, durably, then remove those that are damaged."""
+    """Write a snapshot of the newest image durably, then remove the damaged ones."""
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
         directory = metadata_dir(root.path)
@@ -63,7 +65,7 @@ def _is_whole(root: OwnRoot, snapshot: SnapshotId) -> bool:
 
 
 def rewrite_hints(root: OwnRoot, now_ms: int) -> None:
-    """Let the pointer, the head and the start say what is there."""
+    """Rewrite the pointer, the head and the start from the files that exist."""
     directory = metadata_dir(root.path)
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
@@ -72,7 +74,7 @@ def rewrite_hints(root: OwnRoot, now_ms: int) -> None:
             write_pointer(directory, whole[-1], root.fs)
         else:
             root.fs.unlink_if_there(directory / POINTER_FILE)
-        if not (root.path / UNFLUSHED_MARKER).exists():  # else the log may be shorter after a power failure
+        if not (root.path / UNFLUSHED_MARKER).exists():  # with the marker the log may be shorter after a power failure
             OffsetHint(directory / HEAD_FILE, root.fs).write(image.next_offset)
         oldest = min(root.store.log.listed_offsets(), default=None)
         if oldest is not None and (directory / START_FILE).exists():
@@ -80,13 +82,13 @@ def rewrite_hints(root: OwnRoot, now_ms: int) -> None:
 
 
 def write_metadata_topic_id(root: OwnRoot, now_ms: int) -> None:
-    """Write the metadata log's partition.metadata."""
+    """Write partition.metadata of the commit log."""
     with root_lock(root.path, fs=root.fs):
         write_topic_id(metadata_dir(root.path) / PARTITION_METADATA, METADATA_TOPIC_ID, fs=root.fs)
 
 
 def rewrite_checkpoints(root: OwnRoot, now_ms: int) -> None:
-    """Rewrite the offset checkpoints that cannot be read, and take out of the others what cannot be."""
+    """Rewrite the offset checkpoints that cannot be read, and remove invalid lines from the others."""
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
         for name in (*_LOG_END_CHECKPOINTS, CLEANER_OFFSET_CHECKPOINT):
@@ -105,7 +107,7 @@ def _rewrite(root: OwnRoot, name: str, image: MetadataImage) -> None:
             write_offset_checkpoint(path, kept, fs=root.fs)
         return
     if name == CLEANER_OFFSET_CHECKPOINT or (root.path / UNFLUSHED_MARKER).exists():
-        root.fs.unlink_if_there(path)  # cleaning, or recovery, begins at the log start
+        root.fs.unlink_if_there(path)  # cleaning, or recovery, then begins at the log start offset
         return
     ends = {
         TopicPartition(topic.name, each.partition): each.state.log_end_offset
@@ -123,7 +125,7 @@ def _read(root: OwnRoot, name: str) -> Mapping[TopicPartition, int] | None:
 
 
 def _log_end(image: MetadataImage, where: TopicPartition) -> int:
-    """The partition's log end, -1 when there is no such partition."""
+    """The partition's log end offset, -1 for an unknown partition."""
     topic = image.topics.get(where.topic)
     if topic is None or not 0 <= where.partition < len(topic.partitions):
         return -1

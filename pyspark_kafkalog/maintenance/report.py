@@ -1,4 +1,4 @@
-"""What a maintenance run did to one partition."""
+"""The outcome of a maintenance run for one partition."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from pyspark_kafkalog.storage.names import TopicPartition
 
-#: Why a partition was skipped that another run is at work on.
+#: The reason for skipping a partition that another run works on.
 ANOTHER_RUN: Final = "another run has the partition"
 
 
-#: The counters of a report that an action counts; the others are of other actions.
+#: The counters that each action sets; the others belong to other actions.
 COUNTERS: Final[Mapping[str, frozenset[str]]] = {
     "clean": frozenset(
         {
@@ -36,11 +36,12 @@ _ALL_COUNTERS: Final = frozenset[str]().union(*COUNTERS.values())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
-    """One partition's outcome. `error` None: it went well. `log_start_offset` afterwards, where that is the matter.
+    """One partition's outcome. `error` is None on success. `log_start_offset` is the resulting one, if the action
+    changes it.
 
-    The cleaner tells too how dirty the log was, from where to where, how much of the bytes read was written again, into
-    how many parts the keys had to be divided, and where it did nothing, why (`skipped`). Verification counts segments,
-    batches and findings.
+    The cleaner also reports the dirty ratio, the dirty range, the part of the bytes read that was rewritten, the number
+    of shards of keys, and, if it did nothing, the reason (`skipped`). Verification counts segments, batches and
+    findings.
     """
 
     topic: str
@@ -70,7 +71,7 @@ class PartitionReport:
 
     @property
     def is_fine(self) -> bool:
-        """Whether nothing about it has to be seen to by somebody."""
+        """Whether no operator action is needed."""
         return self.error is None and not self.errors_found
 
 
@@ -82,5 +83,5 @@ def values(report: PartitionReport) -> dict[str, Any]:
 
 
 def left_to_another_run(where: TopicPartition, action: str) -> PartitionReport:
-    """The report of a partition whose maintenance lock somebody else has."""
+    """The report of a partition whose maintenance lock another run holds."""
     return PartitionReport(topic=where.topic, partition=where.partition, action=action, skipped=ANOTHER_RUN)

@@ -1,4 +1,4 @@
-"""Where reports go: one JSON line a partition on standard output, a progress bar on a terminal."""
+"""Sinks of reports: one JSON line for each partition on standard output, a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNDERSCORE = re.compile(r"_([a-z])")
 
 
 def report_tree(report: PartitionReport) -> dict[str, Any]:
-    """The report's fields under camel-case names, without those that have no value."""
+    """The report's fields that have a value, under camel-case names."""
     tree = {
         _UNDERSCORE.sub(lambda match: match.group(1).upper(), name): value for name, value in values(report).items()
     }
@@ -27,7 +27,7 @@ def report_tree(report: PartitionReport) -> dict[str, Any]:
 
 
 class JsonLines:
-    """A line of JSON for each report, written out at once. In a dry run each says so."""
+    """Writes each report as a line of JSON, at once. In a dry run each line is marked as such."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
@@ -37,14 +37,14 @@ class JsonLines:
         self._extra = {"dryRun": True} if this_round.dry_run else {}
 
     def tell(self, tree: Mapping[str, Any]) -> None:
-        """A line for something found or done beside the reports; what has no value is left out."""
+        """Write a line for a finding or an action in addition to the reports; fields without a value are omitted."""
         self._write({name: value for name, value in tree.items() if value is not None})
 
     def take(self, report: PartitionReport) -> None:
         self._write({**report_tree(report), **self._extra})
 
     def end(self) -> None:
-        """Every line is out already."""
+        """Nothing to do: every line has been written."""
 
     def _write(self, tree: Mapping[str, Any]) -> None:
         stream = self._stream or sys.stdout
@@ -54,7 +54,7 @@ class JsonLines:
 
 
 def beside_progress_bar(stream: TextIO) -> AbstractContextManager[None]:
-    """Where lines and a bar go to the same terminal, the bar makes room for the line."""
+    """A context for writing lines to `stream`: on a terminal, the progress bar is cleared first and redrawn after it."""
     if not stream.isatty():
         return nullcontext()
     from tqdm import tqdm
@@ -64,7 +64,7 @@ def beside_progress_bar(stream: TextIO) -> AbstractContextManager[None]:
 
 
 class ProgressBar:
-    """How many partitions are done, on standard error when that is a terminal."""
+    """The number of finished partitions, on standard error if that is a terminal."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -73,7 +73,7 @@ class ProgressBar:
     def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
         from tqdm import tqdm
 
-        # disable=None: only on a terminal.
+        # disable=None: show the bar on a terminal only.
         self._bar = tqdm(total=partitions_count, desc=action, unit="partition", file=sys.stderr, disable=None)
         self._failed = 0
 

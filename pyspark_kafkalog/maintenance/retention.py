@@ -1,17 +1,18 @@
-"""Retention: old segments go, by age, by size and below the log start, as Kafka's brokers take them.
+"""Retention: deletes old segments by age, by size and below the log start offset, by the rules of Kafka's brokers.
 
-For some partitions at a time, each under its maintenance lock (a partition that another run has is left to it):
+For a number of partitions at a time, each under its maintenance lock (a partition that another run works on is
+skipped):
 
     plan from the image, the directory and the time indexes (retention_plan.py)
-    move the log starts up in one commit; where the active segment goes too, an empty one begins at the log end
+    increase the log start offsets in one commit; if the active segment goes too, an empty one begins at the log end
     rename the files below to `.deleted` (below_log_start.py)
-    remove what was renamed file.delete.delay.ms ago or earlier, and the directories of deleted topics
+    remove files renamed at least file.delete.delay.ms ago, and the directories of deleted topics
 
-All of it works on a full disk: the commit takes from the reserve (commit_reserve.py), what else has no room is left to
-the next run. Space comes back with the last step, so with a run after the delay.
+All steps work on a full disk: the commit uses the reserve (commit_reserve.py), and other writes without room are left
+to the next run. The last step frees the space, so a run after the delay does.
 
-From the commit on no reader is told of the records; one that was planned before may still read them, or finds that they
-are gone (OffsetOutOfRangeError). A crash at any step leaves what the next run finishes.
+From the commit on the records are invisible to new reads. A read that was planned before may still return them, or fail
+because they are gone (OffsetOutOfRangeError). The next run completes the work after a crash at any step.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 _LOG: Final = logging.getLogger(__name__)
 
 ACTION: Final = "retention"
-#: Partitions that one commit covers, and whose locks, a descriptor each, are held meanwhile.
+#: Partitions that one commit covers, and whose locks, one file descriptor each, are held meanwhile.
 PARTITIONS_A_COMMIT: Final = 128
 
 
@@ -66,7 +67,7 @@ class _Planned:
 
     @property
     def move(self) -> LogStartMove | None:
-        """What is to be committed; None when the log start stays."""
+        """The change to commit; None if the log start offset does not change."""
         if self.plan.log_start_offset == self.state.log_start_offset and not self.plan.rolls:
             return None
         return LogStartMove(
@@ -85,11 +86,11 @@ def apply_retention(
     dry_run: bool = False,
     partitions: Collection[TopicPartition] | None = None,
 ) -> list[PartitionReport]:
-    """Apply retention to all topics, to `topics`, or to `partitions`; one report a partition.
+    """Apply retention to all topics, to `topics`, or to `partitions`; return one report for each partition.
 
-    `now_ms` is the time to go by, the clock's by default. With `dry_run` nothing changes: reports tell what would. A
-    partition's failure is told in its report, the others go on. Raises ReadOnlyLogDirError for a broker's directory,
-    UnknownTopicError.
+    `now_ms` is the time to use, by default the clock's. With `dry_run` nothing changes; reports describe what would
+    happen. A partition's failure is in its report, and the others continue. Raises ReadOnlyLogDirError for a broker's
+    directory, and UnknownTopicError.
     """
     reports = retain(log_dir, topics=topics, now_ms=now_ms, dry_run=dry_run, partitions=partitions)
     if not dry_run:
@@ -98,7 +99,7 @@ def apply_retention(
 
 
 def finish(log_dir: LogDir, *, now_ms: int | None = None) -> None:
-    """What a run ends with, once for all partitions: deleted topics go, and the commit log's reserve comes back."""
+    """Finish a run, once for all partitions: remove deleted topics, and restore the commit log's reserve."""
     root = log_dir.own_root()
     try:
         root.remove_deleted_topics(now_ms)
@@ -114,7 +115,7 @@ def retain(
     dry_run: bool = False,
     partitions: Collection[TopicPartition] | None = None,
 ) -> list[PartitionReport]:
-    """As `apply_retention`, but for what the whole run ends with (`finish`)."""
+    """As `apply_retention`, without the end of the run (`finish`)."""
     root = log_dir.own_root()
     root.refresh()
     run = _Run(root, root.clock() if now_ms is None else now_ms, dry_run)
@@ -127,7 +128,7 @@ def retain(
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """One partition while the run goes on."""
+    """One partition during the run."""
 
     topic_partition: TopicPartition
     is_mine: bool = False
@@ -138,7 +139,7 @@ class _Work:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """A step of the work: its time counts, and an error ends this partition's work alone."""
+        """A step of the work: its time is added up, and an error ends the work on this partition only."""
         began = time.perf_counter()
         try:
             yield
@@ -173,7 +174,7 @@ class _Run:
         return [_report(work) for work in works]
 
     def _take(self, where: TopicPartition, locks: ExitStack) -> bool:
-        """Take the partition's maintenance lock; False when somebody else has it."""
+        """Take the partition's maintenance lock; False when another run holds it."""
         directory = self.root.path / str(where)
         return not directory.is_dir() or locks.enter_context(partition_lock(directory, fs=self.root.fs))
 
@@ -202,7 +203,7 @@ class _Run:
         return _Planned(where, topic.topic_id, state, config, segments, plan)
 
     def _commit(self, works: Sequence[_Work]) -> None:
-        """One commit for all whose log start moves; what keeps it from being made is the error of each of them."""
+        """One commit for all changed log start offsets; if it fails, its error is that of each partition."""
         moving = {work: work.planned.move for work in works if work.planned is not None and work.planned.move}
         if not moving:
             return
@@ -218,7 +219,7 @@ class _Run:
             work.moved = each.after
 
     def _clean_up(self, works: Sequence[_Work]) -> None:
-        """What the image says is gone goes, whichever run has committed that."""
+        """Remove everything that the image no longer contains, whichever run committed that."""
         first_bases: dict[TopicPartition, int] = {}
         for work in works:
             if work.planned is None or work.error is not None:

@@ -1,14 +1,14 @@
-"""Which segments of a log retention takes, by Kafka's rules; no I/O but what a callback does.
+"""Chooses the segments of a log that retention deletes, by Kafka's rules; no I/O except by a callback.
 
 Three passes, each from the oldest segment on, each ending at the first segment that stays:
 
-    log start   the next segment begins at or below the log start: also where cleanup.policy is compact alone
+    log start   the next segment begins at or below the log start offset: also if cleanup.policy is only compact
     size        without it the log still has retention.bytes
     time        its largest timestamp is more than retention.ms ago; without timestamps, its last modification
 
-The active segment goes as well when it is its turn and it is not empty: a new one is rolled first. Timestamps in the
-future keep a segment, and all after it, until their time has come. Source of the rules: deleteOldSegments,
-deletableSegments and deleteSegments of org.apache.kafka.storage.internals.log.UnifiedLog.
+The active segment is included if it qualifies and is not empty; a new one is rolled first. Timestamps in the future
+keep a segment, and all after it, until their time has come. Source of the rules: deleteOldSegments, deletableSegments
+and deleteSegments of org.apache.kafka.storage.internals.log.UnifiedLog.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark_kafkalog.storage.log_config import LogConfig
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """A segment as retention sees it. `modified_ms` is the time of the `.log` file's last modification."""
+    """A segment as retention uses it. `modified_ms` is the modification time of the `.log` file."""
 
     base_offset: int
     size_bytes: int
@@ -30,10 +30,10 @@ class StoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What is to go: the `deleted_count` oldest segments, by pass.
+    """The segments to delete: the `deleted_count` oldest, by pass.
 
-    `rolls`: the active segment is among them. `log_start_offset` is the log start afterwards. `future_base_offset` is
-    the segment that stays because of timestamps in the future, None when there is none.
+    `rolls`: the active segment is among them. `log_start_offset` is the resulting one. `future_base_offset` is the
+    segment that stays because of timestamps in the future, None if there is none.
     """
 
     by_log_start_count: int
@@ -57,10 +57,10 @@ def plan_retention(
     log_end_offset: int,
     now_ms: int,
 ) -> RetentionPlan:
-    """The plan for a log with `segments` in order, the active one last. All of the log is below the high watermark.
+    """The plan for a log with `segments` in order, the active one last. The whole log is below the high watermark.
 
-    `largest_timestamp_ms` tells a segment's largest timestamp, -1 when it has none; it is asked for no more segments
-    than needed.
+    `largest_timestamp_ms` returns a segment's largest timestamp, -1 if it has none; it is called for as few segments as
+    necessary.
     """
     by_log_start = _below_log_start(segments, log_start_offset)
     by_size = by_time = 0
@@ -83,7 +83,7 @@ def plan_retention(
 
 
 def _is_to_be_tiered(config: LogConfig) -> bool:
-    """Whether segments have to be in the second tier before size or age may take them here."""
+    """Whether segments have to be in remote storage before size or age may delete them here."""
     return config.remote_storage_enable and not config.remote_log_copy_disable
 
 
@@ -126,5 +126,5 @@ def _older(
 
 
 def _may_go(segments: Sequence[StoredSegment], at: int) -> bool:
-    """Whether there is a segment `at`; an empty active one never goes."""
+    """Whether there is a segment `at` that may be deleted; an empty active one never is."""
     return at + 1 < len(segments) or (at < len(segments) and segments[at].size_bytes > 0)

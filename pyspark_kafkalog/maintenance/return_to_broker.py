@@ -1,12 +1,12 @@
-"""Making an adopted directory ready for its broker to take back, with what the broker does not know put aside.
+"""Prepares an adopted directory for its broker, and sets aside the topics and partitions that the broker does not know.
 
-    <aside>/        a log directory of this package (backup.py) with the topics that have stranded partitions; in it,
-                    partitions that the broker knows are empty, as they go back in place
+    <aside>/        a native log directory (backup.py) with the topics that have stranded partitions; in it, partitions
+                    that the broker knows are empty, as they go back in place
     <root>/         checkpoints as of the same commit (export.py); nothing is moved or removed
 
-The broker renames the directories of stranded partitions to `…-stray` when it starts. Their records are in `aside` by
-then: closed segments as hard links, which cost no room. Once the topics are on the broker, `export_to` mounts them from
-there. A crash leaves the root as it was, and in `aside` an unfinished copy: run it again.
+The broker renames the directories of stranded partitions to `…-stray` when it starts. By then their records are in
+`aside`, with closed segments as hard links, which take no room. Once the topics exist on the broker, `export_to` mounts
+them from there. A crash leaves the root as it was, and an unfinished copy in `aside`: run the export again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ _LISTED_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class ReturnToBroker:
-    """What was done. `differences` is None where no metadata log of a broker is kept; `aside` where nothing was put
-    there."""
+    """The outcome. `differences` is None if no metadata log of a broker is kept; `aside` if nothing was set aside."""
 
     exported: Sequence[ExportedPartition]
     differences: BrokerDifferences | None
@@ -41,10 +40,10 @@ class ReturnToBroker:
 def return_to_broker(
     root: OwnRoot, *, set_aside: Path | None = None, server_properties: Path | None = None
 ) -> ReturnToBroker:
-    """Export `root` in place. What the broker does not know goes to `set_aside`, which is new or empty.
+    """Export `root` in place. Topics that the broker does not know are copied to `set_aside`, which is new or empty.
 
-    Raises LogDirError that names the differences when there are some and `set_aside` is None, and where no metadata log
-    of a broker is kept.
+    Raises LogDirError with the differences if there are some and `set_aside` is None, if `set_aside` or
+    `server_properties` is given but no metadata log of a broker is kept, and if `root` was written to meanwhile.
     """
     root.refresh()
     image = root.store.image
