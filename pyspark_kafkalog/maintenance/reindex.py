@@ -73,7 +73,7 @@ def reindex(
     dry_run: bool = False,
     force: bool = False,
 ) -> list[PartitionReport]:
-    """Rebuild missing, damaged or wrong files in all topics, in `topics`, or in `partitions`; return a report for each
+    """Rebuild missing, damaged or wrong files of all topics, of `topics`, or of `partitions`; one report for each
     partition.
 
     `files_written` of a report counts the files replaced or, with `dry_run`, the files that would be. Damage in a

@@ -62,10 +62,7 @@ def finish_swap(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
 
 
 def make_indexes(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
-    """Reindex the partition.
-
-    Raises LogDirError when another run works on it, and CorruptRecordError for damaged records.
-    """
+    """Reindex the partition. Raises LogDirError when another run works on it, or for damaged records."""
     report = reindex_partition(root, where, now_ms=now_ms)
     if report.skipped is not None:
         raise LogDirError(_IN_USE)

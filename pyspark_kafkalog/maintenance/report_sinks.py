@@ -54,7 +54,7 @@ class JsonLines:
 
 
 def beside_progress_bar(stream: TextIO) -> AbstractContextManager[None]:
-    """A context for writing lines to `stream`: on a terminal, the progress bar is cleared first and redrawn after it."""
+    """A context for writing lines to `stream`: on a terminal, the progress bar is cleared before and redrawn after."""
     if not stream.isatty():
         return nullcontext()
     from tqdm import tqdm

@@ -1,19 +1,20 @@
-"""Putting one rewritten segment in the place of the old ones it was made from, for readers and crashes alike.
+"""Atomically replaces segments with the segment rewritten from them, for concurrent readers and after crashes.
 
-    1  <base>.log.cleaned, .index.cleaned, …    written and on disk; a crash: they go
-    2  renamed to <base>.log.swap, …            the last of these renames decides; a crash before: they go
+    1  <base>.log.cleaned, .index.cleaned, …    written and on disk; after a crash they are removed
+    2  renamed to <base>.log.swap, …            the last of these renames decides; after an earlier crash all are removed
     3  a second name of each takes the place of <base>.log, then of its indexes
     4  the other old segments, .log first, are renamed to `.deleted`
-    5  the `.swap` names go, the .log's first
+    5  the `.swap` names are removed, the .log's first
 
-Names are made durable between the steps. A reader never finds a hole: from 3 on the new segment has what the old ones
-had, from 4 on their names are gone. Between 3 and 5 the new segment reaches past the base offsets of old ones that
-still have their names; as long as there is a `.log.swap`, a reader takes its batches for what they are and goes on
-behind them.
+Names are made durable between the steps. A reader never finds a hole: from step 3 on the new segment has the records of
+the old ones, and only from step 4 on their names are gone. Between 3 and 5 the new segment reaches past the base
+offsets of old ones that still have their names. As long as there is a `.log.swap`, a reader accepts such a segment and
+continues after its last batch.
 
-After a crash between 2 and 5 `finish_swaps`, or a starting broker, goes on: whatever begins within what the swap file
-holds is replaced by it. Kafka does 4 before 3, which leaves a hole for those who read without its lock; both orders go
-through states that its loader takes (LocalLog.replaceSegments, LogLoader in org.apache.kafka.storage.internals.log).
+After a crash between 2 and 5 `finish_swaps`, or a starting broker, completes the swap: every segment that begins within
+the offsets of the swap file is replaced by it. Kafka does step 4 before 3, which leaves a hole for readers that do not
+hold its lock. Both orders go through states that its loader accepts (LocalLog.replaceSegments, LogLoader in
+org.apache.kafka.storage.internals.log).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.storage.staging_cleanup import remove_committed_names
 
-#: The files of a segment in the order in which they are renamed.
+#: The files of a segment, in the order of renaming.
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
@@ -57,8 +58,8 @@ SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDE
 class SwapTarget:
     """A partition whose segments are to be replaced; the caller holds its maintenance lock.
 
-    Names change under the root's lock, and only while the topic is the one that has `topic_id`: under the same path
-    another of its name might lie.
+    Files are renamed under the root's lock, and only while the topic has the id `topic_id`: the directory might belong
+    to a re-created topic.
     """
 
     root: OwnRoot
@@ -77,18 +78,21 @@ class SwapTarget:
         return self.root.path / str(self.topic_partition)
 
     def swap(self, base_offset: int, old_bases: Collection[int]) -> None:
-        """See `swap_in`. Raises UnknownTopicError when the topic was deleted meanwhile."""
+        """See `swap_in`. Raises UnknownTopicError when the topic has been deleted or re-created."""
         with self._locked():
             swap_in(self.directory, base_offset, old_bases, now_ms=self.now_ms, fs=self.root.fs)
 
     def finish(self) -> None:
-        """See `finish_swaps`. Raises UnknownTopicError when the topic was deleted meanwhile."""
+        """See `finish_swaps`. Raises UnknownTopicError when the topic has been deleted or re-created."""
         if has_unfinished(self.directory):
             with self._locked():
                 finish_swaps(self.directory, self.config, now_ms=self.now_ms, fs=self.root.fs)
 
     def state_now(self) -> LogState:
-        """The newest state; who holds the root's lock can go by it. Raises UnknownTopicError when the topic is gone."""
+        """The newest state, stable while the caller holds the root's lock.
+
+        Raises UnknownTopicError when the topic has been deleted or re-created.
+        """
         topic = self.root.store.refresh().topics.get(self.topic_partition.topic)
         if topic is None or topic.topic_id != self.topic_id:
             raise UnknownTopicError(f"topic {self.topic_partition.topic!r} was deleted meanwhile")
@@ -102,7 +106,7 @@ class SwapTarget:
 
 
 def has_unfinished(directory: Path) -> bool:
-    """Whether a killed run has left `.cleaned` or `.swap` files."""
+    """Whether a killed run left `.cleaned` or `.swap` files."""
     with os.scandir(directory) as entries:
         return any(
             _offset_of(entry.name, suffix) is not None for entry in entries for suffix in (CLEANED_SUFFIX, SWAP_SUFFIX)
@@ -110,10 +114,10 @@ def has_unfinished(directory: Path) -> bool:
 
 
 def swap_in(directory: Path, base_offset: int, old_bases: Collection[int], *, now_ms: int, fs: FileSystem) -> None:
-    """Replace the segments at `old_bases` by the one whose `.cleaned` files, with `base_offset`, are on disk.
+    """Replace the segments at `old_bases` with the one whose `.cleaned` files, at `base_offset`, are on disk.
 
-    `base_offset` is the smallest of `old_bases`. Where several segments of a partition are swapped, the one with the
-    smallest base offset comes first: a `.cleaned` file below a `.swap` file says that the swap was not decided.
+    `base_offset` is the smallest of `old_bases`. If several segments of a partition are swapped, the one with the
+    smallest base offset comes first: a `.cleaned` file at or below a `.swap` file means that the swap was not decided.
     """
     for suffix in SEGMENT_SUFFIXES:
         cleaned = directory / (offset_file_name(base_offset, suffix) + CLEANED_SUFFIX)
@@ -124,7 +128,7 @@ def swap_in(directory: Path, base_offset: int, old_bases: Collection[int], *, no
 
 
 def finish_swaps(directory: Path, config: LogConfig, *, now_ms: int, fs: FileSystem) -> None:
-    """Finish or undo what a killed run has left; call it with the partition's maintenance lock held.
+    """Finish or undo what a killed run left. The caller holds the partition's maintenance lock.
 
     Raises DiskFormatError when a swap file is damaged.
     """
@@ -136,7 +140,7 @@ def finish_swaps(directory: Path, config: LogConfig, *, now_ms: int, fs: FileSys
     for name in undecided:
         fs.unlink_if_there(directory / name)
     if undecided:
-        fs.fsync_dir(directory)  # without the .cleaned files they would pass for decided
+        fs.fsync_dir(directory)  # without .cleaned files, these swaps would count as decided
     for name in cleaned:
         fs.unlink_if_there(directory / name)
     decided = sorted({int(name[:20]) for name in swaps if name not in undecided})
@@ -160,7 +164,7 @@ def _end_offset(directory: Path, base_offset: int, config: LogConfig, fs: FileSy
 
 
 def _complete(directory: Path, base_offset: int, old_bases: Iterable[int], *, now_ms: int, fs: FileSystem) -> None:
-    """Steps 3 to 5; each does nothing where it has been done before."""
+    """Steps 3 to 5; repeating a step that was done has no effect."""
     for suffix in SEGMENT_SUFFIXES:
         name = offset_file_name(base_offset, suffix)
         swap = directory / (name + SWAP_SUFFIX)
@@ -179,7 +183,7 @@ def _complete(directory: Path, base_offset: int, old_bases: Iterable[int], *, no
 
 
 def _take_place(swap: Path, target: Path, fs: FileSystem) -> None:
-    """Give the swap file the target's name too, in one step. Renaming one name of a file to another does nothing."""
+    """Give the swap file the target's name as a second name, atomically; does nothing if it has that name already."""
     if target.exists() and os.path.samefile(swap, target):
         return
     second = target.with_name(target.name + DELETED_SUFFIX)
@@ -189,7 +193,9 @@ def _take_place(swap: Path, target: Path, fs: FileSystem) -> None:
 
 
 def _remove_swap_names(directory: Path, base_offset: int, fs: FileSystem) -> None:
-    """The .log's is gone for good before the others go: beside it, a missing one would say that there never was one."""
+    """Remove the `.swap` names; durably the .log's first, since beside it a missing index would mean that there never
+    was one.
+    """
     for suffix in SEGMENT_SUFFIXES:
         fs.unlink_if_there(directory / (offset_file_name(base_offset, suffix) + SWAP_SUFFIX))
         if suffix == LOG_SUFFIX:
@@ -197,6 +203,6 @@ def _remove_swap_names(directory: Path, base_offset: int, fs: FileSystem) -> Non
 
 
 def _offset_of(name: str, suffix: str) -> int | None:
-    """The offset in the name of a segment's file with `suffix` after the usual one, or None."""
+    """The offset in the name of a segment file with the additional `suffix`, or None."""
     parsed = parse_segment_file(name.removesuffix(suffix)) if name.endswith(suffix) else None
     return None if parsed is None else parsed[0]

@@ -1,14 +1,14 @@
-"""The cleaning of one large partition, spread over tasks; what it leaves is what `clean_partition` leaves.
+"""The cleaning of one large partition, spread over tasks; the result is the same as that of `clean_partition`.
 
-    driver   takes the partition's lock, to share it with its tasks; looks, plans
+    driver   takes the partition's lock, to share it with its tasks; plans
     task     reads the dirty part into a map, as many keys as it holds; another follows the transactions through the log
-    tasks    only with more keys than that: one for each shard of keys notes which records stay
-    tasks    one for each group of segments copies what stays into a new segment
+    tasks    only if there are more keys: one for each shard of keys notes which records stay
+    tasks    one for each group of segments copies the surviving records into a new segment
     driver   swaps the groups in, one after the other, the first one first; moves the checkpoint
 
-Tasks are handed the plan by the driver, and large things by files (task_files.py). A kill of anything leaves what a
-kill of `clean_partition` leaves, and such files. Spark may run a task twice: only one attempt at a time gets the claim
-to a group, and none once the group is swapped in.
+The driver passes the plan to the tasks; large state is exchanged through files (task_files.py). A kill of any process
+leaves the same state as a kill of `clean_partition`, and possibly such files. Spark may run a task twice: only one
+attempt at a time gets the claim to a group, and none after the group is swapped in.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _Group = Sequence[ClosedSegment]
 
 
 def clean_spread(tasks: Tasks, cleaning: Cleaning, *, bytes_per_second: float) -> PartitionReport:
-    """Clean the partition if it is due. What is wrong with it is told in the report; raises StoppedError.
+    """Clean the partition if it is due. Its errors are in the report; raises StoppedError.
 
-    `bytes_per_second` is what each task may read and write.
+    `bytes_per_second` is the rate at which each task may read and write.
     """
     began = time.perf_counter()
     report = PartitionReport(topic=cleaning.where.topic, partition=cleaning.where.partition, action=ACTION)
@@ -76,7 +76,7 @@ def clean_spread(tasks: Tasks, cleaning: Cleaning, *, bytes_per_second: float) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SpreadPlan:
-    """What every task is told. `inodes`: of the first segment of each group."""
+    """The plan that every task gets. `inodes` are those of the first segment of each group."""
 
     directory: Path
     ticket: str
@@ -107,13 +107,13 @@ class _SpreadPlan:
 
     @contextlib.contextmanager
     def joined(self) -> Iterator[LogPart]:
-        """In a task: share the lock; gives what is to be read, at the task's own rate."""
+        """In a task: share the lock; yields the part to read, at the task's own rate."""
         with join_partition_lock(self.directory, self.ticket):
             yield replace(self.part, throttle=Throttle(self.bytes_per_second))
 
     @contextlib.contextmanager
     def claimed(self, number: int) -> Iterator[_Group]:
-        """The group, for one attempt alone."""
+        """The group, for one attempt at a time."""
         group = self.groups[number]
         with file_claim(_first_file(self.directory, group), self.inodes[number]):
             yield group
@@ -128,7 +128,7 @@ def _first_file(directory: Path, group: _Group) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Coordinator:
-    """The driver's part."""
+    """The driver's part of a cleaning."""
 
     tasks: Tasks
     cleaning: Cleaning
@@ -136,7 +136,7 @@ class _Coordinator:
     plan: _SpreadPlan
 
     def clean(self) -> tuple[CopyCounts, int]:
-        """Returns what was copied, and how many shards the keys had to be divided into."""
+        """Clean; return the counts, and the number of shards of keys."""
         transactions = self.tasks.submit(partial(_transactions, self.plan), first=True)
         mapped = self.tasks.submit(partial(_map, self.plan), first=True)
         try:
@@ -149,7 +149,7 @@ class _Coordinator:
             transactions.cancel()
 
     def _note(self, left: Sequence[Shard]) -> tuple[int, int]:
-        """Have the survivors noted; the first task's shard is in the map that there is."""
+        """Note the survivors in tasks; the shard of the first task is in the existing map."""
         works = [partial(_note, self.plan, number, shard) for number, shard in enumerate([None, *left])]
         futures = [self.tasks.submit(work, first=True) for work in works]
         return len(works), sum(self._all(futures))
@@ -176,7 +176,7 @@ class _Coordinator:
         target.swap(group[0].base_offset, [each.base_offset for each in group])
 
     def _all(self, futures: Sequence[Future[Any]]) -> list[Any]:
-        """Their results, in order; the first failure is raised at once, and what has not begun does not."""
+        """The results in order. The first failure is raised at once, and calls that have not begun are cancelled."""
         try:
             for future in self.tasks.as_completed(futures):
                 future.result()
@@ -187,7 +187,7 @@ class _Coordinator:
         return [future.result() for future in futures]
 
 
-# What follows runs in tasks.
+# The following functions run in tasks.
 
 
 def _transactions(plan: _SpreadPlan) -> list[CleanedTransactions]:
@@ -196,7 +196,7 @@ def _transactions(plan: _SpreadPlan) -> list[CleanedTransactions]:
 
 
 def _map(plan: _SpreadPlan) -> list[Shard]:
-    """Make a map of all keys, or as many as it holds; returns the shards it had to leave."""
+    """Build a map of as many keys as it holds; return the shards that it has to leave."""
     with plan.joined() as part:
         offset_map = plan.new_map()
         left = build_map(part, offset_map, ALL_KEYS)
@@ -205,7 +205,7 @@ def _map(plan: _SpreadPlan) -> list[Shard]:
 
 
 def _note(plan: _SpreadPlan, number: int, shard: Shard | None) -> int:
-    """Note what stays as far as the keys of the shard go, or of the one that `_map` made; returns how many it made."""
+    """Note which records stay by the keys of the shard, or of that of `_map`; return the number of shards used."""
     with plan.joined() as part:
         if shard is None:
             offset_map, left = load_map(plan.directory, plan.load_factor), []
@@ -218,7 +218,9 @@ def _note(plan: _SpreadPlan, number: int, shard: Shard | None) -> int:
 
 
 def _copy(plan: _SpreadPlan, number: int, start: CleanedTransactions, noters: int) -> CopyCounts:
-    """Copy one group; `start` are the transactions at its beginning, `noters` how many have noted, 0 with one map."""
+    """Copy one group; `start` are the transactions at its beginning, `noters` the number of note files, 0 with a single
+    map.
+    """
     with plan.joined() as part, plan.claimed(number) as group:
         survivors: Survivors
         if noters:

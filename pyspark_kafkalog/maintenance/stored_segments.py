@@ -1,8 +1,8 @@
-"""A partition's segments as they lie on disk, and what their time indexes say: cheap, for thousands of segments.
+"""A partition's segments as stored on disk, with the timestamps in their time indexes: cheap for thousands of segments.
 
-Names, sizes and modification times come from one look at the directory; the active segment's are the image's. A closed
-segment's largest timestamp is in the last entry of its time index, as every roll and every rebuilding writes it. Where
-that entry cannot be, the batches' headers are read instead.
+Names, sizes and modification times come from one directory listing; the size of the active segment is the image's. A
+closed segment's largest timestamp is the last entry of its time index, as every roll and every rebuild writes it.
+Without a valid last entry, the headers of the batches are read instead.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _NS_A_MS: Final = 1_000_000
 
 
 def has_directory(root: OwnRoot, where: TopicPartition) -> bool:
-    """Whether the partition has a directory, as of the root's last refresh; before the first write it may have none.
+    """Whether the partition has a directory, as of the root's last refresh; before the first write it may not.
 
-    Raises LogDirError when it has records and no directory.
+    Raises LogDirError when it has records but no directory.
     """
     if (root.path / str(where)).is_dir():
         return True
@@ -45,9 +45,9 @@ def has_directory(root: OwnRoot, where: TopicPartition) -> bool:
 
 
 def stored_segments(directory: Path, state: LogState) -> list[StoredSegment]:
-    """The segments of the log as of `state`, in order, the active one last; nothing above it.
+    """The segments of the log as of `state`, in order, the active one last; later ones are omitted.
 
-    A partition that was never written to may have no directory yet: then there is just the active segment.
+    A partition that was never written to may have no directory yet: then the active segment is the only one.
     """
     closed: list[StoredSegment] = []
     active = StoredSegment(state.active_base_offset, state.active_size_bytes, 0)
@@ -78,7 +78,7 @@ def largest_timestamp_ms(directory: Path, segment: StoredSegment, state: LogStat
 
 
 def closed_largest_timestamp_ms(directory: Path, segment: StoredSegment) -> int:
-    """As `largest_timestamp_ms`, for a segment that is known to be closed."""
+    """As `largest_timestamp_ms`, for a closed segment."""
     entry = _last_entry(segment_file(directory, segment.base_offset, TIME_INDEX_SUFFIX))
     if entry is None:
         return _largest_in_headers(directory, segment.base_offset)
@@ -86,7 +86,7 @@ def closed_largest_timestamp_ms(directory: Path, segment: StoredSegment) -> int:
 
 
 def _last_entry(path: Path) -> int | None:
-    """The last entry's timestamp, -1 for an empty index; None when there is no index, or none that a close leaves."""
+    """The last entry's timestamp, -1 for an empty index; None without an index or a valid last entry."""
     try:
         fd = os.open(path, READ_FLAGS)
     except FileNotFoundError:
@@ -103,7 +103,7 @@ def _last_entry(path: Path) -> int | None:
     if len(data) < _TIME_ENTRY.size:
         return None
     timestamp_ms, relative_offset = _TIME_ENTRY.unpack(data)
-    # Zeros are a tail that was set aside and never trimmed, or an entry for timestamp 0, which is as good as none.
+    # Zeros are a preallocated tail that was never trimmed, or an entry for timestamp 0, which counts as none.
     if timestamp_ms <= 0 or relative_offset < 0:
         return None
     return int(timestamp_ms)

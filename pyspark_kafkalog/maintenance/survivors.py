@@ -1,9 +1,9 @@
-"""Which records of a log the latest offsets of their keys let stay.
+"""Determines the records of a log that stay, given the latest offsets of their keys.
 
-With one map that has all keys of the dirty part, records are judged while they are copied. With more keys than that, a
-pass over the log for each map notes what stays, one bit a record, and the copying goes by the notes; passes and maps of
-different shards know nothing of each other, so they can be made side by side. A note of all records of a log with a
-thousand million of them takes 125 MB.
+With one map of all keys of the dirty part, records are judged while they are copied. With more keys than that, one pass
+over the log for each map notes the records that stay, one bit for each record, and the copying uses the notes. Passes
+and maps of different shards are independent, so they can run in parallel. The notes of a log with a thousand million
+records take 125 MB.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyspark_kafkalog.storage.transaction_index import AbortedTxn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPart:
-    """What a cleaning reads: `segments`, in order, of the partition in `directory`, up to `end_offset`.
+    """The input of a cleaning: `segments`, in order, of the partition in `directory`, up to `end_offset`.
 
     The dirty part begins at `first_dirty_offset`. `aborted` are the aborted transactions that reach into the segments;
     `seed` is two words for the hash of keys, the same for all tasks of one cleaning.
@@ -44,13 +44,13 @@ class LogPart:
     throttle: Throttle
 
     def chunks(self, segment: ClosedSegment, start_offset: int = 0) -> Iterator[RecordChunk]:
-        """The segment's batches from the one that holds `start_offset` on."""
+        """The segment's batches, beginning with the one that contains `start_offset`."""
         return self.reader(segment, start_offset).chunks()
 
     def reader(
         self, segment: ClosedSegment, start_offset: int = 0, *, drops: DropsBatches | None = None
     ) -> ChunkReader:
-        """What reads the segment from the batch that holds `start_offset` on."""
+        """A reader of the segment, beginning with the batch that contains `start_offset`."""
         after = bisect.bisect_right(self.segments, segment.base_offset, key=lambda each: each.base_offset)
         return ChunkReader(
             directory=self.directory,
@@ -64,7 +64,9 @@ class LogPart:
 
 
 class Survivors(Protocol):
-    """Sets keep[i] to 0 where a later record of the same key, or the horizon of a tombstone, lets record i go."""
+    """Sets keep[i] to 0 if record i is dropped because of a later record of its key, or of a tombstone's delete
+    horizon.
+    """
 
     def drop(
         self,
@@ -78,12 +80,12 @@ class Survivors(Protocol):
 
     @property
     def drops_batches(self) -> DropsBatches | None:
-        """What tells which batches hold nothing that stays, before they are read."""
+        """A function that returns the batches without records that stay, before they are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapSurvivors:
-    """Judged by a map that has all keys; `marks` are its own, of the dirty part."""
+    """Judges by a map of all keys; `marks` are those of the map for the dirty part."""
 
     offset_map: OffsetMap
     marks: LatestMarks | None = None
@@ -108,13 +110,13 @@ class MapSurvivors:
 
 @dataclass(slots=True)
 class NotedSurvivors:
-    """What passes with maps of single shards have noted, by base offset and chunk: packed bits, 1 for what stays."""
+    """The notes of passes with maps of single shards, by base offset and chunk: packed bits, 1 for records that stay."""
 
     bits: dict[tuple[int, int], NDArray[np.uint8]] = field(default_factory=dict)
 
     @property
     def drops_batches(self) -> DropsBatches | None:
-        return None  # notes are by chunk, and chunks would be others
+        return None  # notes are by chunk, and skipped batches would change the chunks
 
     def drop(
         self,
@@ -128,16 +130,16 @@ class NotedSurvivors:
         keep &= np.unpackbits(noted, count=chunk.records.count)
 
     def merge(self, other: NotedSurvivors) -> None:
-        """Take in the notes of another shard: what one of them lets go goes."""
+        """Merge the notes of another shard: a record stays only if both keep it."""
         for key, noted in other.bits.items():
             own = self.bits.get(key)
             self.bits[key] = noted if own is None else own & noted
 
 
 def find_survivors(part: LogPart, offset_map: OffsetMap) -> tuple[Survivors, int]:
-    """What stays of the log by the latest offsets of the dirty part's keys, and how many shards that took.
+    """The survivors of the log by the latest offsets of the dirty part's keys, and the number of shards.
 
-    One shard needs no pass of its own; with more, `offset_map` serves one after the other.
+    A single shard needs no pass of its own. With several, `offset_map` is used for one after the other.
     """
     left = build_map(part, offset_map, ALL_KEYS)
     if not left:
@@ -146,7 +148,7 @@ def find_survivors(part: LogPart, offset_map: OffsetMap) -> tuple[Survivors, int
 
 
 def note_shards(part: LogPart, offset_map: OffsetMap, left: list[Shard]) -> tuple[NotedSurvivors, int]:
-    """What stays by the map as it is and by maps of the shards `left`, one after the other; how many maps that took."""
+    """Notes by the given map and then by maps of the shards `left`, one after the other; and the number of maps."""
     noted = note_survivors(part, offset_map)
     shards = 1
     while left:
@@ -157,9 +159,10 @@ def note_shards(part: LogPart, offset_map: OffsetMap, left: list[Shard]) -> tupl
 
 
 def build_map(part: LogPart, offset_map: OffsetMap, shard: Shard) -> list[Shard]:
-    """Fill the map with the latest offsets of the shard's keys in the dirty part; returns the shards it had to leave.
+    """Fill the map with the latest offsets of the shard's keys in the dirty part; return the shards that it has to
+    leave.
 
-    Data of aborted transactions do not count. Source of the rules: Cleaner.buildOffsetMap.
+    Data of aborted transactions does not count. Source of the rules: Cleaner.buildOffsetMap.
     """
     offset_map.clear(shard)
     left: list[Shard] = []
@@ -183,7 +186,7 @@ def build_map(part: LogPart, offset_map: OffsetMap, shard: Shard) -> list[Shard]
 
 
 def note_survivors(part: LogPart, offset_map: OffsetMap) -> NotedSurvivors:
-    """Judge all records of the log by the map of one shard; those of other shards stay."""
+    """Judge all records of the log by the map of one shard; records of other shards stay."""
     noted = NotedSurvivors()
     for segment in part.segments:
         for number, chunk in enumerate(part.chunks(segment)):
@@ -194,7 +197,7 @@ def note_survivors(part: LogPart, offset_map: OffsetMap) -> NotedSurvivors:
 
 
 def keeps_tombstones(chunk: RecordChunk, now_ms: int) -> NDArray[np.uint8]:
-    """For each batch whether its tombstones stay: it has no delete horizon yet, or one that is still to come."""
+    """For each batch whether its tombstones stay: it has no delete horizon yet, or one in the future."""
     has_horizon = (chunk.batches["attributes"] & DELETE_HORIZON_MASK) != 0
     stays: NDArray[np.bool_] = ~has_horizon | (now_ms < chunk.batches["base_timestamp_ms"])
     return stays.view(np.uint8)

@@ -1,10 +1,10 @@
-"""What tasks of one cleaning hand on to each other, too large to travel: files in the partition's directory.
+"""Files in the partition's directory through which tasks of one cleaning exchange large state.
 
-    .maintenance-map            the offset map, where one holds all keys, or the first shard's
-    .maintenance-notes-<n>      which records stay as far as the keys of task n's shards go
+    .maintenance-map            the offset map with all keys, or with those of the first shard
+    .maintenance-notes-<n>      the records that stay by the keys of task n's shards
 
-Both are numpy's .npz. They go at the end of the cleaning; those of one that was killed go with the next run over the
-partition. Kafka passes over them. Nothing is read from them but by tasks of the cleaning that wrote them.
+Both are numpy's .npz. They are removed at the end of the cleaning; after a kill, by the next run over the partition.
+Kafka ignores them. Only tasks of the cleaning that wrote them read them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _NOTES: Final = _PREFIX + "notes-"
 
 
 def save_map(directory: Path, offset_map: OffsetMap) -> None:
-    """Hand on a map."""
+    """Write a map for other tasks."""
     shard = offset_map.shard
     state = np.array([offset_map.entries, offset_map.latest_offset, shard.bits, shard.value], np.int64)
     _write(directory / _MAP, {"table": offset_map.table, "state": state})
 
 
 def load_map(directory: Path, load_factor: float) -> OffsetMap:
-    """The map that was handed on. Raises DiskFormatError, OSError."""
+    """The map that another task wrote. Raises DiskFormatError, OSError."""
     path = directory / _MAP
     try:
         with np.load(path, allow_pickle=False) as found:
@@ -46,13 +46,13 @@ def load_map(directory: Path, load_factor: float) -> OffsetMap:
 
 
 def save_notes(directory: Path, number: int, noted: NotedSurvivors) -> None:
-    """Hand on what one task has noted."""
+    """Write the notes of one task."""
     path = directory / f"{_NOTES}{number}"
     _write(path, {f"{base}_{chunk}": bits for (base, chunk), bits in noted.bits.items()})
 
 
 def load_notes(directory: Path, count: int, segments: Sequence[ClosedSegment]) -> NotedSurvivors:
-    """What all `count` tasks have noted of these segments, put together. Raises DiskFormatError, OSError."""
+    """The notes of all `count` tasks for these segments, merged. Raises DiskFormatError, OSError."""
     bases = {each.base_offset for each in segments}
     noted = NotedSurvivors()
     for number in range(count):
@@ -67,7 +67,7 @@ def load_notes(directory: Path, count: int, segments: Sequence[ClosedSegment]) -
 
 
 def remove_task_files(directory: Path, *, fs: FileSystem) -> None:
-    """Remove what cleanings have left; the partition's maintenance lock is held."""
+    """Remove the files that cleanings left. The caller holds the partition's maintenance lock."""
     with os.scandir(directory) as entries:
         names = [each.name for each in entries if each.name == _MAP or each.name.startswith(_NOTES)]
     for name in names:

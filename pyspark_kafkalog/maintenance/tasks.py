@@ -1,10 +1,10 @@
-"""Run functions as tasks: one call, one task, and its result as soon as it is done.
+"""Runs functions as tasks: each call is one task, and its result is available as soon as it is done.
 
-`LocalTasks` calls them in threads of this process, for work that takes less time than Spark does to start. `SparkTasks`
-makes each call a Spark job with a single task, submitted by a thread of a small pool. That costs some ten
-milliseconds a call, and buys what a job over many tasks cannot give: results that come in one by one, an order of the
-caller's choice, and a task that is lost (an executor killed, a worker out of memory) costs its own result alone. On a
-cluster Spark tries a lost task again elsewhere, so calls are things that can be done twice.
+`LocalTasks` calls them in threads of this process, for work that takes less time than Spark needs to start.
+`SparkTasks` submits each call as a Spark job with a single task, from a small pool of threads. That costs about ten
+milliseconds for each call, and has advantages over one job with many tasks: results arrive one by one, the caller
+chooses the order, and a lost task (a killed executor, a worker out of memory) loses only its own result. On a cluster
+Spark retries a lost task elsewhere, so calls must be repeatable.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 0.25
-#: Ranks in the queue of calls.
+#: Priorities in the queue of calls.
 _FIRST, _IN_TURN, _LAST = range(3)
 
 T = TypeVar("T")
 
 
 class TaskFailedError(KafkalogError, RuntimeError):
-    """What a task raised, in one line, or how Spark lost it."""
+    """The error that a task raised, in one line, or how Spark lost it."""
 
 
 class StoppedError(KafkalogError, RuntimeError):
-    """The run was told to end, or there is nowhere to run any more."""
+    """The run was stopped, or can no longer run tasks."""
 
 
 class Tasks(Protocol):
-    """Somewhere to run functions. `slots`: how many run at once."""
+    """A place to run functions. `slots`: the number that run concurrently."""
 
     slots: int
 
@@ -51,27 +51,27 @@ class Tasks(Protocol):
         """Whether further calls can be made."""
 
     def submit(self, work: Callable[[], T], *, first: bool = False) -> Future[T]:
-        """Have `work`, which must be picklable, called somewhere.
+        """Have `work`, which must be picklable, called in a task.
 
-        In the order of submission, but before what was submitted without `first`. The future raises TaskFailedError
-        where the call failed.
+        Calls run in the order of submission, but those with `first` before the others. The future raises
+        TaskFailedError if the call failed.
         """
 
     def as_completed(self, futures: Collection[Future[T]]) -> Iterator[Future[T]]:
-        """The futures as they are done.
+        """The futures as they complete.
 
-        Raises StoppedError, with the rest cancelled, when the run is told to end or there is nowhere to run any more.
+        Raises StoppedError, with the remaining futures cancelled, when the run is stopped or can no longer run tasks.
         """
 
 
 class LocalTasks:
-    """Tasks in threads of this process; `slots` by default as many as it has cores.
+    """Tasks in threads of this process; `slots` is the number of cores by default.
 
-    When `stop` is set no further call begins. One that has begun is abandoned to the end of the process: whatever
-    maintenance does may be killed.
+    When `stop` is set no further call begins. A call that has begun is abandoned until the end of the process:
+    maintenance may be killed at any time.
     """
 
-    #: Whether `close` leaves calls under way behind when it is to stop. `SparkTasks` can end them.
+    #: Whether `close` abandons running calls after a stop. `SparkTasks` can end them.
     _abandons_calls: ClassVar[bool] = True
 
     def __init__(self, *, slots: int | None = None, stop: threading.Event | None = None) -> None:
@@ -98,7 +98,7 @@ class LocalTasks:
         return future
 
     def as_completed(self, futures: Collection[Future[T]]) -> Iterator[Future[T]]:
-        """The futures as they are done; see `Tasks.as_completed`."""
+        """The futures as they complete; see `Tasks.as_completed`."""
         done: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
         for future in futures:
             future.add_done_callback(done.put)
@@ -119,7 +119,7 @@ class LocalTasks:
         return True
 
     def close(self) -> None:
-        """Wait for the calls that are under way, unless this is to stop."""
+        """Wait for the running calls, except after a stop."""
         if self._stop.is_set():
             self._cancel(())
         for _ in self._threads:
@@ -130,12 +130,12 @@ class LocalTasks:
             thread.join()
 
     def _cancel(self, futures: Collection[Future[T]]) -> None:
-        """Let none of these begin."""
+        """Cancel the futures whose calls have not begun."""
         for future in futures:
             future.cancel()
 
     def _check_failure(self, future: Future[T]) -> None:
-        """Raises StoppedError where the call failed because there is nowhere to run any more."""
+        """Raise StoppedError if the call failed because tasks can no longer run."""
 
     def _run(self, work: Callable[[], T]) -> T:
         if self._stop.is_set():
@@ -151,9 +151,9 @@ class LocalTasks:
 
 
 class SparkTasks(LocalTasks):
-    """Tasks of a session that is there already; `slots` by default as many as it has cores.
+    """Tasks of an existing session; `slots` is the number of its cores by default.
 
-    Ends what it has under way, and nothing else of the session's, when `stop` is set.
+    When `stop` is set it ends its own running calls, and nothing else of the session.
     """
 
     _abandons_calls: ClassVar[bool] = False
@@ -172,12 +172,12 @@ class SparkTasks(LocalTasks):
             return False
 
     def _check_failure(self, future: Future[T]) -> None:
-        """What fails because of the end of all is no failure of its own: whose partition it was is not to blame."""
+        """Failures caused by the end of the session are not failures of the partition, and raise StoppedError."""
         if not future.cancelled() and isinstance(future.exception(), TaskFailedError) and not self.is_alive:
             raise StoppedError("the Spark session is gone")
 
     def _cancel(self, futures: Collection[Future[T]]) -> None:
-        """Let none of these begin, and end all that is running."""
+        """Cancel the futures whose calls have not begun, and end all running ones."""
         super()._cancel(futures)
         if self.is_alive:
             self._context.cancelJobsWithTag(self._tag)
@@ -196,18 +196,18 @@ class SparkTasks(LocalTasks):
 
 
 def _end_thread() -> None:
-    """Stands for the end of a thread in the queue of calls."""
+    """Marks the end of a thread in the queue of calls."""
 
 
 class _Failure:
-    """An error on its way back from a task: its text alone, as not every error survives pickling."""
+    """The text of an error in a task, returned to the driver: not every error can be pickled."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 def _attempt(work: Callable[[], T]) -> T | _Failure:
-    """Runs in the task. Another attempt would raise what `work` raises again, so it is brought back as a result."""
+    """Call `work` in the task. An error is returned as a result, since a retry by Spark would only raise it again."""
     try:
         return work()
     except (KafkalogError, OSError) as error:
@@ -218,14 +218,14 @@ def _attempt(work: Callable[[], T]) -> T | _Failure:
 
 
 def _result(outcome: T | _Failure) -> T:
-    """Raises TaskFailedError for a failure."""
+    """The outcome of a call. Raises TaskFailedError for a failure."""
     if isinstance(outcome, _Failure):
         raise TaskFailedError(outcome.text)
     return outcome
 
 
 def _lost(error: Exception) -> str:
-    """Spark's own words for a task that was lost, without stacks: what Python raised, or else why the stage failed."""
+    """Why Spark lost a task, without stack traces: the Python error, or else why the stage failed."""
     text = str(getattr(error, "java_exception", None) or error).rpartition("most recent failure: ")[2]
     _, is_raised, traceback = text.partition("Traceback (most recent call last):")
     raised = [line for line in traceback.splitlines() if line and not line[0].isspace()] if is_raised else []

@@ -1,4 +1,4 @@
-"""A limit on the bytes a second that the cleaner reads and writes."""
+"""A limit on the bytes for each second that the cleaner reads and writes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 
 #: log.cleaner.io.max.bytes.per.second of Kafka's default: no limit.
 NO_LIMIT: Final = float("inf")
-_BURST_S: Final = 0.3  # Kafka's throttler looks at intervals of 300 ms
+_BURST_S: Final = 0.3  # Kafka's throttler uses intervals of 300 ms
 
 
 class Throttle:
-    """A token bucket: bytes flow in at the rate, up to 300 ms' worth; who takes more than there is waits.
+    """A token bucket that fills at the given rate, up to 300 ms' worth; a caller waits until its bytes are available.
 
-    `clock` and `sleep` are in seconds; the clock must not go back.
+    `clock` and `sleep` are in seconds; the clock must be monotonic.
     """
 
     def __init__(

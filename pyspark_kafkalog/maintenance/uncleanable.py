@@ -2,10 +2,10 @@
 
     {"version": 1, "partitions": [{"topic": "users", "partition": 0, "topicId": "…", "sinceMs": 1795…, "reason": "…"}]}
 
-Kafka marks a partition uncleanable for as long as the broker runs; here each run tries again, and one that goes well
-takes the mark away. The file is replaced as a whole under the root's lock: a crash leaves the old one or the new one. A
-broker passes over files in its log directory that it does not know. Without the file, or where it cannot be
-understood, nothing is marked. Source of the rules: LogCleanerManager.markPartitionUncleanable.
+Kafka marks a partition uncleanable for as long as the broker runs; here each run tries again, and success removes the
+mark. The file is replaced as a whole under the root's lock: a crash leaves the old one or the new one. A broker ignores
+unknown files in its log directory. Without the file, or if it cannot be parsed, no partition is marked. Source of the
+rules: LogCleanerManager.markPartitionUncleanable.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class _Mark:
 
 
 def read_uncleanable(root: Path) -> Mapping[TopicPartition, str]:
-    """Why the last cleaning of each such partition failed. Raises OSError."""
+    """The reason of each partition whose last cleaning failed. Raises OSError if the file cannot be read."""
     return {where: mark.reason for where, mark in _read(root).items()}
 
 
 def mark_uncleanable(root: OwnRoot, where: TopicPartition, reason: str, *, now_ms: int) -> None:
-    """Note that a cleaning of the partition failed; the time of the first failure in a row is kept."""
+    """Mark the partition: a cleaning failed. The time of the first of consecutive failures is kept."""
     with root_lock(root.path, fs=root.fs):
         topic = root.store.refresh().topics.get(where.topic)
         if topic is None:
@@ -58,7 +58,7 @@ def mark_uncleanable(root: OwnRoot, where: TopicPartition, reason: str, *, now_m
 
 
 def mark_cleanable(root: OwnRoot, where: TopicPartition) -> None:
-    """Take the partition's mark away, if it has one."""
+    """Remove the partition's mark, if it has one."""
     if where not in _read(root.path):
         return
     with root_lock(root.path, fs=root.fs):
@@ -86,7 +86,7 @@ def _mark(entry: Any) -> tuple[TopicPartition, _Mark]:
 
 
 def _write(root: OwnRoot, marks: Mapping[TopicPartition, _Mark]) -> None:
-    """Write the marks of topics that are still there; no file when there are none. The root's lock is held."""
+    """Write the marks of topics that still exist; no file if there are none. The caller holds the root's lock."""
     topics = root.store.image.topics
     entries = [
         {
