@@ -1,7 +1,7 @@
 """Atomically replaces segments with the segment rewritten from them, for concurrent readers and after crashes.
 
     1  <base>.log.cleaned, .index.cleaned, …    written and on disk; after a crash they are removed
-    2  renamed to <base>.log.swap, …            the last of these renames decides; after an earlier crash all are removed
+    2  renamed to <base>.log.swap, …            the last of these renames decides; after an earlier crash all go
     3  a second name of each takes the place of <base>.log, then of its indexes
     4  the other old segments, .log first, are renamed to `.deleted`
     5  the `.swap` names are removed, the .log's first

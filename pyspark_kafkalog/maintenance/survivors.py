@@ -110,7 +110,7 @@ class MapSurvivors:
 
 @dataclass(slots=True)
 class NotedSurvivors:
-    """The notes of passes with maps of single shards, by base offset and chunk: packed bits, 1 for records that stay."""
+    """The notes of passes with maps of single shards, by base offset and chunk: packed bits, 1 to keep a record."""
 
     bits: dict[tuple[int, int], NDArray[np.uint8]] = field(default_factory=dict)
 

@@ -1,8 +1,9 @@
-"""Verify: batches and CRCs, index entries, snapshots and checkpoints of a root held against each other. Read-only.
+"""Verifies a root: batches and CRCs, index entries, snapshots and checkpoints are compared with each other. Read-only.
 
-A root of ours is held against its image, a broker's against its checkpoint files. Writers, readers and maintenance may
-go on; what changes meanwhile is looked at anew. The work is cut into units of whole segments, which can be tasks of
-their own: `plan_verification` gives them, `run_unit` does one, `conclude` puts a partition together.
+A native log directory is compared with its image, a broker's directory with its checkpoint files. Writers, readers and
+maintenance may continue; files that change meanwhile are checked again. The work is divided into units of whole
+segments, which can be separate tasks: `plan_verification` returns them, `run_unit` checks one, `conclude` combines
+those of a partition.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartitio
 _LOG: Final = logging.getLogger(__name__)
 
 ACTION: Final = "verify"
-#: What one task reads at least, where a partition has more than that.
+#: The least bytes of a unit, for partitions with more than that.
 UNIT_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class UnitOutcome:
-    """What one unit of segments has shown."""
+    """The outcome of one unit of segments."""
 
     topic_partition: TopicPartition
     outcomes: tuple[SegmentOutcome, ...]
@@ -50,14 +51,14 @@ class UnitOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """All findings, the root's first, and one report a partition."""
+    """All findings, the root's first, and one report for each partition."""
 
     findings: list[Finding]
     reports: list[PartitionReport]
 
     @property
     def is_sound(self) -> bool:
-        """Whether there is no error; warnings and leftovers are none."""
+        """Whether there is no error; warnings and leftovers do not count."""
         return all(finding.severity is not Severity.ERROR for finding in self.findings)
 
 
@@ -68,11 +69,11 @@ def verify(
     partitions: Collection[TopicPartition] | None = None,
     are_records_checked: bool = False,
 ) -> Verification:
-    """Verify all of a root, or of some topics or partitions, in this process, one unit after the other.
+    """Verify a whole root, or some topics or partitions, in this process, one unit after the other.
 
-    With all topics the root itself is looked at too: its metadata log, checkpoints, and what belongs to no partition.
-    `are_records_checked`: those of compressed batches too, which is as slow as decompressing them. Raises
-    UnknownTopicError, LogDirError, and OSError for what cannot be read at all.
+    With all topics, the root itself is checked too: its commit log, checkpoints, and entries that belong to no
+    partition. `are_records_checked`: also check the records of compressed batches, which takes as long as decompressing
+    them. Raises UnknownTopicError, LogDirError, and OSError for files that cannot be read.
     """
     findings = verify_root(log_dir) if topics is None and partitions is None else []
     plan = plan_verification(log_dir, topics=topics, partitions=partitions, are_records_checked=are_records_checked)
@@ -85,7 +86,7 @@ def verify(
 
 
 def verify_root(log_dir: LogDir) -> list[Finding]:
-    """What is wrong with the root itself, its partitions left out."""
+    """The findings on the root itself, without its partitions."""
     if log_dir.is_foreign:
         return check_foreign_root(log_dir.path)
     return check_metadata(log_dir.path) + check_own_root(log_dir)
@@ -99,7 +100,7 @@ def plan_verification(
     are_records_checked: bool = False,
     unit_bytes: int = UNIT_BYTES,
 ) -> list[tuple[PartitionScope, list[SegmentUnit]]]:
-    """Each partition with the units to be checked, as of now. Raises UnknownTopicError."""
+    """Each partition with its units, in their current state. Raises UnknownTopicError."""
     log_dir.refresh()
     chosen = sorted(partitions_of(log_dir, topics) if partitions is None else partitions)
     if log_dir.is_foreign:
@@ -115,13 +116,13 @@ def plan_verification(
 
 
 def partitions_of(log_dir: LogDir, topics: Collection[str] | None) -> list[TopicPartition]:
-    """What there is to verify: all partitions, or those of `topics`; of a broker's root the metadata log's too.
+    """The partitions to verify: all, or those of `topics`; of a broker's directory also that of its metadata log.
 
     Raises UnknownTopicError.
     """
     if not log_dir.is_foreign:
         return log_dir.own_root().partitions(topics)
-    there = list_partitions(log_dir.path)  # the metadata log is one of them here
+    there = list_partitions(log_dir.path)  # includes the broker's metadata log
     if topics is None:
         return there
     for name in topics:
@@ -139,7 +140,7 @@ def _topic_configs(log_dir: LogDir) -> Mapping[str, Mapping[str, str]]:
 
 
 def run_unit(unit: SegmentUnit) -> UnitOutcome:
-    """Check one unit. What cannot be read is a finding."""
+    """Check one unit. A file that cannot be read is a finding."""
     began = time.perf_counter()
     scope = unit.scope
     sink = FindingSink(scope.topic_partition)
@@ -162,7 +163,7 @@ def run_unit(unit: SegmentUnit) -> UnitOutcome:
 
 
 def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> tuple[list[Finding], PartitionReport]:
-    """All findings of a partition, and its report, from what its units have shown."""
+    """All findings of a partition, and its report, from the outcomes of its units."""
     began = time.perf_counter()
     outcomes = [outcome for unit in units for outcome in unit.outcomes]
     findings = [finding for unit in units for finding in unit.findings]
@@ -190,7 +191,7 @@ def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> tuple[list[
 
 
 def root_report(findings: Sequence[Finding], report: PartitionReport | None = None) -> PartitionReport:
-    """The report of what was found of the root itself, together with the metadata log's where that is a partition."""
+    """The report on the root itself, merged with that on the metadata log if it is a partition."""
     counts = count_by_severity(findings)
     if report is None:
         report = PartitionReport(topic=CLUSTER_METADATA_TOPIC, partition=0, action=ACTION)

@@ -1,8 +1,8 @@
-"""Going through a segment's `.log` to its end, whatever is in it: every header, every CRC, and the records.
+"""Walks a segment's `.log` to its end, whatever it contains: every header, every CRC, and the records.
 
-Bytes are read into one buffer that is used again, headers found by the compiled scan. Where no batch can begin the walk
-goes on at the next place that the offset index names, if a batch begins there. The records of uncompressed batches are
-walked by the compiled decoder, which puts nothing anywhere; those of compressed ones only when that is asked for.
+Bytes are read into one reused buffer, and the compiled scan finds the headers. At a position where no batch can begin,
+the walk skips to the next position in the offset index at which a batch begins. The compiled decoder checks the records
+of uncompressed batches without output; those of compressed ones only on request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _END: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class WalkedRun:
-    """Whole batches in a row, all that the headers show, and which of them have a right CRC.
+    """Consecutive whole batches, with all fields of their headers, and those of them with a correct CRC.
 
     `data` starts at byte `position` of the file and is overwritten by the next run.
     """
@@ -54,8 +54,8 @@ class WalkedRun:
 class BatchWalk:
     """One walk over bytes [0, `end`) of the `.log` open as `fd`.
 
-    `severity` says how bad damage is, by the offset that was reached before it. `next_start` gives the next position
-    after a byte where a batch may begin, None without one.
+    `severity` returns the severity of damage, given the offset reached before it. `next_start` returns the next
+    position after a byte at which a batch may begin, or None.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class BatchWalk:
         self.end_position = 0
 
     def runs(self) -> Iterator[WalkedRun]:
-        """All runs, in order; what is wrong goes to the sink."""
+        """All runs, in order; faults go to the sink."""
         position = 0
         buffer = np.empty(min(CHUNK_BYTES, max(self._end, 1)), dtype=np.uint8)
         while position < self._end:
@@ -126,7 +126,7 @@ class BatchWalk:
         return WalkedRun(data, position, batches, good)
 
     def _check_offsets(self, batches: NDArray[np.void]) -> None:
-        """Offsets above those before, and below the next segment's; how many gaps there are."""
+        """Check that offsets are above the previous ones and below the next segment's, and count gaps."""
         first = batches[0]
         if first["base_offset"] < self.reached_offset:
             self._damage(
@@ -150,7 +150,7 @@ class BatchWalk:
             )
 
     def _check_crcs(self, data: NDArray[np.uint8], position: int, batches: NDArray[np.void]) -> NDArray[np.void]:
-        """The batches whose CRC is right."""
+        """The batches with a correct CRC."""
         bad = first_bad_crc(data, batches, position)
         if bad < 0:
             return batches
@@ -173,7 +173,7 @@ class BatchWalk:
         return batches[is_good]
 
     def _check_records(self, data: NDArray[np.uint8], position: int, batches: NDArray[np.void]) -> None:
-        """Records that are not what the header says, in batches with a right CRC: a fault of their writer."""
+        """Check records against the headers, in batches with a correct CRC: a mismatch is a fault of the writer."""
         codecs = batches["attributes"] & COMPRESSION_MASK
         wrong = codecs > CompressionType.ZSTD
         wrong |= batches["records_count"] > batches["last_offset"] - batches["base_offset"] + 1
@@ -220,19 +220,19 @@ class BatchWalk:
                 batches = batches[at + 1 :]
 
     def _after_fault(self, position: int, fault: DiskFormatError, *, is_first: bool) -> int | None:
-        """Tell of a header that the scan refused; where to go on, None at the end."""
+        """Report a header that the scan refused; return the position at which to continue, None at the end."""
         head = pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
         try:
             parse_header(head, 0, file=self._file, file_position=position)
             if not is_first:
-                return position  # its offset is too low, which is told of when it is looked at as the first of its run
+                return position  # its offset is too low; the check of the next run, which it begins, reports that
         except DiskFormatError:
             pass
         self._damage("batch-header", fault.position, expected=fault.expected, found=fault.found)
         return self._start_after(position)
 
     def _whole_batch_bytes(self, data: NDArray[np.uint8], position: int) -> int | None:
-        """Length of the batch that begins at `position`, which is longer than the buffer; None when it is not there."""
+        """The length of the batch at `position`, which is longer than the buffer; None for a torn batch."""
         left = self._end - position
         if len(data) < LOG_OVERHEAD_BYTES or left < RECORD_BATCH_OVERHEAD_BYTES:
             self._torn(position, f"{left} bytes to the end")
@@ -247,7 +247,7 @@ class BatchWalk:
         self._damage("torn-batch", position, expected="a whole batch", found=found)
 
     def _start_after(self, position: int) -> int | None:
-        """The next place that the index names where a batch does begin."""
+        """The next position in the index at which a batch begins."""
         following = self._next_start(position)
         while following is not None and following < self._end:
             try:

@@ -1,6 +1,6 @@
-"""Leader epochs in a segment's batches, held against leader-epoch-checkpoint, which may know more than have batches.
+"""Compares the leader epochs of a segment's batches with leader-epoch-checkpoint, which may have more epochs.
 
-No CRC covers the epoch of a batch: the log assigns it. Along the log it never falls.
+No CRC covers the epoch of a batch, since the log assigns it. Along the log it never decreases.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EpochCheck:
 
     @classmethod
     def open(cls, directory: Path, log_path: Path, sink: FindingSink, *, is_ours: bool) -> EpochCheck:
-        """A check against the checkpoint in `directory`; one that cannot be read is told of elsewhere."""
+        """A check against the checkpoint in `directory`; an unreadable checkpoint is reported elsewhere."""
         path = directory / LEADER_EPOCH_CHECKPOINT
         with contextlib.suppress(ValueError):
             entries = LeaderEpochCheckpoint.open(path).entries
@@ -47,7 +47,9 @@ class EpochCheck:
         return cls(path, log_path, sink, is_ours, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
     def add(self, batches: NDArray[np.void]) -> None:
-        """Tell of the first batch of a run that another epoch than its own is written down for, or that falls."""
+        """Report the first batch of a run whose epoch differs from the checkpoint's, and the first whose epoch
+        decreases.
+        """
         if not len(batches):
             return
         self._check_rises(batches)

@@ -1,7 +1,7 @@
-"""What a verification finds: one finding is one fault at one place, with what to do about it.
+"""The findings of a verification: each is one fault at one place, with advice.
 
-`error`: bytes are not what they must be, or committed records cannot be read. `warning`: nothing that was committed is
-touched, or the next writer or broker sets it right by itself. `info`: something lies there that will go.
+`error`: bytes are not as they must be, or committed records cannot be read. `warning`: committed records are
+unaffected, or the next writer or broker repairs it. `info`: a leftover that will be removed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.storage.names import TopicPartition
 
-#: So many of one kind are told of one file; the last says how many there are more.
+#: The most findings of one kind in one file; one more gives the number of the others.
 _FINDINGS_A_KIND: Final = 100
 
 RESTORE: Final = "restore the file from a copy: committed records in it are damaged"
@@ -25,7 +25,7 @@ NEXT_WRITER: Final = "nothing: the next writer takes it away"
 
 
 class Severity(str, Enum):
-    """How bad it is, see above."""
+    """The severity of a finding, as described above."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -34,9 +34,10 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One fault. `what` names its kind and never changes; `position` is a byte of `file`, `offset` a record's, or None.
+    """One fault. `what` names its kind and is stable; `position` is a byte of `file`, `offset` that of a record; or
+    None.
 
-    `partition` None: it is of the root, not of a partition.
+    `partition` is None for a fault of the root.
     """
 
     severity: Severity
@@ -50,7 +51,7 @@ class Finding:
     offset: int | None = None
 
     def tree(self) -> dict[str, Any]:
-        """The finding as JSON has it."""
+        """The finding as JSON-compatible values."""
         return {
             "action": "finding",
             "severity": self.severity.value,
@@ -68,7 +69,7 @@ class Finding:
 
 @dataclass(slots=True)
 class FindingSink:
-    """Gathers the findings of one partition, or of the root; of one kind in one file no more than some."""
+    """Collects the findings of one partition, or of the root, with a limit for each kind and file."""
 
     partition: TopicPartition | None
     findings: list[Finding] = field(default_factory=list)
@@ -86,7 +87,7 @@ class FindingSink:
         position: int | None = None,
         offset: int | None = None,
     ) -> None:
-        """Note one fault."""
+        """Add one finding."""
         key = (str(file), what)
         self._counts[key] = self._counts.get(key, 0) + 1
         if self._counts[key] > _FINDINGS_A_KIND:
@@ -106,7 +107,7 @@ class FindingSink:
         )
 
     def add_damage(self, severity: Severity, what: str, error: DiskFormatError, *, advice: str | None = None) -> None:
-        """Note what `error` tells of; its own advice unless another is given."""
+        """Add `error` as a finding, with its own advice unless `advice` is given."""
         self.add(
             severity,
             what,
@@ -118,7 +119,7 @@ class FindingSink:
         )
 
     def result(self) -> list[Finding]:
-        """All findings, with one more for each kind of which not all are told."""
+        """All findings, with an additional one for each kind that exceeded the limit."""
         for (file, what), count in self._counts.items():
             if count > _FINDINGS_A_KIND:
                 self.findings.append(
@@ -137,7 +138,7 @@ class FindingSink:
 
 
 def count_by_severity(findings: Iterable[Finding]) -> dict[Severity, int]:
-    """How many there are of each severity, 0 where there are none."""
+    """The number of findings of each severity, including 0."""
     counts = dict.fromkeys(Severity, 0)
     for finding in findings:
         counts[finding.severity] += 1

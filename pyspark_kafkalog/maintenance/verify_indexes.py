@@ -1,9 +1,9 @@
-"""Offset and time index of a segment held against its batches, entry by entry, while the segment is walked.
+"""Checks the offset and time index of a segment against its batches, entry by entry, while the segment is walked.
 
-An entry of the offset index is right when a batch begins at its position, and its offset lies in that batch or is the
-last one of a later batch: brokers before 4.0 made one entry for several batches that came together. An entry of the
-time index is right when the batch that holds its offset has that timestamp and none before it a larger one. There may
-be fewer entries than an `index.interval.bytes` of today would make, or more.
+An entry of the offset index is correct if a batch begins at its position, and its offset is in that batch or is the
+last one of a later batch: brokers before 4.0 wrote one entry for several batches that arrived together. An entry of the
+time index is correct if the batch with its offset has that timestamp and no earlier batch a larger one. The number of
+entries may differ from that which the current `index.interval.bytes` would give.
 
     entries | zeros up to the preallocated length, in the active segment, and after a crash
 """
@@ -29,7 +29,7 @@ _ENTRIES_A_READ: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class IndexExpectation:
-    """Entries at or above offset `visible_end` are left out. `severity`: of what is wrong without the batches."""
+    """Entries at or above offset `visible_end` are ignored. `severity` is that of faults found without the batches."""
 
     visible_end: int
     may_have_zeros: bool
@@ -37,7 +37,7 @@ class IndexExpectation:
 
 
 class IndexEntries:
-    """The entries of one index file, in order, some thousand at a time; they end before the first that cannot be."""
+    """The entries of one index file, in order, read in blocks; they end before the first invalid one."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class IndexEntries:
             )
 
     def take(self, is_wanted: Callable[[NDArray[np.void]], NDArray[np.bool_]]) -> NDArray[np.void]:
-        """The entries from where the last call ended, as long as they are wanted: a rising thing, so a prefix."""
+        """The next entries that fulfil a condition, which holds for a prefix of the remaining ones."""
         parts = []
         while True:
             if not len(self._block):
@@ -88,11 +88,11 @@ class IndexEntries:
         return np.concatenate(parts) if parts else self._block
 
     def position_of(self, row: int) -> int:
-        """The byte at which entry number `row` begins."""
+        """The byte position of entry number `row`."""
         return row * self._dtype.itemsize
 
     def tell_of(self, row: int, what: str, *, offset: int, expected: str, found: str) -> None:
-        """Entry number `row`, which names `offset`, is wrong by the batches."""
+        """Report that entry number `row`, which has `offset`, contradicts the batches."""
         self._sink.add(
             Severity.ERROR,
             what,
@@ -105,7 +105,7 @@ class IndexEntries:
         )
 
     def next_position_after(self, position: int) -> int | None:
-        """Of an offset index: the first position above `position` that an entry still to come names."""
+        """In an offset index: the first position above `position` in the remaining entries."""
         while True:
             above = self._block["position"] > position if len(self._block) else np.empty(0, dtype=np.bool_)
             if above.any():
@@ -118,7 +118,7 @@ class IndexEntries:
                 return None
 
     def _read(self) -> None:
-        """The next block, checked for what shows without the batches."""
+        """Read the next block, and check it as far as possible without the batches."""
         if self._is_ended:
             self._block = self._block[:0]
             return
@@ -136,7 +136,7 @@ class IndexEntries:
             self._before = rows[count - 1 : count]
 
     def _whole_entries(self, rows: NDArray[np.void], first: int) -> int:
-        """How many of `rows` can be entries; tells of the first that cannot."""
+        """The number of leading `rows` that are valid entries; reports the first invalid one."""
         if not len(rows):
             return 0
         names = self._dtype.names
@@ -148,7 +148,7 @@ class IndexEntries:
         if self._are_positions:
             bad |= is_zero
         elif first == 0 and len(rows) > 1 and is_zero[:2].all():
-            bad[0] = True  # a zero alone is an entry: timestamp 0 at the base offset
+            bad[0] = True  # a single zero is an entry: timestamp 0 at the base offset
         before = None if self._before is None else [self._before[name].astype(np.int64) for name in names]
         previous = [
             np.concatenate([[-1] if before is None else before[at], fields[at][:-1]]) for at in range(len(fields))
@@ -158,7 +158,7 @@ class IndexEntries:
         beyond = relative_offsets > self._max_relative_offset
         count = int((bad | beyond).argmax()) if (bad | beyond).any() else len(rows)
         if count == len(rows) or (beyond[count] and not bad[count]):
-            return count  # what is not committed yet ends the entries too
+            return count  # uncommitted entries end them too
         if is_zero[count] and self._is_zero_from((first + count) * self._dtype.itemsize):
             if not self._may_have_zeros:
                 self._fault("index-zeros", self.position_of(first + count), "the end of the file", "zeros up to it")
@@ -196,7 +196,7 @@ class OffsetIndexCheck:
         self.last_position = 0  # of the last entry, 0 without any
 
     def add(self, batches: NDArray[np.void]) -> None:
-        """Hold the entries that point at or before these batches, the next of the segment, against them."""
+        """Check the entries with positions up to the end of these batches, the next of the segment."""
         end = int(batches["position"][-1]) + int(batches["size_bytes"][-1])
         first = self.entries.taken
         rows = self.entries.take(lambda block: block["position"] < end)
@@ -209,7 +209,7 @@ class OffsetIndexCheck:
         is_right = (batches["position"][at] == positions) & (batches["base_offset"][at] <= offsets)
         last = np.minimum(np.searchsorted(batches["last_offset"], offsets), len(batches) - 1)
         is_right &= (batches["last_offset"][last] == offsets) | (offsets > int(batches["last_offset"][-1]))
-        is_right |= positions < int(batches["position"][0])  # in damage that the walk has passed over
+        is_right |= positions < int(batches["position"][0])  # in damage that the walk has skipped
         for row in np.flatnonzero(~is_right).tolist():
             self.entries.tell_of(
                 first + row,
@@ -220,7 +220,7 @@ class OffsetIndexCheck:
             )
 
     def finish(self, end_position: int) -> None:
-        """After the last batch, which ends at byte `end_position`: nothing points past it."""
+        """After the last batch, which ends at byte `end_position`: check that no entry has a position past it."""
         first = self.entries.taken
         rows = self.entries.take(lambda block: np.ones(len(block), dtype=np.bool_))
         if len(rows):
@@ -245,7 +245,7 @@ class TimeIndexCheck:
         self._last_entry_ms = NO_TIMESTAMP
 
     def add(self, batches: NDArray[np.void]) -> None:
-        """As OffsetIndexCheck.add."""
+        """Check the entries with offsets up to the end of these batches, the next of the segment."""
         timestamps_ms = batches["max_timestamp_ms"].astype(np.int64)
         largest_ms = np.maximum(np.maximum.accumulate(timestamps_ms), self._largest_ms)
         last_relative = int(batches["last_offset"][-1]) - self._base_offset
@@ -279,7 +279,7 @@ class TimeIndexCheck:
             )
 
     def finish(self, *, is_closed: bool) -> None:
-        """After the last batch: nothing points past it, and of a closed segment the largest timestamp is there."""
+        """After the last batch: no entry may be past it, and that of a closed segment has the largest timestamp."""
         first = self.entries.taken
         rows = self.entries.take(lambda block: np.ones(len(block), dtype=np.bool_))
         if len(rows):
@@ -292,7 +292,7 @@ class TimeIndexCheck:
             )
         elif is_closed and self._last_entry_ms < self._largest_ms:
             self._sink.add(
-                # Without any entry the file's time counts instead; a wrong one lets retention take the segment early.
+                # Without entries the file's time counts instead; with a wrong one, retention deletes the segment early.
                 Severity.ERROR if self._last_entry_ms >= 0 else Severity.WARNING,
                 "time-index-end",
                 self._file,

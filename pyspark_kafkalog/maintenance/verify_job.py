@@ -1,11 +1,11 @@
 """Verification, and the repair that may follow it, as a job: segments of all partitions as tasks.
 
-Units of segments go to tasks, small ones together, large partitions to several. What a partition's tasks have found is
-told when the last of them is done, then its report is given. With `is_repairing` partitions that something can be done
-about wait: first the whole plan is told, then, unless it is a dry run, its steps are taken and the partitions they were
-about verified again.
+Units of segments are distributed to tasks, small ones together, large partitions over several. When the last task of a
+partition is done, its findings are output, then its report. With `is_repairing`, partitions that a repair can help
+wait: first the whole plan is output. Then, except in a dry run, its steps are executed and these partitions verified
+again.
 
-Reports are by partition; what is found of the root itself comes with the metadata log's, `__cluster_metadata` 0.
+Reports are by partition; findings on the root itself are in that of the metadata log, `__cluster_metadata` 0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pyspark_kafkalog.maintenance.verify_partition import SegmentUnit
 from pyspark_kafkalog.maintenance.verify_scope import PartitionScope
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
-#: What a task reads at most of partitions that are smaller than that, and of how many of them.
+#: The most bytes that a task reads of smaller partitions, and the most units.
 _TASK_BYTES: Final = 256 << 20
 _TASK_UNITS: Final = 64
 _ROOT: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
@@ -48,7 +48,7 @@ _Verified = tuple[list[Finding], PartitionReport]
 
 @dataclass(slots=True)
 class VerifyJob:
-    """The job. `tell` is given findings and repair steps as trees for JSON, in the order in which they come up."""
+    """The job. `tell` is called with findings and repair steps as JSON-compatible values, in order of occurrence."""
 
     tell: Callable[[dict[str, Any]], None]
     is_repairing: bool = False
@@ -90,7 +90,7 @@ class VerifyJob:
             self.tell(finding.tree())
 
     def _take(self, tasks: Tasks, this_round: Round, steps: Sequence[RepairStep]) -> None:
-        """Take the steps: those of a partition one after the other in a task, those of the root first."""
+        """Execute the steps: first those of the root, then those of each partition in order, in one task."""
         by_partition: dict[TopicPartition | None, list[RepairStep]] = {None: []}
         for step in steps:
             by_partition.setdefault(step.partition, []).append(step)
@@ -154,7 +154,7 @@ class VerifyJob:
 
 
 def _loads(plan: Sequence[tuple[PartitionScope, list[SegmentUnit]]], slots: int) -> Iterator[tuple[SegmentUnit, ...]]:
-    """The units of all partitions as they go to tasks: the large ones first and alone, small ones together."""
+    """The units of all partitions, grouped into tasks: large ones first and alone, small ones together."""
     units = sorted((unit for _, units in plan for unit in units), key=lambda unit: -unit.size_bytes)
     units_max = max(min(_TASK_UNITS, len(units) // slots), 1)
     load: list[SegmentUnit] = []
@@ -178,7 +178,7 @@ def _run_units(units: Sequence[SegmentUnit]) -> list[UnitOutcome]:
 
 
 def open_or_findings(path: Path) -> tuple[LogDir | None, list[Finding]]:
-    """The log directory; of one of ours whose metadata log cannot be loaded, what is wrong with that instead."""
+    """The log directory; or, for a native one whose commit log cannot be loaded, the findings on that log."""
     from pyspark_kafkalog.errors import KafkalogError
     from pyspark_kafkalog.maintenance.verify_metadata import check_metadata
     from pyspark_kafkalog.metadata.store import is_ours

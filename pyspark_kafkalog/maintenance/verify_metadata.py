@@ -1,8 +1,8 @@
-"""The metadata log of a root of ours, read anew from the disk: no cached image is believed.
+"""Verifies the commit log of a native log directory, read from disk: no cached image is used.
 
-Every commit file and snapshot is decoded. From the oldest that can be begun with, commits are applied one after the
-other, each checked against the invariants that held when it was made; every snapshot must be what the commits before it
-add up to. The small files beside them are hints: a wrong one is told of, and harms nobody but for `kafkalog-head`.
+Every commit file and snapshot is decoded. From the oldest possible start on, commits are applied one after the other,
+and each is checked against the invariants as of then; every snapshot must equal the image of the commits before it. The
+small files beside them are hints: a wrong one is reported, and is harmless except for `kafkalog-head`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _RESTORE_COMMIT: Final = "bring the file back from a backup: what was committed 
 
 
 def check_metadata(root: Path) -> list[Finding]:
-    """What is wrong with the metadata log of the root of ours at `root`. Raises OSError when it cannot be read."""
+    """The findings on the commit log of the native log directory at `root`. Raises OSError when it cannot be read."""
     findings: list[Finding] = []
     for number in range(_TRIES):
-        # Old files go while others read them: what counts is what a second look finds too.
+        # Old files are removed while they are read here: only findings of both checks count.
         again = _Look(root).look()
         if not again:
             return []
@@ -46,7 +46,7 @@ def check_metadata(root: Path) -> list[Finding]:
 
 @dataclass(slots=True)
 class _Look:
-    """One look at the metadata log."""
+    """One check of the commit log."""
 
     root: Path
     sink: FindingSink = field(default_factory=lambda: FindingSink(None))
@@ -118,7 +118,7 @@ class _Look:
         return images
 
     def _replay(self, log: CommitLog, offsets: list[int], images: dict[int, MetadataImage]) -> MetadataImage | None:
-        """Apply all commits that are there; the image they end with, None when there is nothing to begin with."""
+        """Apply all existing commits; return the resulting image, None without a commit or snapshot to start from."""
         starts = [offset for offset in images if not offsets or offset >= offsets[0]]
         first = offsets[0] if offsets else None
         if first == 0:
@@ -144,7 +144,7 @@ class _Look:
                 later = [offset for offset in images if offset > image.next_offset]
                 if not later:
                     break
-                image = images[min(later)]  # a damaged commit that a snapshot holds
+                image = images[min(later)]  # a damaged commit that a snapshot includes
                 continue
             image = self._apply(log, image, commit)
             known = images.get(image.next_offset)
@@ -164,7 +164,7 @@ class _Look:
         return image
 
     def _read_unused(self, log: CommitLog, offsets: list[int]) -> None:
-        """Commits before the snapshot that is begun with: only their files are looked at."""
+        """Check only the files of commits before the starting snapshot."""
         for offset in offsets:
             self._read(log, offset)
 
@@ -243,7 +243,7 @@ class _Look:
 
 
 def _check_static(image: MetadataImage, sink: FindingSink, directory: Path) -> None:
-    """The invariants of the newest image by itself, of all that is in it."""
+    """Check the invariants of everything in the newest image."""
     touched = Touched(
         set(image.topics),
         {(topic.name, each.partition) for topic in image.topics.values() for each in topic.partitions},

@@ -1,7 +1,7 @@
-"""A partition's directory: what lies in it by name, its small files, and how its segments follow each other.
+"""Verifies a partition's directory: its file names, its small files, and the order of its segments.
 
-The segments themselves are checked in units that can be tasks of their own: a unit begins where a producer snapshot
-tells who had written before.
+The segments themselves are checked in units that can be separate tasks: a unit begins at a producer snapshot, which has
+the state of the producers before it.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _RESTORE_LOG: Final = "restore the segment from a copy: committed records are mi
 
 @dataclass(frozen=True, slots=True)
 class SegmentUnit:
-    """Segments to be checked one after the other, as one task; `next_base` follows the last, None at the log's end.
+    """Segments to check one after the other, as one task; `next_base` follows the last, None at the log's end.
 
-    The first unit of a partition, which may have no segment, is for what else lies in its directory too.
+    The first unit of a partition, which may have no segment, also covers the other files in its directory.
     """
 
     scope: PartitionScope
@@ -69,9 +69,9 @@ class SegmentUnit:
 
 
 def segment_units(scope: PartitionScope, *, unit_bytes: int) -> list[SegmentUnit]:
-    """The partition's segments in units of at least `unit_bytes` (but the last), cut only where there is a snapshot.
+    """The partition's segments in units of at least `unit_bytes` (except the last), divided only at snapshots.
 
-    There is always one unit, also where there is no directory.
+    There is always at least one unit, even without a directory.
     """
     sizes, snapshots = _sizes_and_snapshots(scope.directory)
     bases = [base for base in sorted(sizes) if scope.state is None or base <= scope.state.active_base_offset]
@@ -88,10 +88,10 @@ def segment_units(scope: PartitionScope, *, unit_bytes: int) -> list[SegmentUnit
 
 
 def _sizes_and_snapshots(directory: Path) -> tuple[dict[int, int], set[int]]:
-    """Sizes of the `.log` files by base offset, and where there are producer snapshots."""
+    """Sizes of the `.log` files by base offset, and the offsets of the producer snapshots."""
     sizes: dict[int, int] = {}
     snapshots: set[int] = set()
-    if directory.is_symlink():  # a finding of check_directory
+    if directory.is_symlink():  # reported by check_directory
         return sizes, snapshots
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
         for entry in entries:
@@ -107,12 +107,12 @@ def _sizes_and_snapshots(directory: Path) -> tuple[dict[int, int], set[int]]:
 
 
 def check_directory(scope: PartitionScope) -> list[Finding]:
-    """What is wrong with the partition but for its segments; a second look must find it too."""
+    """The findings on the partition, without its segments, that a second check confirms."""
     return found_twice(scope, _look)
 
 
 def found_twice(scope: PartitionScope, look: Callable[[PartitionScope], list[Finding]]) -> list[Finding]:
-    """The findings of `look` that a second one, at the partition as it is then, has as well."""
+    """The findings of `look` that a second call confirms, on the partition as it is then."""
     findings = look(scope)
     if all(finding.severity is Severity.INFO for finding in findings):
         return findings
@@ -165,7 +165,7 @@ def _look(scope: PartitionScope) -> list[Finding]:
 
 
 def _tell_unread(unread: UnreadOffsets, scope: PartitionScope, sink: FindingSink) -> None:
-    """Offsets of a broker's partition that readers are not shown: above the high watermark, or in remote storage."""
+    """Report a broker's offsets that readers do not see: above the high watermark, or in remote storage."""
     found = unread.found
     if found.offsets_above_high_watermark:
         sink.add(
@@ -230,7 +230,7 @@ def _check_segments_are_there(scope: PartitionScope, names: Sequence[str], sink:
         if state.active_base_offset not in bases and state.active_size_bytes:
             _missing(scope, state.active_base_offset, "the active segment", sink)
         if not state.active_size_bytes and state.active_base_offset == scope.log_start_offset:
-            return  # retention took all, and had no room for an empty segment: the next writer creates it
+            return  # retention removed all, and had no room for an empty segment: the next writer creates it
     first = bases[0] if bases else scope.log_end_offset
     if (first > scope.log_start_offset and state is not None) or not bases:
         _missing(scope, scope.log_start_offset, f"a segment with the log's start, {scope.log_start_offset}", sink)
@@ -249,7 +249,9 @@ def _missing(scope: PartitionScope, offset: int, expected: str, sink: FindingSin
 
 
 def _check_snapshots(scope: PartitionScope, names: Sequence[str], sink: FindingSink) -> None:
-    """Snapshots at the bases of segments are looked at with those; here the others, and those that are missing."""
+    """Check snapshots that are not at the base of a segment, and report missing ones; the others belong to their
+    segments.
+    """
     parsed = [each for each in map(parse_segment_file, names) if each is not None]
     snapshots = {base for base, suffix in parsed if suffix == PRODUCER_SNAPSHOT_SUFFIX}
     bases = sorted(base for base, suffix in parsed if suffix == LOG_SUFFIX)
@@ -258,7 +260,7 @@ def _check_snapshots(scope: PartitionScope, names: Sequence[str], sink: FindingS
             path = segment_file(scope.directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
             read_producers(path, offset, sink)
     if scope.state is None:
-        return  # a broker's cleaner may have taken them, and its next start makes what it needs
+        return  # a broker's cleaner may have removed them, and its next start creates those it needs
     for base in bases[1:]:
         if scope.log_start_offset < base <= scope.state.active_base_offset and base not in snapshots:
             sink.add(
@@ -310,7 +312,7 @@ def _first_that_falls(entries: Sequence[EpochEntry]) -> int | None:
 
 
 def _check_name(scope: PartitionScope, name: str, sink: FindingSink) -> None:
-    """What a file's name says of it: leftovers, and what is not committed."""
+    """Report leftovers and uncommitted files by their names."""
     path = scope.directory / name
     parsed = parse_segment_file(name)
     if parsed is not None:
@@ -376,7 +378,7 @@ def _check_metadata_snapshot(path: Path, sink: FindingSink) -> None:
 
 
 def check_order(scope: PartitionScope, outcomes: Iterable[SegmentOutcome]) -> list[Finding]:
-    """Offsets missing between segments, which only a cleaner leaves, or a segment that was lost or cut."""
+    """Offsets missing between segments: only a cleaner leaves such gaps; otherwise a segment was lost or truncated."""
     found = sorted((each for each in outcomes if each.end_offset >= 0), key=lambda each: each.base_offset)
     has_gaps = scope.has_gaps or any(each.inner_gaps for each in found)
     sink = FindingSink(scope.topic_partition)
@@ -410,7 +412,7 @@ def check_order(scope: PartitionScope, outcomes: Iterable[SegmentOutcome]) -> li
 
 
 def _is_empty(scope: PartitionScope, start_offset: int, end_offset: int) -> bool:
-    """Whether there is no batch in [start, end) now, when the segments may be others than those that were checked."""
+    """Whether there is no batch in [start, end) now; the segments may have changed since they were checked."""
     renewed = scope.renewed()
     start_offset = max(start_offset, 0 if renewed is None else renewed.log_start_offset)
     if renewed is None or start_offset >= end_offset:

@@ -1,10 +1,11 @@
-"""Producer snapshots and transaction index of a segment, held against the batches as they are walked.
+"""Checks the producer snapshots and the transaction index of a segment against its batches, while they are walked.
 
-Producers' state goes on from segment to segment, and starts anew from each snapshot. Of a long run of a producer's
-batches only the first and the last matter, so Python looks at few of them, and at every end-transaction marker.
+The state of the producers is carried over from segment to segment, and replaced by each snapshot. Of consecutive
+batches of one producer only the first and the last matter, so Python processes only these, and every end-transaction
+marker.
 
-A cleaned log remembers less than its snapshots: batches that were a producer's last may be gone, and markers without
-data have no index entry. There only what contradicts is told of.
+A cleaned log contains less than its snapshots: the last batches of a producer may be gone, and markers without data
+have no index entry. There only contradictions are reported.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Producers = tuple[ProducerStateEntry, ...]
 
 
 def read_producers(path: Path, offset: int, sink: FindingSink) -> Producers | None:
-    """The entries of the snapshot at `offset`, None when it cannot be used, which is told of unless it is not there."""
+    """The entries of the snapshot at `offset`. None for a missing one, and for an unusable one, which is reported."""
     try:
         entries = read_snapshot(path)
     except FileNotFoundError:
@@ -69,7 +70,7 @@ def _is_possible(entry: ProducerStateEntry, offset: int) -> bool:
 def compare_producers(
     derived: Producers, stored: Producers, path: Path, offset: int, sink: FindingSink, *, has_gaps: bool
 ) -> None:
-    """Hold the snapshot at `offset` against what its log says. A producer it does not have has expired."""
+    """Compare the snapshot at `offset` with the log. Producers that the snapshot lacks have expired."""
     by_id = {entry.producer_id: entry for entry in derived}
     for entry in stored:
         found = by_id.get(entry.producer_id)
@@ -102,8 +103,8 @@ def _agree(log: ProducerStateEntry, stored: ProducerStateEntry, *, has_gaps: boo
 class ProducerCheck:
     """Producers and aborted transactions of one segment.
 
-    `producers` is their state at its beginning; `is_known`: nothing is missing in that. `txn_index` is the
-    segment's, open, or None without one.
+    `producers` is their state at its beginning; `is_known`: that state is complete. `txn_index` is the segment's, open,
+    or None without one.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class ProducerCheck:
         )
 
     def add(self, run: WalkedRun) -> None:
-        """Count in the next batches."""
+        """Process the next batches."""
         chosen = telling_batches(run.good)
         if not len(chosen):
             return
@@ -160,7 +161,7 @@ class ProducerCheck:
                 self._with_data.add(batch.producer_id)
             return
         if batch.marker.control_type is ControlRecordType.ABORT:
-            # Of a cleaned log the data may be gone, and with them the entry.
+            # In a cleaned log the data may be gone, and with it the entry.
             is_needed = batch.producer_id in self._with_data or not self._has_gaps
             self._txns.marker(batch, self._completed, is_needed=is_needed, has_gaps=self._has_gaps)
         self._with_data.discard(batch.producer_id)
@@ -169,13 +170,15 @@ class ProducerCheck:
         self._completed = (transaction, last_stable_offset)
 
     def finish(self, *, is_damaged: bool) -> Producers:
-        """After the last batch: the producers' state there."""
+        """The state of the producers after the last batch."""
         self._txns.finish(is_damaged=is_damaged)
         return tuple(state.entry() for state in self._state.producers.values())
 
 
 def telling_batches(batches: NDArray[np.void]) -> NDArray[np.void]:
-    """Of the batches with a producer id: markers, and the first and last of each run of one kind of a producer's."""
+    """The relevant batches with a producer id: markers, and the first and last of consecutive ones of a kind and
+    producer.
+    """
     rows = np.flatnonzero(batches["producer_id"] >= 0)
     if len(rows) <= 2:
         return batches[rows]
@@ -198,10 +201,10 @@ def telling_batches(batches: NDArray[np.void]) -> NDArray[np.void]:
 
 
 class _TxnIndexCheck:
-    """Goes through the entries of a transaction index beside the abort markers of its segment.
+    """Compares the entries of a transaction index with the abort markers of its segment, both in order.
 
-    Transactions that end below the log start are passed over: nobody reads them, and Kafka's cleaner leaves data there
-    without their entry, and entries of what is gone.
+    Transactions that end below the log start offset are skipped: they are never read, and Kafka's cleaner leaves data
+    there without its entry, and entries without their data.
     """
 
     def __init__(
@@ -233,7 +236,7 @@ class _TxnIndexCheck:
         is_needed: bool,
         has_gaps: bool,
     ) -> None:
-        """An abort marker; `completed` is the transaction that it ends, as far as it is known."""
+        """Process an abort marker; `completed` is the transaction that it ends, as far as known."""
         marker_offset = batch.base_offset
         if marker_offset < self._log_start_offset:
             return
@@ -264,7 +267,7 @@ class _TxnIndexCheck:
         self._next()
 
     def finish(self, *, is_damaged: bool) -> None:
-        """After the last marker: no entry is left."""
+        """After the last marker: check that no entry is left."""
         while self._entry is not None:
             if not is_damaged and self._entry.last_offset < self._visible_end:
                 self._no_marker(self._entry)

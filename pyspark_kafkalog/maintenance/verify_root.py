@@ -1,7 +1,7 @@
-"""What lies in a root beside its partitions: meta.properties, the offset checkpoints, directories of no partition.
+"""Verifies the root apart from its partitions: meta.properties, the offset checkpoints, directories of no partition.
 
-In a root of ours the commit log decides, and the checkpoint files are kept for a Kafka broker that may mount it: with a
-wrong one there the broker would serve deleted records, or clean from a wrong offset.
+In a native log directory the commit log is authoritative, and the checkpoint files are kept for a Kafka broker that may
+mount it: with a wrong entry the broker would serve deleted records, or clean from a wrong offset.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LEFTOVER_DIR = re.compile(r".+(-delete|-stray|-future)")
 
 
 def check_own_root(log_dir: LogDir) -> list[Finding]:
-    """What is wrong with a root of ours but for its metadata log and partitions; a second look must find it too."""
+    """The findings on a native log directory, without its commit log and partitions, that a second check confirms."""
 
     def look() -> list[Finding]:
         log_dir.refresh()
@@ -50,7 +50,7 @@ def check_own_root(log_dir: LogDir) -> list[Finding]:
 
 
 def check_foreign_root(root: Path) -> list[Finding]:
-    """What is wrong with a broker's root but for its partitions; a second look must find it too."""
+    """The findings on a broker's directory, without its partitions, that a second check confirms."""
 
     def look() -> list[Finding]:
         sink = FindingSink(None)
@@ -132,7 +132,7 @@ def _check_own_checkpoint(root: Path, name: str, image: MetadataImage, sink: Fin
 
 
 def _starts_inside(root: Path, image: MetadataImage) -> list[tuple[TopicPartition, LogState]]:
-    """Partitions whose log starts above the base of their first segment."""
+    """Partitions whose log start offset is above the base of their first segment."""
     found = []
     for topic in image.topics.values():
         for each in topic.partitions:

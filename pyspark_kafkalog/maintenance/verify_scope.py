@@ -1,8 +1,8 @@
-"""What a verification holds a partition's files against: the image of a root of ours, the checkpoints of a broker's.
+"""What a partition's files are verified against: the image of a native log directory, or a broker's checkpoints.
 
-It is taken once, so that all of a partition is seen as of one moment, and small enough to travel to a task. Writers go
-on meanwhile: what they append lies above `log_end_offset` and is not looked at, and what maintenance replaces is looked
-at anew, after `renewed`.
+It is captured once, so that the whole partition is verified as of one moment, and small enough to send to a task.
+Writers continue meanwhile: records that they append are above `log_end_offset` and ignored, and segments that
+maintenance replaces are checked again, after `renewed`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NO_END: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadOffsets:
-    """Of a broker's partition: how it was described, and what became of the broker."""
+    """A broker's partition with offsets that readers do not see, and the state of the broker process."""
 
     found: PartitionDescription
     process: BrokerProcess
@@ -45,13 +45,13 @@ class UnreadOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionScope:
-    """One partition, as of when the verification began.
+    """One partition, as of the beginning of the verification.
 
-    `state` is the image's, None for a broker's partition: there `log_end_offset` is the high watermark that its
-    checkpoint tells (-1: it tells none), and `is_clean` whether the broker stopped in good order. `has_gaps`: offsets
-    may be missing, as the cleaner has been, or may have been, at the log; None where that is not known. `unread` is
-    what readers of a broker's partition are not shown.
-    `are_records_checked`: in compressed batches too, where each has to be decompressed for it.
+    `state` is the image's, None for a broker's partition: there `log_end_offset` is the high watermark of its
+    checkpoint (-1 without one), and `is_clean` says whether the broker was shut down cleanly. `has_gaps`: offsets may
+    be missing, because the cleaner has processed the log, or may have; None if unknown. `unread` describes the offsets
+    of a broker's partition that readers do not see. `are_records_checked`: also check records of compressed batches,
+    which requires decompression.
     """
 
     root: Path
@@ -75,41 +75,41 @@ class PartitionScope:
         return self.state is None
 
     def end_of_segment(self, base_offset: int) -> int | None:
-        """How many bytes of the segment count: those of the active one that are committed; None: all."""
+        """The bytes of the segment to check: the committed bytes of the active segment; None for all."""
         if self.state is None or base_offset != self.state.active_base_offset:
             return None
         return self.state.active_size_bytes
 
     def is_active(self, base_offset: int, next_base: int | None) -> bool:
-        """Whether the segment is the one that is written to."""
+        """Whether the segment is the one that writers append to."""
         if self.state is None:
             return next_base is None
         return base_offset == self.state.active_base_offset
 
     @property
     def visible_end(self) -> int:
-        """Index entries at or above this offset are of what is not committed yet."""
+        """Index entries at or above this offset are not committed yet."""
         return NO_END if self.state is None else self.state.log_end_offset
 
     def severity_at(self, reached_offset: int, next_base: int | None) -> Severity:
-        """How bad damage is that comes after `reached_offset`.
+        """The severity of damage after `reached_offset`.
 
-        After a crash a broker reads again what it had not flushed, and ends the log before the damage. What lies below
-        the high watermark is lost by that.
+        After a crash a broker reads everything again that it had not flushed, and cuts the log off at the damage.
+        Records below the high watermark are lost by that.
         """
         if self.state is not None or self.is_clean or (next_base is not None and next_base <= self.recovery_point):
             return Severity.ERROR
         return Severity.WARNING if reached_offset >= max(self.log_end_offset, 0) else Severity.ERROR
 
     def bases(self) -> list[int]:
-        """Base offsets of the segments as they are now, without what is not committed."""
+        """The current base offsets of the segments, without uncommitted ones."""
         bases = list_base_offsets(self.directory)
         return bases if self.state is None else [base for base in bases if base <= self.state.active_base_offset]
 
     def live(self, bases: list[int]) -> dict[int, int | None]:
-        """Of the segments at `bases` those that are still part of the log, with the base that follows each.
+        """The segments at `bases` that are still part of the log, each with the next base.
 
-        What lies wholly below the log start is on its way out.
+        Segments entirely below the log start offset are pending deletion.
         """
         following = [*bases[1:], None][: len(bases)]
         return {
@@ -119,7 +119,7 @@ class PartitionScope:
         }
 
     def renewed(self) -> PartitionScope | None:
-        """The partition as it is now; None when its topic is gone. Raises KafkalogError or OSError."""
+        """The partition as it is now; None if its topic is gone. Raises KafkalogError or OSError."""
         if self.state is None:
             return self if self.directory.is_dir() else None
         log_dir = LogDir.open(self.root)
@@ -131,7 +131,7 @@ class PartitionScope:
 
 
 def own_scopes(root: OwnRoot, partitions: list[TopicPartition], *, are_records_checked: bool) -> list[PartitionScope]:
-    """Scopes of partitions of a root of ours, from its image as it was last refreshed."""
+    """Scopes of partitions of a native log directory, from the image of its last refresh."""
     cleaned = checkpoint_or_empty(root.path / CLEANER_OFFSET_CHECKPOINT)
     configs: dict[str, LogConfig] = {}
     scopes = []
@@ -161,7 +161,9 @@ def foreign_scopes(
     *,
     are_records_checked: bool,
 ) -> list[PartitionScope]:
-    """Scopes of partitions of a broker's root, from its checkpoint files; `configs` is what is known of its topics."""
+    """Scopes of partitions of a broker's directory, from its checkpoint files; `configs` are the known topic
+    configurations.
+    """
     root = log_dir.path
     process = broker_process(root)
     starts = checkpoint_or_empty(root / LOG_START_OFFSET_CHECKPOINT)
@@ -188,7 +190,7 @@ def foreign_scopes(
 
 
 def _unread(log_dir: LogDir, where: TopicPartition, process: BrokerProcess) -> UnreadOffsets | None:
-    """None where there is nothing of that kind, or damage keeps it from being told, which is found otherwise."""
+    """None if there are no such offsets, or if damage, which is reported elsewhere, hides them."""
     try:
         found = log_dir.partition(where.topic, where.partition)
     except (KafkalogError, OSError):
@@ -199,7 +201,7 @@ def _unread(log_dir: LogDir, where: TopicPartition, process: BrokerProcess) -> U
 
 
 def checkpoint_or_empty(path: Path) -> dict[TopicPartition, int]:
-    """A checkpoint file's offsets, none when it is damaged: that is told of where the root is looked at."""
+    """A checkpoint file's offsets, empty if it is damaged, which the check of the root reports."""
     try:
         return read_offset_checkpoint(path)
     except (KafkalogError, OSError):

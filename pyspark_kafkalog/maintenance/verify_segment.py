@@ -1,7 +1,7 @@
-"""One segment: its `.log` walked to the end, and beside it all that is derived from it.
+"""Verifies one segment: its `.log` is walked to the end and compared with every file derived from it.
 
-Maintenance and writers go on meanwhile. A finding counts when a second look finds it too, and only looks count during
-which no file of the segment was replaced and no swap was under way at it. A segment that is gone by then, or no
+Maintenance and writers continue meanwhile. A finding counts if a second check confirms it, and only checks count during
+which no file of the segment was replaced and no swap of it was in progress. A segment that is gone by then, or no
 longer part of the log, has no findings.
 """
 
@@ -55,10 +55,10 @@ _FILES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, 
 
 @dataclass(frozen=True, slots=True)
 class SegmentOutcome:
-    """What was found in one segment. `producers` is their state at its end, None where that is not known.
+    """The outcome for one segment. `producers` is their state at its end, None if unknown.
 
-    `end_offset` is the one after its last batch, -1 for a segment that is gone. `inner_gaps`: in so many places
-    inside it offsets are missing.
+    `end_offset` is the offset after its last batch, -1 for a segment that is gone. `inner_gaps` is the number of gaps
+    between offsets inside it.
     """
 
     base_offset: int
@@ -74,9 +74,9 @@ class SegmentOutcome:
 def check_segment(
     scope: PartitionScope, base_offset: int, next_base: int | None, producers: Producers | None
 ) -> SegmentOutcome:
-    """Check the segment at `base_offset`, which `next_base` followed when the directory was listed.
+    """Check the segment at `base_offset`, followed by `next_base` when the directory was listed.
 
-    `producers` is the state at the end of the one before, None if not known. Raises OSError when a file cannot be read.
+    `producers` is the state at the end of the previous one, None if unknown. Raises OSError when a file cannot be read.
     """
     before: SegmentOutcome | None = None
     was: tuple[object, ...] | None = None
@@ -96,7 +96,7 @@ def check_segment(
             return SegmentOutcome(base_offset)
         scope, next_base = renewed, live[base_offset]
         was = _identity(_Look(scope, base_offset, next_base))
-    # A swap that nobody finishes: of its files only the .log is sure to be what it should be.
+    # An abandoned swap: of its files only the .log is certain to be correct.
     return _look_or_gone(_Look(scope, base_offset, None, is_swapping=True), producers)
 
 
@@ -108,9 +108,9 @@ def _look_or_gone(look: _Look, producers: Producers | None) -> SegmentOutcome:
 
 
 def _identity(look: _Look) -> tuple[object, ...] | None:
-    """Tells the segment's files from others of their names; None while it is being replaced, or is gone.
+    """Identifies the segment's files; None while it is being replaced, or if it is gone.
 
-    Of the active segment's files, which grow, it is only which files they are.
+    The active segment's files grow, so only their inodes count.
     """
     found: list[object] = []
     for suffix in _FILES:
@@ -128,7 +128,7 @@ def _identity(look: _Look) -> tuple[object, ...] | None:
 
 @dataclass(slots=True)
 class _Look:
-    """One look at a segment."""
+    """One check of a segment."""
 
     scope: PartitionScope
     base_offset: int
@@ -147,7 +147,7 @@ class _Look:
         return segment_file(self.scope.directory, self.base_offset, suffix)
 
     def look(self, producers: Producers | None) -> SegmentOutcome:
-        """Check the segment as it is now. Raises FileNotFoundError when it is gone."""
+        """Check the segment in its current state. Raises FileNotFoundError when it is gone."""
         with contextlib.ExitStack() as closing:
             fd = os.open(self.path(LOG_SUFFIX), READ_FLAGS)
             closing.callback(os.close, fd)
@@ -215,7 +215,7 @@ class _Look:
     def _open_indexes(self, closing: contextlib.ExitStack) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
         if self.is_swapping:
             return None, None
-        # A broker sets room aside in the active segment's; ours are looked after by the next writer.
+        # A broker preallocates the active segment's; the next writer maintains those of a native log.
         expected = IndexExpectation(
             visible_end=self.scope.visible_end if self.is_active else NO_END,
             may_have_zeros=self.is_active and self.scope.is_foreign,
@@ -231,7 +231,7 @@ class _Look:
         return offsets, times
 
     def _open(self, suffix: str, closing: contextlib.ExitStack) -> int | None:
-        """The index file, open; None without one, which is told of: only the first commit makes the active's."""
+        """The opened index file. None without one, which is reported, except in an empty native log."""
         try:
             fd = os.open(self.path(suffix), READ_FLAGS)
         except FileNotFoundError:
@@ -257,7 +257,7 @@ class _Look:
             times.finish(is_closed=not self.is_active)
 
     def _producers_at_start(self, before: Producers | None) -> tuple[Producers, bool]:
-        """The state to begin with, the snapshot's or that of the end before, and whether nothing is missing in it."""
+        """The initial state, from the snapshot or the end of the previous segment, and whether it is complete."""
         entries = None
         if self.base_offset > self.scope.log_start_offset:
             entries = read_producers(self.path(PRODUCER_SNAPSHOT_SUFFIX), self.base_offset, self.sink)
@@ -286,7 +286,9 @@ class _Look:
         )
 
     def _check_next_snapshot(self, producers: Producers, end_offset: int) -> None:
-        """Hold the snapshot at the segment's end against the state; a damaged one is told of with the next."""
+        """Compare the snapshot at the segment's end with the state; a damaged snapshot is reported with the next
+        segment.
+        """
         offset = end_offset if self.next_base is None else self.next_base
         path = segment_file(self.scope.directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
         nobody = FindingSink(self.scope.topic_partition)
@@ -296,7 +298,7 @@ class _Look:
             compare_producers(producers, entries, path, offset, self.sink, has_gaps=has_gaps)
 
     def _check_state(self, state: LogState, walk: BatchWalk, extremes: _Extremes) -> None:
-        """Hold the end of the log against the image."""
+        """Compare the end of the log with the image."""
         found = {
             "log end": (state.log_end_offset, walk.reached_offset),
             "largest timestamp": (state.active_max_timestamp_ms, extremes.largest_ms),
@@ -316,7 +318,7 @@ class _Look:
             )
 
     def _check_index_end(self, state: LogState, offsets: OffsetIndexCheck | None) -> None:
-        """The last entry for what is committed lies where the image says."""
+        """Check that the last committed entry is at the position that the image gives."""
         wanted = state.active_size_bytes - state.bytes_since_last_index_entry
         if offsets is not None and offsets.last_position != wanted:
             self.sink.add(
@@ -332,7 +334,7 @@ class _Look:
 
 @dataclass(slots=True)
 class _Extremes:
-    """Timestamps of a segment that a commit keeps."""
+    """Timestamps of a segment that are part of a commit."""
 
     first_ms: int = -1
     largest_ms: int = -1
@@ -346,7 +348,7 @@ class _Extremes:
 
 
 def check_unit(scope: PartitionScope, bases: tuple[int, ...], next_base: int | None) -> Iterator[SegmentOutcome]:
-    """Check segments that follow each other, `next_base` the last; producers' state goes on from one to the next."""
+    """Check consecutive segments, followed by `next_base`; each starts with the producers' state of the previous."""
     producers: Producers | None = None
     for base_offset, following in zip(bases, (*bases, next_base)[1:], strict=True):
         outcome = check_segment(scope, base_offset, following, producers)

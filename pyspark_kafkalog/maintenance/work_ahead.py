@@ -1,7 +1,7 @@
-"""Doing the next items' work in threads while a caller is busy with one item's result.
+"""Ordered prefetch: threads process the next items while the caller uses the result of one.
 
-For work that is mostly compiled and lets other threads run. Results come in the order of the items, and nothing but the
-time it takes depends on how many threads there are.
+For work that is mostly compiled code and releases the GIL. Results are in the order of the items; the number of threads
+affects only the time taken.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _THREADS_MAX: Final = 2
-#: Items asked for beyond one more than there are threads: some take much longer, and results keep to their order. More
-#: of them cost the processor's cache.
+#: Items requested in advance beyond one more than the number of threads: some take much longer, and results are in
+#: order. More of them would exceed the processor's cache.
 QUEUE_ITEMS: Final = 1
 
 Item = TypeVar("Item")
@@ -26,16 +26,16 @@ Result = TypeVar("Result")
 
 
 def spare_threads() -> int:
-    """How many threads are worth having beside the caller's: none on one core, else two, since callers wait a lot."""
+    """The useful number of threads besides the caller's: none on one core, else two, since callers often wait."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return _THREADS_MAX if cores > 1 else 0
 
 
 def work_ahead(items: Iterator[Item], work: Callable[[Item], Result], *, threads: int) -> Generator[Result, None, None]:
-    """work(item) of each item, in order. Items are asked for in the caller's thread, a few more than there are threads.
+    """work(item) for each item, in order. The caller's thread requests a few more items than there are threads.
 
-    What `items` or `work` raises is raised here, when it is that item's turn. When the caller stops early, this waits
-    for the work that has begun; so close it before what the work uses goes.
+    An error of `items` or `work` is raised when its item's turn comes. When the caller stops early, this waits for
+    calls that have begun; so close it before the resources that `work` uses.
     """
     if not threads:
         yield from map(work, items)
@@ -54,7 +54,7 @@ def work_ahead(items: Iterator[Item], work: Callable[[Item], Result], *, threads
 
 
 class Turns:
-    """Has threads that work on items side by side do one part of the work item by item, in the items' order."""
+    """Makes threads that process items concurrently do one part of the work item by item, in order."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -62,12 +62,12 @@ class Turns:
         self._changed = threading.Condition()
 
     def wait(self, number: int) -> None:
-        """Wait until all items before number `number` are done with that part."""
+        """Wait until all items before `number` are done with that part."""
         with self._changed:
             self._changed.wait_for(lambda: self._next >= number)
 
     def done(self, number: int) -> None:
-        """Item `number` is done with it, or will not come to it."""
+        """Item `number` is done with that part, or will not reach it."""
         with self._changed:
             self._done.add(number)
             while self._next in self._done:
@@ -77,20 +77,20 @@ class Turns:
 
 
 class BufferPool:
-    """Memory of one size that is used again, which spares the page faults of new memory. For one thread."""
+    """Reusable buffers of one size, which avoid the page faults of new memory. Not thread-safe."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
         self._free: list[NDArray[np.uint8]] = []
 
     def take(self, size_bytes: int) -> NDArray[np.uint8]:
-        """At least `size_bytes`; more than the pool's size is memory that will not be used again."""
+        """A buffer of at least `size_bytes`; one larger than the pool's size is not reused."""
         if size_bytes <= self._size_bytes and self._free:
             return self._free.pop()
         return np.empty(max(size_bytes, self._size_bytes), np.uint8)
 
     def give(self, data: NDArray[np.uint8]) -> None:
-        """Take back what `take` gave, or a slice of it."""
+        """Return a buffer from `take`, or a slice of it."""
         buffer = data if data.base is None else data.base
         assert isinstance(buffer, np.ndarray)
         if len(buffer) == self._size_bytes:
