@@ -26,7 +26,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return item.path.relative_to(_HERE).parts[0]
 
     if TIER != "full":
-        left_out = [item for item in items if folder(item) in _FULL_ONLY or item.get_closest_marker("full")]
+        markers = ("full", "slow") if TIER == "check" else ("full",)
+        left_out = [item for item in items if folder(item) in _FULL_ONLY or any(map(item.get_closest_marker, markers))]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
     for item in items:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 from java_patterns import Patterns, draw_name
 from java_regex import java_answers
 
@@ -26,6 +27,7 @@ def outcome(pattern: TopicPattern, name: str) -> str:
     return {(True, True): "m", (True, False): "f", (False, False): "-"}.get((is_found, matches), "!")
 
 
+@pytest.mark.slow
 def test_random_expressions_match_names_that_java_matches_or_are_refused(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")

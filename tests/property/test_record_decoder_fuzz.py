@@ -300,6 +300,7 @@ def structured_batch(rng: random.Random, codec: CompressionType) -> bytes:
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", list(CompressionType))
 def test_mutated_batches_of_real_logs_are_read_alike_or_refused(kafka_fixtures: Path, codec: CompressionType) -> None:
     samples = fixture_samples(kafka_fixtures, codec)
@@ -312,6 +313,7 @@ def test_mutated_batches_of_real_logs_are_read_alike_or_refused(kafka_fixtures: 
     assert outcomes["read"] > MUTATIONS_PER_CODEC / 20, outcomes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", list(CompressionType))
 def test_batches_with_faults_deep_in_records_are_read_alike_or_refused(codec: CompressionType) -> None:
     rng = random.Random(SEED - 1 - codec)

@@ -67,6 +67,7 @@ def is_found(root: Path) -> bool:
         return True  # the root cannot even be opened, and says why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [own_root, brokers_root, adopted_root])
 def test_flipped_byte_is_found_or_changes_no_record(make: Any, tmp_path: Path) -> None:
     root = tmp_path / "log"

@@ -1,6 +1,6 @@
 """How much the tests try: KAFKALOG_TIER is check, test (the default) or full.
 
-    check   unit and property tests with few examples, for every save (`make check`)
+    check   unit and property tests with few examples, but those marked `slow`, for every change (`make check`)
     test    all kinds of tests, property tests with a third of the examples, a sample of the crash matrix (`make test`)
     full    all examples, the whole crash matrix, and the tests marked `full`: soak and browser (`make test-full`)
 

@@ -26,6 +26,7 @@ MODULES_WITH_EXAMPLES = sorted(
 )
 
 
+@pytest.mark.slow
 def test_reference_builds_without_warnings(tmp_path: Path) -> None:
     script = REPOSITORY / "scripts" / "make_api_reference.py"
     done = subprocess.run(

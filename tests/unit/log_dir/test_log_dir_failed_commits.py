@@ -118,6 +118,7 @@ def test_restored_directory_of_deleted_topic_is_replaced_before_write(log_dir: L
 # Again after a failure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "batches"), [(0, COPIED), (0, ADOPTED), (COPIED, ADOPTED), (ADOPTED, COPIED), (COPIED, ROLLED)]
 )

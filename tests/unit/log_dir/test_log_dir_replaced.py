@@ -61,6 +61,7 @@ def test_write_to_removed_log_directory_fails_and_creates_nothing(
     assert not log_dir.path.exists() or list(log_dir.path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("appends", [0, 3, 40], ids=["shorter log", "log of the same commits", "longer log"])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_write_to_replaced_log_directory_fails_and_changes_nothing(

@@ -169,6 +169,7 @@ def test_truncated_committed_records_are_reported(cars: Path, keep_bytes: int) -
     assert caught.value.file == str(last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segment", ["00000000000000000106.log", "00000000000000000333.log"])
 def test_flipped_byte_is_reported_or_changes_no_row(tmp_path: Path, segment: str) -> None:
     """Base offset and leader epoch are outside the CRC; the epoch is no column."""

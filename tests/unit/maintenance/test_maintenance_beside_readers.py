@@ -65,6 +65,7 @@ def check(log_dir: LogDir, rows: pa.Table, start: int, end: int) -> None:
     assert rows["value"].to_pylist() == [b"%08d" % offset for offset in range(start, end)]
 
 
+@pytest.mark.slow
 def test_reads_beside_merges_return_every_record_once(path: Path) -> None:
     merged = []
     read_whole = []
@@ -91,6 +92,7 @@ def test_reads_beside_merges_return_every_record_once(path: Path) -> None:
     beside(path, write, merge, read, read, widen, until=lambda: sum(merged) > 40 and len(read_whole) > 40)
 
 
+@pytest.mark.slow
 def test_reads_and_writes_beside_retention_lose_no_retained_record(path: Path) -> None:
     LogDir.open(path).alter_topic("orders", add={"retention.bytes": "9000"})
     dropped = []

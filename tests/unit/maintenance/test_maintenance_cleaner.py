@@ -259,6 +259,7 @@ def _roots() -> list[tuple[str, Callable[[Path], LogDir], str]]:
     return [("transactions", of_a_broker, "compacted-txn")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "topic"), [(make, topic) for _, make, topic in _roots()], ids=["transactions"])
 def test_cleaning_killed_at_any_change_loses_nothing(
     tmp_path: Path, make: Callable[[Path], LogDir], topic: str

@@ -142,6 +142,7 @@ def lower_retention(disk: Disk) -> None:
     assert disk.open().topic("gone").partitions[0].log_start_offset == 215
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drop", [drop_by_retention, drop_records, drop_topic, lower_retention])
 def test_full_disk_is_freed(disk: Disk, drop: Callable[[Disk], None], monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(disk)

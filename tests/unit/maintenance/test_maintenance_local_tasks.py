@@ -40,6 +40,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "retention", "log-cleaner", "merge-segments", "reindex"])
 def test_small_work_is_done_without_loading_spark(root: Path, command: str) -> None:
     done = subprocess.run(

@@ -117,6 +117,7 @@ def test_reader_beside_swap_reads_every_record_once(directory: Path) -> None:
         check_read([*taken, *reading])
 
 
+@pytest.mark.slow
 def test_killed_swap_is_finished_or_undone(directory: Path, tmp_path: Path) -> None:
     shutil.copytree(directory, tmp_path / "whole" / "orders-0")
     calls = calls_of(lambda fs: swap(tmp_path / "whole" / "orders-0", fs))

@@ -77,6 +77,7 @@ def root(whole_root: Path, tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixture", ["compacted-1-dirty", "compacted-3-dirty"])
 @pytest.mark.parametrize("buffer_bytes", [1 << 20, _MANY_MAPS_BYTES], ids=["one map", "many maps"])
 def test_spread_cleaning_writes_same_files_as_single_process(tmp_path: Path, fixture: str, buffer_bytes: int) -> None:
@@ -106,6 +107,7 @@ def test_groups_copied_concurrently_match_single_process(root: Path, tmp_path: P
     assert files_but_lock(root / "orders-0") == files_but_lock(tmp_path / "whole" / "orders-0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", range(8))
 @pytest.mark.parametrize("buffer_bytes", [1 << 20, _MANY_MAPS_BYTES], ids=["one map", "many maps"])
 def test_lost_task_fails_run_and_next_run_completes_it(

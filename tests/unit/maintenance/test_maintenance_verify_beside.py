@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner import clean_partition
@@ -20,6 +21,7 @@ SECONDS = 4.0
 SMALL = {"internal.segment.bytes": "4000", "index.interval.bytes": "100", "file.delete.delay.ms": "0"}
 
 
+@pytest.mark.slow
 def test_concurrent_writes_and_maintenance_are_not_reported_as_damage(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "log")
     log_dir.create_topic("aged", partitions=1, configs=SMALL | {"retention.bytes": "12000"})

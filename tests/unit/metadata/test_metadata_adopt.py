@@ -148,6 +148,7 @@ def crash_points(root: Path, tmp_path: Path, error: Callable[[], BaseException])
         dies_at += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fixture", "error"), [("transactions", Killed), ("unclean", broken_disk)])
 def test_crash_at_any_call_keeps_contents_and_next_adoption_succeeds(
     fixture: str, error: Callable[[], BaseException], tmp_path: Path

@@ -26,6 +26,7 @@ def make_root(root: Path) -> tuple[Clock, str]:
     return clock, topic_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [True, False])
 def test_housekeeping_stopped_at_any_call_leaves_root_sound(tmp_path: Path, kills: bool) -> None:
     for calls in range(100):

@@ -33,6 +33,7 @@ assert len(reader.partitions(start, reader.latestOffset(start, ReadAllAvailable(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("role", "body", "unused"),
     [

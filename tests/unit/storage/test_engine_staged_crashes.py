@@ -67,6 +67,7 @@ def test_committed_segment_that_is_too_short_is_reported(directory: Path) -> Non
         resumed(directory, state, config())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [40, 20], ids=["copied", "adopted"])
 def test_kill_at_any_change_keeps_each_committed_batch_once(directory: Path, batches: int, tmp_path: Path) -> None:
     committed_once = committed(directory, LogState(), staged(directory, 3), config())
@@ -92,6 +93,7 @@ def test_kill_at_any_change_keeps_each_committed_batch_once(directory: Path, bat
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 3], ids=["at the same offset", "at another offset"])
 @pytest.mark.parametrize("before", [0, 3], ids=["empty", "not empty"])
 @pytest.mark.parametrize("batches", [2, 20, 40], ids=["copied", "adopted", "rolled"])

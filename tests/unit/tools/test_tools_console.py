@@ -316,6 +316,7 @@ def test_records_deleted_by_retention_are_skipped_without_error(
     assert [chunk.topic_partition.partition for chunk in consumer.poll()][:1] == [0]
 
 
+@pytest.mark.slow
 def test_signal_commits_group_offsets_and_typed_lines(filled: Console) -> None:
     command = [sys.executable, "-m", "pyspark_kafkalog.tools.main"]
     where = ("--path", str(filled.root), "--topic", "t")

@@ -53,6 +53,7 @@ def test_help_of_each_command_loads_no_heavy_modules() -> None:
     assert not {name.partition(".")[0] for name in done.stdout.split()} & {*HEAVY, "argcomplete"}
 
 
+@pytest.mark.slow
 def test_quick_commands_load_no_heavy_modules(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     log_dir.append("t", pa.table({"value": ["x"]}))

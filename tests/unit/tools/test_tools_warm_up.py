@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 IMPORT_ALL = """
 from numba.core import event
 with event.install_recorder("numba:compile") as compiled:
@@ -16,6 +18,7 @@ print(len(compiled.buffer))
 """
 
 
+@pytest.mark.slow
 def test_warm_up_leaves_nothing_to_compile_for_later_processes(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
 
@@ -27,6 +30,7 @@ def test_warm_up_leaves_nothing_to_compile_for_later_processes(tmp_path: Path) -
     assert run("-c", IMPORT_ALL).strip() == "0"
 
 
+@pytest.mark.slow
 def test_warm_up_fails_if_machine_code_cannot_be_cached(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
