@@ -1,22 +1,22 @@
-"""The commit log: `__cluster_metadata-0/`, one commit = one record batch = one file, created only if absent.
+"""The commit log: `__cluster_metadata-0/`, one commit = one record batch = one file, which is created if absent.
 
     <root>/__cluster_metadata-0/
       partition.metadata                     Kafka's, with the id of the metadata topic
-      kafkalog-format                        says that this metadata log is ours (see store.py)
+      kafkalog-format                        marks a native log directory (see store.py)
       00000000000000000000.log               the first commit: a v2 batch of KRaft records with offsets from 0
       00000000000000000005.log               the next one, when the first has 5 records
       00000000000000000005.log.<hex>.tmp     a commit being written, or left by a crash; nothing reads it
       kafkalog-head                          hint: the log has reached this offset, durably (offset_hint.py)
       kafkalog-reserve-0 … -3                room for commits that free space on a full disk (commit_reserve.py)
 
-A commit is written whole to a temporary file, fsynced, and linked to its name: the link is the compare-and-set, since
-it fails when the name is there. A crash before the link leaves no commit; after it, the whole commit. Files never
-change; the oldest go when a snapshot holds what they say (commit_retention.py). Readers know the next file's name from
-the last commit, so "anything new?" opens one name, whatever the history.
+A commit is written to a temporary file, fsynced, and linked to its name. The link is the compare-and-set: it fails if
+the name exists. A crash before the link leaves no commit; a crash after it leaves the whole commit. Files never change.
+The oldest are removed once a snapshot contains their records (commit_retention.py). Readers derive the next file's name
+from the last commit, so a check for new commits opens one name, however long the history is.
 
-A file that gets lost would look like the log's end, and the next commit would take its place. The head tells: it is
-read before each commit, and a log that ends below it has a hole. It is written after the commit is on disk and never
-waited for, so it may lag behind (the guard is weaker then) and is never ahead.
+A lost file would look like the end of the log, and the next commit would replace it. The head detects this: it is read
+before each commit, and a log that ends below it has a hole. The head is written after the commit is on disk, without
+waiting for the disk, so it may lag behind (the guard is weaker then) but is never ahead.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, enc
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
-#: A commit file above this is damaged: reading it would not be bounded. Room for 100,000 partitions' states.
+#: A larger commit file is treated as damaged, to bound reads. It has room for the states of 100,000 partitions.
 MAX_COMMIT_BYTES: Final = 16 << 20
-#: The metadata log has had one leader only: whoever publishes.
+#: The commit log has only one leader epoch: there are no elections.
 LEADER_EPOCH: Final = 0
 
 HEAD_FILE: Final = "kafkalog-head"
@@ -58,7 +58,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit: offsets `base_offset` up to `next_offset`, when it was made (ms), its records, its file's size."""
+    """One commit: its offsets [base_offset, next_offset), time (ms), records, and file size in bytes."""
 
     base_offset: int
     next_offset: int
@@ -69,7 +69,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CommitRange:
-    """Which offsets a commit has, `base_offset` up to `next_offset`, and when it was made (ms)."""
+    """The offsets [base_offset, next_offset) of a commit, and its time (ms)."""
 
     base_offset: int
     next_offset: int
@@ -90,24 +90,24 @@ class CommitLog:
         return segment_file(self.directory, base_offset, LOG_SUFFIX)
 
     def read(self, base_offset: int) -> Commit | None:
-        """The commit at `base_offset`, or None when it has not been made. One open, no listing.
+        """The commit at `base_offset`; None if it does not exist. One open, no listing.
 
-        Raises CorruptRecordError or UnsupportedFormatError that names the file.
+        Raises CorruptRecordError or UnsupportedFormatError with the name of the file.
         """
         path = self.path(base_offset)
         data = _read_bounded(path)
         return None if data is None else _decode_commit(data, base_offset, str(path))
 
     def read_from(self, offset: int) -> Iterator[Commit]:
-        """The commits from the one at `offset` on, until the one that has not been made."""
+        """The commits from the one at `offset` to the end of the log."""
         while (commit := self.read(offset)) is not None:
             yield commit
             offset = commit.next_offset
 
     def read_range(self, base_offset: int) -> CommitRange | None:
-        """Which offsets the commit at `base_offset` has, from its header alone; None when there is no such file.
+        """The offsets and time of the commit at `base_offset`, from its header only; None if there is no such file.
 
-        Raises CorruptRecordError for a header that cannot be one.
+        Raises CorruptRecordError for an invalid header.
         """
         path = self.path(base_offset)
         try:
@@ -122,9 +122,9 @@ class CommitLog:
         return CommitRange(base_offset, header.next_offset, header.max_timestamp_ms)
 
     def replay(self) -> Iterator[Commit]:
-        """Every commit that is still there, from the oldest on: the history. Lists the directory once.
+        """All retained commits, oldest first: the history. Lists the directory once.
 
-        Raises CorruptRecordError that names a missing file.
+        Raises CorruptRecordError with the name of a missing file.
         """
         listed = sorted(self.listed_offsets())
         offset = listed[0] if listed else 0
@@ -135,7 +135,7 @@ class CommitLog:
             raise self._missing(offset, listed[-1])
 
     def listed_offsets(self) -> Iterator[int]:
-        """Base offsets of the commit files there are, in no order. Its cost grows with the history."""
+        """Base offsets of the existing commit files, unordered. Its cost grows with the history."""
         with os.scandir(self.directory) as entries:
             for entry in entries:
                 match = _COMMIT_FILE.fullmatch(entry.name)
@@ -143,15 +143,15 @@ class CommitLog:
                     yield int(match[1])
 
     def highest_listed(self) -> int:
-        """The base offset of the last commit file there is, 0 without any. Its cost grows with the history."""
+        """The base offset of the last commit file, 0 if there is no file. Its cost grows with the history."""
         return max(self.listed_offsets(), default=0)
 
     def head(self) -> int | None:
-        """An offset that the log has reached for sure; None when that cannot be told without listing."""
+        """An offset that the log has certainly reached; None if that is unknown without listing the directory."""
         return self._head.read()
 
     def check_reaches(self, next_offset: int, head: int) -> None:
-        """Raise CorruptRecordError when the log, which ends at `next_offset`, once reached `head`: a file was lost."""
+        """Raise CorruptRecordError if the log ends at `next_offset`, below `head`: a file was lost."""
         if head > next_offset:
             raise self._missing(next_offset, head)
 
@@ -168,14 +168,16 @@ class CommitLog:
     def publish(
         self, base_offset: int, records: Sequence[MetadataRecord], *, timestamp_ms: int, frees_space: bool = False
     ) -> Commit:
-        """Make `records` the commit at `base_offset`, made at `timestamp_ms`, durably, or raise.
+        """Publish `records` as the commit at `base_offset` with the time `timestamp_ms`, durably.
 
-        One that `frees_space` takes from the reserve what a full disk cannot give.
+        With `frees_space`, the commit uses the reserve if the disk is full.
 
-        Raises CommitConflictError when another commit is there; OSError when writing failed before the call that
-        decides, or that call found no room for the name, so there is no commit; CommitStateUnknownError when that call
-        or one after it failed: look for the commit by reading (see MetadataStore.commit). Raises InvalidRecordError for
-        records that cannot be encoded.
+        Raises:
+        - CommitConflictError if another commit has the offset
+        - OSError if writing failed before the link, or the directory has no room for the name: no commit was made
+        - CommitStateUnknownError if the link or a later call failed: the commit may have been made, which reading the
+          log decides (see MetadataStore.commit)
+        - InvalidRecordError for records that cannot be encoded
         """
         data = _encode_commit(base_offset, records, timestamp_ms)
         path = self.path(base_offset)
@@ -203,11 +205,11 @@ class CommitLog:
         return commit
 
     def restore_reserve(self) -> None:
-        """Create what is missing of the reserve, as far as there is room. Raises OSError."""
+        """Create the missing files of the reserve, as far as the disk has room. Raises OSError."""
         self._reserve.restore()
 
     def _put(self, written: Path, path: Path) -> None:
-        """Give the file `written` the name `path` and take its own away."""
+        """Link the file `written` to the name `path` and remove its own name."""
         is_linked = False
         try:
             self._link(written, path)
@@ -218,7 +220,7 @@ class CommitLog:
             raise CommitConflictError(f"another writer published {path} first") from None
         except OSError as error:
             if not is_linked and is_out_of_space(error):
-                raise  # a definite answer, unlike others: the directory has no room for the name
+                raise  # unlike other errors a definite answer: the directory has no room for the name
             raise CommitStateUnknownError(
                 f"publishing {path} failed, the commit may be there or not: {error}"
             ) from error
@@ -227,7 +229,7 @@ class CommitLog:
         try:
             self._fs.link(temporary, path)
         except FileExistsError:
-            # Over NFS a call whose answer got lost is made again, and then finds the link that it made itself.
+            # NFS repeats a call whose reply was lost; the repeated call then finds the link of the first one.
             if temporary.stat().st_nlink == 1:
                 raise
 
@@ -240,7 +242,7 @@ class CommitLog:
             _LOG.warning("%s could not be written, so a commit that gets lost may pass unseen: %s", HEAD_FILE, error)
 
     def sync(self) -> None:
-        """Make the names of all commits that are there durable."""
+        """Make the names of all existing commits durable."""
         self._fs.fsync_dir(self.directory)
 
     def _write_temporary(self, path: Path, data: bytes) -> Path:
@@ -258,7 +260,7 @@ class CommitLog:
         return temporary
 
     def _discard(self, temporary: Path) -> None:
-        # What is left over is never read, so failing to remove it must not hide the error under way.
+        # The leftover file is never read, so a failure to remove it must not hide the original error.
         with contextlib.suppress(OSError):
             self._fs.unlink_if_there(temporary)
 
@@ -277,7 +279,7 @@ def _encode_commit(base_offset: int, records: Sequence[MetadataRecord], timestam
 
 
 def _read_bounded(path: Path) -> bytes | None:
-    """The whole file, or None when there is none. Raises CorruptRecordError when it is too large to be a commit."""
+    """The whole file; None if it does not exist. Raises CorruptRecordError if it is too large to be a commit."""
     try:
         file = open_to_read(path)
     except FileNotFoundError:

@@ -1,19 +1,20 @@
-"""Room set aside for the commits that free space, since a full disk has none for a commit file.
+"""Reserved disk space for commits that free space, because a full disk has no room for a commit file.
 
-    __cluster_metadata-0/kafkalog-reserve-0 … -3     32 KiB of zeros each, or what a crash left in their place
+    __cluster_metadata-0/kafkalog-reserve-0 … -3     32 KiB of zeros each, or the content that a crash left
 
-A commit that frees space (retention, delete-records, the deletion of a topic), or that changes configurations, on which
-retention depends, and finds no block or no inode for its file, is written over the content of a reserve file, which is
-cut to its length. The file gets the commit's name by a link and loses its own. What was cut off leaves room for the
-directory to grow; where that is not enough (on tmpfs a name takes an inode), another file of the reserve goes. Whoever
-commits next restores the reserve as soon as there is room, and so does the end of a retention run.
+The reserve serves commits that free space (retention, delete-records, the deletion of a topic) and commits that change
+configurations, on which retention depends. If such a commit finds no free block or inode for its file, it overwrites
+the content of a reserve file, which is truncated to the commit's length. The file gets the commit's name by a link and
+loses its own. The truncated blocks leave room for the directory to grow. If that is not enough (on tmpfs a name takes
+an inode), another file of the reserve is removed. The next commit and the end of a retention run restore the reserve as
+soon as the disk has room.
 
 Blocks that are overwritten in place need no new ones, except on copy-on-write file systems (btrfs, ZFS), where only the
-inode is certain.
+inode is guaranteed.
 
 A crash before the link leaves a reserve file with other content, or a shorter one. A crash after it leaves the commit
-with two names: a file with more than one name is never written to, and a new one takes its place. The file is locked
-(flock) from the look at its names until its own is gone, so two processes never use the same one.
+with two names: a file with more than one name is never written to, and a new file replaces it. The file is locked
+(flock) from the check of its names until its own name is removed, so two processes never use the same file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Final
 from pyspark_kafkalog.storage.filesystem import FileSystem, is_out_of_space
 
 RESERVE_PREFIX: Final = "kafkalog-reserve-"
-#: Each commit on a full disk takes one; more than one, as what a commit frees comes back file.delete.delay.ms later.
+#: Each commit on a full disk uses one. Several, because the freed space is available only after file.delete.delay.ms.
 RESERVE_FILES: Final = 4
 #: Room for the states of 300 partitions; retention commits 128 at a time.
 RESERVE_BYTES: Final = 32 << 10
@@ -47,9 +48,9 @@ class CommitReserve:
 
     @contextlib.contextmanager
     def filled(self, data: bytes) -> Iterator[Path | None]:
-        """A reserve file that holds `data`, durably, for the block; None when none can be had.
+        """A reserve file with the content `data`, durable, for the block; None if no file can be used.
 
-        The block gives it another name and removes this one, or leaves it as it is.
+        The block either links the file to another name and removes this one, or leaves it as it is.
         """
         for path in reversed(self._paths):
             with self._claimed(path, os.O_RDWR) as fd:
@@ -60,7 +61,7 @@ class CommitReserve:
         yield None
 
     def _fill(self, fd: int, data: bytes) -> bool:
-        """False when the file is too short for `data`, and there is no room to extend it."""
+        """Write `data` to the file. False if the file is too short and the disk has no room to extend it."""
         try:
             self._fs.pwrite_all(fd, data, 0)
         except OSError as error:
@@ -72,7 +73,7 @@ class CommitReserve:
         return True
 
     def give_up_one(self) -> bool:
-        """Remove a file that nobody uses, for the room that a name takes; False when there is none."""
+        """Remove an unused reserve file, to free room for a name; False if there is no such file."""
         for path in reversed(self._paths):
             with self._claimed(path, os.O_RDWR) as fd:
                 if fd is not None:
@@ -81,9 +82,10 @@ class CommitReserve:
         return False
 
     def restore(self) -> None:
-        """Create the files that are missing or short, as far as there is room. Raises OSError.
+        """Create the files that are missing or short, as far as the disk has room. Raises OSError.
 
-        One stat when all is well: the file with the highest number goes first, comes back last, and so stands for all.
+        A whole reserve costs one stat: the file with the highest number is used first and restored last, so if it is
+        whole, all are.
         """
         if _is_whole(self._paths[-1]):
             return
@@ -109,13 +111,13 @@ class CommitReserve:
                 self._extend(fd, 0)
 
     def _extend(self, fd: int, length: int) -> None:
-        # In small steps: on a disk that is nearly full each takes what there is.
+        # In small steps, so that a nearly full disk gives as much as it has.
         for at in range(length, RESERVE_BYTES, _STEP_BYTES):
             self._fs.pwrite_all(fd, bytes(min(_STEP_BYTES, RESERVE_BYTES - at)), at)
 
     @contextlib.contextmanager
     def _claimed(self, path: Path, flags: int) -> Iterator[int | None]:
-        """The file at `path`, open and locked for the block; None when there is none or somebody else has it."""
+        """The file at `path`, open and locked for the block; None if it is missing or another process has locked it."""
         try:
             fd = self._fs.open(path, flags)
         except (FileNotFoundError, FileExistsError):
@@ -124,7 +126,7 @@ class CommitReserve:
         try:
             yield fd if _lock(fd) and _is_at(fd, path) else None
         finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # a child that was forked meanwhile holds the descriptor too
+            fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile also holds the descriptor
             self._fs.close(fd)
 
 
@@ -145,7 +147,7 @@ def _lock(fd: int) -> bool:
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """Whether the name still leads to the open file: who had the lock before may have used it."""
+    """Whether the name still refers to the open file: the lock's previous holder may have used it."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:

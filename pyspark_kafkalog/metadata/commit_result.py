@@ -1,4 +1,4 @@
-"""What a write's commit tells its caller."""
+"""The result of a write's commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class CommittedPartition:
-    """What a commit appended to one partition: offsets [first_offset, next_offset)."""
+    """The offsets [first_offset, next_offset) that a commit appended to one partition."""
 
     topic_partition: TopicPartition
     first_offset: int
@@ -20,10 +20,10 @@ class CommittedPartition:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """A published commit: its offset in the metadata log (None when there was nothing to commit), what it wrote.
+    """A published commit: its offset in the commit log, None if there was nothing to commit, and the ranges written.
 
-    With `is_duplicate` the transaction had been committed before and nothing was done; `commit_offset` is that
-    commit's, None when a later version has been committed since.
+    `is_duplicate` means that the write had been committed before and nothing was written. `commit_offset` is then that
+    commit's offset, or None if a later version has been committed since.
     """
 
     commit_offset: int | None

@@ -1,14 +1,15 @@
-"""Old commit files and old snapshots go, a few with each commit.
+"""Retention of commit files and snapshots: each commit removes a few old ones.
 
-    __cluster_metadata-0/kafkalog-start     hint: the oldest commit that is still there (offset_hint.py)
+    __cluster_metadata-0/kafkalog-start     hint: the oldest commit that still exists (offset_hint.py)
 
-A commit goes when it is older than metadata.max.retention.ms and a snapshot holds what it says; before it the snapshot
-that ends where it begins, which is older. The newest snapshot stays, and so does the last commit in it: a reader knows
-by the file it read last whether it was left behind. The oldest go first, so what is there has no gaps, whenever a crash
-comes; at most a few files a commit, found by name from one to the next, so the cost does not depend on the history.
+A commit file is removed when it is older than metadata.max.retention.ms and a snapshot contains its records; the older
+snapshot that ends where the commit begins is removed before it. The newest snapshot is kept, and so is the last commit
+in it: a reader whose last file no longer exists has to reload from a snapshot. Files are removed oldest first, so a
+crash leaves no gaps. Each commit removes at most a few files, found by name from one to the next, so the cost does not
+depend on the length of the history.
 
-The hint is written after a file has gone. A crash in between leaves it pointing at nothing: then the directory is
-listed, once.
+The hint is written after a file has been removed. After a crash in between, it names a file that does not exist, and
+the directory is listed once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class CommitRetention:
         self._oldest: CommitRange | None = None
 
     def remove_expired(self, *, snapshot_end_offset: int, older_than_ms: int) -> None:
-        """Remove commits made before time `older_than_ms` that the snapshot at `snapshot_end_offset` holds; a few.
+        """Remove a few commits made before `older_than_ms` that the snapshot at `snapshot_end_offset` contains.
 
         Raises OSError, or CorruptRecordError for a commit file that is damaged.
         """
@@ -53,7 +54,7 @@ class CommitRetention:
         try:
             self._fs.unlink(self._log.path(oldest.base_offset))
         except FileNotFoundError:
-            return  # another process was first; its hint says how far it got
+            return  # another process removed it first, and writes the hint
         self._start.write(oldest.next_offset)
         self._oldest = self._log.read_range(oldest.next_offset)
 

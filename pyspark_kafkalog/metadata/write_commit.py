@@ -1,14 +1,14 @@
-"""The commit of a write: staged files of any partitions become readable all together, or not at all.
+"""The commit of a write: makes staged files of any partitions readable atomically.
 
     lock the root; refresh the image
-    with a transaction: its version was committed before? then that is all. Another has taken its id over? then fail
+    with a transaction: return if its version has been committed; fail if a later incarnation has taken over the id
     append to the partitions' logs and wait for the disk (partition_append.py)
-    publish one commit with the partitions' new states and what was written
+    publish one commit with the partitions' new states and the ranges written
     unlock; remove the staged files
 
-A crash before the publish leaves bytes above the high watermark that nobody sees and the next writer cuts; after it,
-staged files, which the next writer knows to be committed or takes for abandoned. Until the publish the staged files are
-as they were, so a commit that failed can be made again with them.
+A crash before the publish leaves bytes above the high watermark, which are invisible and which the next writer
+truncates. A crash after it leaves staged files, which the next writer recognizes as committed or removes as abandoned.
+Until the publish the staged files are unchanged, so a failed commit can be retried with them.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from pyspark_kafkalog.storage.staging_cleanup import remove_abandoned
 
 @dataclass(frozen=True, slots=True)
 class WriteCommitter:
-    """Commits writes to the root of `store`. Threads may share it.
+    """Commits writes to the root of `store`; thread-safe.
 
-    `unsure` holds the writes of this process whose commit raised while publishing, by write id: the metadata offset
-    from which on it may be there.
+    `unsure` maps the id of each write of this process whose publishing failed to the first offset of the commit log at
+    which its commit may nevertheless be.
     """
 
     store: MetadataStore
@@ -54,12 +54,13 @@ class WriteCommitter:
     unsure: dict[str, int] = field(default_factory=dict)
 
     def commit(self, staged: Sequence[StagedFile], transaction: WriteTransaction | None) -> CommitResult:
-        """Append the staged files, each partition's in the order given, and publish. The files are removed then.
+        """Append the staged files, in the given order for each partition, publish the commit, and remove the files.
 
-        When it raises they stay, and the same commit can be tried again. Raises UnknownTopicError for a topic that has
-        been deleted since, ProducerFencedError when a newer incarnation has taken the transactional id over,
-        CommitConflictError when somebody wrote to the same partitions without the lock, CommitStateUnknownError as
-        `MetadataStore.commit`.
+        If this raises, the files remain and the same commit can be retried.
+
+        Raises UnknownTopicError for a topic that has been deleted since, ProducerFencedError if a later incarnation has
+        taken over the transactional id, CommitConflictError if another process wrote to the same partitions without the
+        lock, CommitStateUnknownError as `MetadataStore.commit`.
         """
         by_partition: dict[TopicPartition, list[StagedFile]] = {}
         for each in staged:
@@ -101,11 +102,11 @@ class WriteCommitter:
         return CommitResult(commit_offset, tuple(each.committed for each in appended))
 
     def _earlier_result(self, write: _Write, image: MetadataImage) -> CommitResult | None:
-        """What an earlier try of this write came to: by its transaction, or as far as this process knows."""
+        """The result of an earlier attempt of this write, found by its transaction or by `unsure`; None if none."""
         if write.transaction is not None and is_committed(image, write.transaction):
             known = image.transactional_ids[write.transaction.transactional_id]
             same = known.version == write.transaction.version
-            # Its writer may have been killed in between publishing it and making its name durable.
+            # The writer may have been killed after publishing the commit and before making its name durable.
             self.store.log.sync()
             return CommitResult(known.last_commit_offset if same else None, (), is_duplicate=True)
         since = self.unsure.get(write.write_id)
@@ -130,21 +131,21 @@ class WriteCommitter:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """What is to be committed."""
+    """A write to be committed."""
 
     write_id: str
     transaction: WriteTransaction | None
     by_partition: StagedByPartition
 
     def check_admitted(self, image: MetadataImage) -> None:
-        """Raise ProducerFencedError when another incarnation has taken the transactional id over."""
+        """Raise ProducerFencedError if a later incarnation has taken over the transactional id."""
         if self.transaction is not None:
             producer_of(image, self.transaction.transactional_id, self.transaction.incarnation)
 
     def records(
         self, image: MetadataImage, newest: MetadataImage, appended: Sequence[Appended]
     ) -> list[MetadataRecord]:
-        """The commit's records. CommitConflictError unless all that it rests on is in `newest` as it was in `image`."""
+        """The commit's records. Raises CommitConflictError if `newest` differs from `image` in what they depend on."""
         self._check_unchanged(image, newest, appended)
         states = [
             partition_state_record(each.topic_id, each.committed.topic_partition.partition, each.after)

@@ -1,13 +1,15 @@
-"""Transactional ids: a write that names one and a version is committed once, and only by the id's newest holder.
+"""Transactional ids: each version of an id is committed once, and only by the id's current incarnation.
 
-    version not above the last one      the write is there already: nothing is done
-    incarnation that holds the id       commits
-    incarnation not seen before         takes the id over: producer epoch + 1, the holder before is fenced
-    incarnation that was fenced         a zombie: ProducerFencedError
+    version not above the last one      already committed: nothing is written
+    current incarnation of the id       commits
+    new incarnation                     takes over the id: producer epoch + 1, the incarnation before is fenced
+    fenced incarnation                  a zombie: ProducerFencedError
 
-A streaming query's id is its query id, its versions are batch ids, each run of it is an incarnation. The producer id
-and epoch are Kafka's: handed out from the metadata log, an epoch used up makes a new id. Source of the rules:
-org.apache.kafka.coordinator.transaction.TransactionMetadata and TransactionCoordinator.
+The id of a streaming query is its query id, the versions are its batch ids, and each run of the query is an
+incarnation. Producer id and epoch are Kafka's: ids are allocated in the commit log, and a new id follows when the
+epochs are exhausted.
+
+Source of the rules: org.apache.kafka.coordinator.transaction.TransactionMetadata and TransactionCoordinator.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from pyspark_kafkalog.metadata.records import MetadataRecord, record, transactio
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.config_definitions import LONG_MAX
 
-#: The last epoch that Kafka lets a writer have: the one after is kept for fencing it.
+#: The last epoch that Kafka gives to a writer: the next one is reserved for fencing it.
 LAST_PRODUCER_EPOCH: Final = (1 << 15) - 2
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTransaction:
-    """Says what a write is: `version` (0 or more) of `transactional_id`, by the run `incarnation` of its writer."""
+    """The identity of a write: `version` (0 or more) of `transactional_id`, by the writer's run `incarnation`."""
 
     transactional_id: str
     version: int
@@ -44,7 +46,7 @@ class WriteTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The producer that a transactional id writes as; `records` hand out its id where it is new."""
+    """The producer that a transactional id writes as. `records` allocate its id if it is new."""
 
     producer_id: int
     producer_epoch: int
@@ -52,13 +54,13 @@ class Producer:
 
 
 def is_committed(image: MetadataImage, transaction: WriteTransaction) -> bool:
-    """Whether that version, or a later one, of the id has been committed."""
+    """Whether this version of the id, or a later one, has been committed."""
     known = image.transactional_ids.get(transaction.transactional_id)
     return known is not None and transaction.version <= known.version
 
 
 def producer_of(image: MetadataImage, transactional_id: str, incarnation: str) -> Producer:
-    """The producer that `incarnation` may write as. Raises ProducerFencedError when another has taken the id over."""
+    """The producer that `incarnation` may write as. Raises ProducerFencedError if a later one has taken over the id."""
     known = image.transactional_ids.get(transactional_id)
     if known is not None and incarnation in known.fenced:
         raise ProducerFencedError(_fenced_text(known, incarnation))
@@ -74,7 +76,7 @@ def producer_of(image: MetadataImage, transactional_id: str, incarnation: str) -
 def take_over(
     image: MetadataImage, transactional_id: str, incarnation: str, *, now_ms: int
 ) -> tuple[MetadataRecord, ...]:
-    """Records that make `incarnation` the id's holder, none when it is. Raises ProducerFencedError."""
+    """Records that make `incarnation` the id's current one; none if it already is. Raises ProducerFencedError."""
     known = image.transactional_ids.get(transactional_id)
     if known is not None and known.incarnation == incarnation:
         return ()
