@@ -1,9 +1,9 @@
-"""Making a root: the files that say it is ours, and the first commit.
+"""Creates a native root: the files that mark it, and the first commit.
 
-In this order, under the root's lock, each file whole or not there: the metadata partition's directory, the marker
-`kafkalog-format` (root_format.py), partition.metadata, meta.properties, the first commit. A crash between two leaves a
-root that the next `create_root` finishes: with the marker it is ours, before it there is nothing a Kafka broker would
-have made.
+They are created under the root's lock, each file atomically, in this order: the commit log's directory, the marker
+`kafkalog-format` (root_format.py), partition.metadata, meta.properties, the first commit. After a crash between two of
+them, the next `create_root` finishes the root: with the marker it is recognized as native, and before the marker it
+contains nothing that a Kafka broker would have created.
 """
 
 from __future__ import annotations
@@ -54,21 +54,22 @@ def metadata_dir(root: Path) -> Path:
 
 
 def is_ours(root: Path) -> bool:
-    """Whether `root` has a metadata log of this package: its marker file, or the hint that the commits of one leave.
+    """Whether `root` is native: it has the marker file, or the hint that commits of this package write.
 
-    Were the marker alone asked, a root that lost it would be read as a broker's, past what was committed.
+    If only the marker were checked, a root that lost it would be read as a broker's directory, beyond the committed
+    records.
     """
     directory = metadata_dir(root)
     return (directory / FORMAT_MARKER).is_file() or (directory / HEAD_FILE).is_file()
 
 
 def is_copied(root: Path) -> bool:
-    """Whether `root` is an unfinished copy: being made by an export, or left by one that was killed."""
+    """Whether `root` is an unfinished copy: of a running export, or of one that was killed."""
     return is_unfinished_copy(metadata_dir(root))
 
 
 def begin_copy(root: Path, *, fs: FileSystem) -> None:
-    """Mark `root`, which is empty or an unfinished copy, as an unfinished copy, durably."""
+    """Mark `root`, which must be empty or an unfinished copy, as an unfinished copy, durably."""
     directory = metadata_dir(root)
     make_dir(directory, fs)
     mark_unfinished_copy(directory, fs)
@@ -77,7 +78,7 @@ def begin_copy(root: Path, *, fs: FileSystem) -> None:
 
 
 def random_uuid(rng: random.Random) -> str:
-    """A random Uuid in Kafka's text form; as with Kafka, none that begins with a dash: tools take it for an option."""
+    """A random Uuid in Kafka's text form. As in Kafka it never begins with a dash, which tools read as an option."""
     while True:
         text = encode_uuid(uuid.UUID(bytes=rng.randbytes(16), version=4).bytes)
         if not text.startswith("-"):
@@ -87,9 +88,9 @@ def random_uuid(rng: random.Random) -> str:
 def create_root(
     root: Path, *, cluster_id: str | None, node_id: int, timestamp_ms: int, rng: random.Random, fs: FileSystem
 ) -> None:
-    """Make `root` ours, or finish what a crash left. Ids that are there already, of an unfinished root, are kept.
+    """Create a native root at `root`, or finish a creation that a crash interrupted, whose ids are kept.
 
-    Raises LogDirError when it is ours and finished, ReadOnlyLogDirError when a Kafka broker's files are in it.
+    Raises LogDirError if `root` is native and finished, ReadOnlyLogDirError if it contains a Kafka broker's files.
     """
     make_dir(root, fs)
     with root_lock(root, is_new=True, fs=fs):
@@ -107,7 +108,7 @@ def create_root(
 
 
 def make_dir(directory: Path, fs: FileSystem) -> None:
-    """Make `directory`, and what is missing above it."""
+    """Create `directory` and its missing parents."""
     if not directory.parent.exists():
         make_dir(directory.parent, fs)
     with contextlib.suppress(FileExistsError):
@@ -118,14 +119,14 @@ def make_dir(directory: Path, fs: FileSystem) -> None:
 
 
 def is_vacant(root: Path) -> bool:
-    """Whether a root of ours may be made at `root`: nothing is there, an empty directory, or one just begun."""
+    """Whether a native root can be created at `root`: it is missing, empty, or a creation has just begun."""
     if not root.exists():
         return True
     return root.is_dir() and all(entry.name == LOCK_FILE or _is_begun(entry) for entry in root.iterdir())
 
 
 def _is_begun(entry: Path) -> bool:
-    """Whether it is a metadata log's directory of ours as a crash before the marker leaves it."""
+    """Whether this is a commit log's directory as a crash before writing the marker leaves it."""
     return (
         entry.name == METADATA_DIR
         and entry.is_dir()

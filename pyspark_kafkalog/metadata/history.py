@@ -1,7 +1,7 @@
-"""What was done to a root, commit by commit: when, what, by which transactional id, to which partitions.
+"""The history of a root: for each commit its time, operation, transactional id and partitions.
 
-Read off the commit files that are there: those that `metadata.max.retention.ms` has removed are history no more. One
-commit at a time is in memory, beside one number for each commit.
+It is read from the retained commit files: commits removed after `metadata.max.retention.ms` are no longer listed. One
+commit at a time is in memory, and one number for each commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BY_TOPIC_ID: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class HistoryPartition:
-    """What a commit wrote to one partition: `records` records in `bytes` bytes of batches from `first_offset` on."""
+    """A commit's write to one partition: `records` records in `bytes` bytes of batches, from `first_offset`."""
 
     topic: str
     topic_id: str
@@ -35,10 +35,10 @@ class HistoryPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One commit: its offset in the metadata log, when it was made (ms), what it did.
+    """One commit: its offset in the commit log, its time (ms), and its changes.
 
-    `topics` are the names of all topics it touched, in order; of a deleted one whose creation is history no more, the
-    id. `version` None: no transactional id, or none of its versions was committed.
+    `topics` are the names of all topics that it changed, in order. A deleted topic whose creation is no longer in the
+    history appears with its id. `version` is None if the commit has no transactional id, or committed no version of it.
     """
 
     offset: int
@@ -70,10 +70,10 @@ def read_history(
     limit: int | None = None,
     newest_first: bool = True,
 ) -> Iterator[HistoryEntry]:
-    """The commits in `log`, those that touched `topic` if one is named; of these the newest `limit`, if that is given.
+    """The commits in `log`; with `topic`, those that changed it; with `limit`, the newest `limit` of them.
 
-    `topic_names` are the names of the topics there are, by id. A commit that is removed meanwhile is left out. Raises
-    CorruptRecordError or UnsupportedFormatError at a damaged one.
+    `topic_names` are the names of the existing topics, by id. A commit that is removed meanwhile is omitted. Raises
+    CorruptRecordError or UnsupportedFormatError for a damaged commit.
     """
     names = _Names(log, topic_names)
     offsets = list_base_offsets(log.directory)
@@ -102,7 +102,7 @@ def _entries(
 
 
 class _Names:
-    """Names of topics by id, also of those deleted since, as long as the commit that made them is there."""
+    """Names of topics by id, including deleted topics whose creating commit is retained."""
 
     def __init__(self, log: CommitLog, current: Mapping[str, str]) -> None:
         self._log = log

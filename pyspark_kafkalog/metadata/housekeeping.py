@@ -1,6 +1,7 @@
-"""What a committer does for the metadata log after its commit: a snapshot when one is due, old files, the reserve.
+"""Maintenance of the commit log after a commit: write a snapshot if one is due, remove old files, restore the reserve.
 
-The commit is published by then. An error here is logged and ends nothing: whoever commits next tries again.
+The commit is already published, so an error here is only logged, and the next commit tries again. A crash leaves work
+for the next commit too.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from pyspark_kafkalog.metadata.snapshot_schedule import MetadataLogConfig, snaps
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
-#: No file goes younger than this, as with Kafka. A committer has long come to its link by then: the name it links to
-#: must not have been taken and become free again meanwhile.
+#: Minimum age of removed files, as in Kafka. It is much longer than a committer takes to reach its link, so the name
+#: that it links to cannot have been used and removed meanwhile.
 DELETE_DELAY_MS: Final = 60_000
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """Of one commit log. Threads may share it: while one is at it, the others go on without."""
+    """The maintenance of one commit log; thread-safe: while one thread does it, the others skip it."""
 
     def __init__(self, log: CommitLog, snapshots: Snapshots, fs: FileSystem) -> None:
         self._log = log
@@ -40,18 +41,18 @@ class Housekeeping:
         self._snapshots = snapshots
         self._retention = CommitRetention(log, snapshots, fs)
         self._lock = threading.Lock()
-        self._sound_end_offset = 0  # of the newest snapshot that is sure to be there whole
+        self._sound_end_offset = 0  # of the newest snapshot that is known to be whole
         self._properties: Mapping[str, str] | None = None
         self._config: MetadataLogConfig | None = None
 
     def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
-        """Do what is due as of `loaded`; the snapshot that was made or found meanwhile, None when there was none."""
+        """Do the work due as of `loaded`; return the snapshot that was written or found meanwhile, None if none."""
         if not self._lock.acquire(blocking=False):
             return None
         newer: KnownSnapshot | None = None
         try:
             config = self._config_of(loaded.image)
-            # Each by itself: a full disk has no room for a snapshot, and what is removed makes some.
+            # Independent steps: a full disk has no room for a snapshot, but removing files frees some.
             if snapshot_is_due(loaded.tail, config, now_ms=now_ms):
                 with _noting_failures():
                     newer = self._newer_snapshot(loaded)
@@ -80,9 +81,10 @@ class Housekeeping:
         return self._config
 
     def _newer_snapshot(self, loaded: LoadedImage) -> KnownSnapshot | None:
-        """One that another process has written since this process last knew of one, else a new one.
+        """A snapshot that another process has written since the last known one, else a new one.
 
-        How much was committed after another's is not known here: that counts as nothing, and the next one comes later.
+        The size of the commits after another process's snapshot is unknown and counts as 0, which only delays the next
+        snapshot.
         """
         known = loaded.tail.snapshot
         pointed = self._snapshots.pointed_to()
@@ -90,7 +92,7 @@ class Housekeeping:
             return self._snapshots.write(loaded.image)
         end_offset, size_bytes = pointed
         if end_offset > loaded.image.next_offset:
-            return None  # of commits that this process has not seen
+            return None  # it contains commits that this process has not read
         return KnownSnapshot(end_offset, size_bytes, loaded.image.last_timestamp_ms, is_sound=False)
 
 

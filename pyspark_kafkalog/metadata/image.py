@@ -1,8 +1,8 @@
-"""The metadata image: what all commits up to `next_offset` add up to. Immutable; a commit makes a new one by `apply`.
+"""The metadata image: the state that all commits below `next_offset` add up to. Immutable; `apply` returns a new one.
 
-A new image shares with the old one all that the commit did not touch: a commit to 8 partitions makes 8 new
-PartitionImages, and new tuples and dicts of references for their topics, whatever the size of the root. The rules of
-each record type are in image_delta.py.
+A new image shares all unchanged parts with the old one: a commit to 8 partitions creates 8 new PartitionImages, and new
+tuples and dicts of references for their topics, whatever the size of the root. The rules of each record type are in
+image_delta.py.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pyspark_kafkalog.storage.log_state import LogState
 
 BROKER_RESOURCE: Final = 4
 TOPIC_RESOURCE: Final = 2
-#: Earlier incarnations of a transactional id that are remembered, so that a zombie of theirs is told what it is.
+#: Number of earlier incarnations stored for a transactional id, so that their zombies are recognized as fenced.
 MAX_FENCED_INCARNATIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition; `state` is its log as of the image's last commit."""
+    """One partition; `state` is that of its log as of the image's last commit."""
 
     partition: int
     state: LogState
@@ -47,8 +47,8 @@ class TopicImage:
 class TransactionalIdImage:
     """A transactional id's last committed version, producer, and the commit and time (ms) that set them.
 
-    `incarnation` is the run of the writer that holds the id ("": it never said), `fenced` are runs before it, newest
-    last, at most MAX_FENCED_INCARNATIONS: what they still try to write is refused.
+    `incarnation` is the current run of the writer ("" if it never gave one). `fenced` are earlier runs, newest last, at
+    most MAX_FENCED_INCARNATIONS: their writes are refused.
     """
 
     transactional_id: str
@@ -61,7 +61,7 @@ class TransactionalIdImage:
     fenced: tuple[str, ...] = ()
 
     def held_by(self, incarnation: str) -> TransactionalIdImage:
-        """The id with `incarnation` as its holder and the one before fenced; as it is for "" or the same holder."""
+        """The id with `incarnation` as its current one and the previous one fenced; unchanged for "" or the same."""
         if incarnation in ("", self.incarnation):
             return self
         fenced = self.fenced if not self.incarnation else (*self.fenced, self.incarnation)
@@ -70,7 +70,7 @@ class TransactionalIdImage:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A registered broker: here the one node that stands for the root in Kafka's tools."""
+    """A registered broker: here the single node that represents the root in Kafka's tools."""
 
     broker_id: int
     incarnation_id: str
@@ -80,10 +80,10 @@ class BrokerImage:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """All metadata as of `next_offset`, the offset of the next commit. Images share mappings: never change one.
+    """All metadata as of `next_offset`, the offset of the next commit. Images share mappings: never modify one.
 
-    `topics` by name, `topic_names` from topic id; `broker_configs` by broker id as text ("" for all brokers) then name;
-    `features` levels by name; `next_producer_id` is the first one not handed out; `acls` by their ids.
+    `topics` by name; `topic_names` by topic id; `broker_configs` by broker id as text ("" for all brokers), then name;
+    `features`: levels by name; `next_producer_id`: the first one not allocated; `acls` by their ids.
     """
 
     next_offset: int = 0
@@ -100,11 +100,11 @@ class MetadataImage:
 
     @property
     def node(self) -> BrokerImage:
-        """The one node that stands for the root."""
+        """The single node that represents the root."""
         return self.brokers[min(self.brokers)]
 
     def topic(self, name: str) -> TopicImage:
-        """The topic called `name`. Raises UnknownTopicError that lists the topics there are."""
+        """The topic called `name`. Raises UnknownTopicError, whose message lists the existing topics."""
         found = self.topics.get(name)
         if found is None:
             there = ", ".join(sorted(self.topics)[:20]) or "none"

@@ -1,4 +1,4 @@
-"""Images of the roots that this process has open, so that opening one again reads only what is new."""
+"""Cache of the images of the roots that this process has open; opening a root again reads only new commits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_ROOTS: Final = 32
 
 
 class ImageCache:
-    """The newest image seen of each root; the roots that were used last are kept."""
+    """The newest known image of each root; keeps the most recently used roots."""
 
     def __init__(self) -> None:
         self._images: dict[object, LoadedImage] = {}

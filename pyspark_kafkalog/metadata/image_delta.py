@@ -1,7 +1,9 @@
 """How each record type changes the image: a delta collects the changes of one commit over a base image.
 
-Kafka's types that say nothing about logs are taken in and left aside: controllers, fencing, quotas, credentials,
-tokens, ELR. Source of the rules: org.apache.kafka.image.MetadataDelta and its parts (TopicsDelta, ConfigurationsDelta,
+Kafka's record types that do not concern logs are accepted and ignored: controllers, fencing, quotas, credentials,
+tokens, ELR.
+
+Source of the rules: org.apache.kafka.image.MetadataDelta and its parts (TopicsDelta, ConfigurationsDelta,
 ProducerIdsDelta, AclsDelta).
 """
 
@@ -32,7 +34,7 @@ _NO_LEADER_CHANGE: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What a commit made, changed or removed: names of topics, their partitions by number, transactional ids."""
+    """The topics (by name), partitions (by number) and transactional ids that a commit created, changed or removed."""
 
     topics: set[str] = field(default_factory=set)
     partitions: set[tuple[str, int]] = field(default_factory=set)
@@ -40,7 +42,7 @@ class Touched:
 
 
 class _TopicChange:
-    """One topic while a commit is applied: its partitions and configs are copied when the first of them changes."""
+    """One topic while a commit is applied: partitions and configs are copied on the first change."""
 
     def __init__(self, topic: TopicImage) -> None:
         self._topic = topic
@@ -88,7 +90,7 @@ class ImageDelta:
         self.touched = Touched()
 
     def replay(self, records: Iterable[MetadataRecord]) -> None:
-        """Take in `records` in order."""
+        """Apply `records` in order."""
         for metadata_record in records:
             handler = _HANDLERS[metadata_record.type]
             if handler is not None:
@@ -140,7 +142,7 @@ class ImageDelta:
         return name in (self.base.topics if self._topics is None else self._topics)
 
     def _change(self, name: str) -> _TopicChange:
-        """The change of a topic that is there."""
+        """The change of an existing topic."""
         change = self._changes.get(name)
         if change is None:
             topics = self.base.topics if self._topics is None else self._topics
@@ -149,7 +151,7 @@ class ImageDelta:
         return change
 
     def _partition_to_change(self, fields: Mapping[str, Any], number_field: str) -> tuple[list[PartitionImage], int]:
-        """The partitions of the topic that a record names, and the number of the one that is to change."""
+        """The partitions of the topic that a record names, and the number of the partition that it changes."""
         name = self._name_of(fields["topicId"])
         partitions = self._change(name).partitions
         number: int = fields[number_field]
@@ -207,7 +209,7 @@ class ImageDelta:
             broker = fields["resourceName"]
             configs = self._broker_configs.setdefault(broker, dict(self.base.broker_configs.get(broker, {})))
         else:
-            return  # of groups and client metrics: nothing here reads them
+            return  # configs of groups and client metrics, which are not used here
         if fields["value"] is None:
             configs.pop(fields["name"], None)
         else:
@@ -320,8 +322,8 @@ _HANDLERS: Final[Mapping[str, _Handler | None]] = {
     "AccessControlEntryRecord": ImageDelta._access_control_entry,
     "RemoveAccessControlEntryRecord": ImageDelta._remove_access_control_entry,
     "AbortTransactionRecord": ImageDelta._abort_transaction,
-    "CommitRecord": None,  # for history and for knowing one's own commit
-    "BeginTransactionRecord": None,  # a commit is one batch: nothing of it is seen before the end
+    "CommitRecord": None,  # for the history, and for a writer to recognize its commit
+    "BeginTransactionRecord": None,  # a commit is one batch, so it is always atomic
     "EndTransactionRecord": None,
     "BrokerRegistrationChangeRecord": None,
     "FenceBrokerRecord": None,
@@ -339,14 +341,14 @@ _HANDLERS: Final[Mapping[str, _Handler | None]] = {
 
 
 def start_delta(image: MetadataImage, *, base_offset: int, timestamp_ms: int) -> ImageDelta:
-    """A delta for the commit at `base_offset`. Raises InvalidRecordError when that does not follow `image`."""
+    """A delta for the commit at `base_offset`. Raises InvalidRecordError if the commit does not follow `image`."""
     if base_offset != image.next_offset:
         raise InvalidRecordError(f"a commit at offset {base_offset} does not follow an image at {image.next_offset}")
     return ImageDelta(image, commit_offset=base_offset, timestamp_ms=timestamp_ms)
 
 
 def apply(image: MetadataImage, commit: Commit) -> MetadataImage:
-    """The image after `commit`. Raises InvalidRecordError when it contradicts `image`, which stays as it is."""
+    """The image after `commit`; `image` is unchanged. Raises InvalidRecordError if the commit contradicts it."""
     delta = start_delta(image, base_offset=commit.base_offset, timestamp_ms=commit.timestamp_ms)
     delta.replay(commit.records)
     return delta.build(commit.next_offset)

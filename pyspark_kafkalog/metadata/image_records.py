@@ -1,8 +1,8 @@
-"""An image as the metadata records that make it anew, in the order in which a snapshot holds them.
+"""Converts an image to the metadata records that rebuild it, in the order of a snapshot.
 
-Kafka's tools meet what they know (features, the node, topics with their partitions and configurations, producer ids,
-access control entries) as KRaft's own snapshots have it; in between stand this project's records: the format, the state
-of each partition that was written to, the transactional ids.
+The records that Kafka's tools know (features, the node, topics with their partitions and configurations, producer ids,
+access control entries) have the order of KRaft's own snapshots. Between them are this project's records: the format,
+the state of each partition that was written to, the transactional ids.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark_kafkalog.storage.log_state import LogState
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """Records that, applied to an empty image, make one that equals `image` but for its offset and time."""
+    """Records that, applied to an empty image, give an image equal to `image` except for its offset and time."""
     for feature, level in image.features.items():
         yield record("FeatureLevelRecord", name=feature, featureLevel=level)
     if image.format_version is not None:

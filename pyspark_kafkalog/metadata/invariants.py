@@ -1,7 +1,7 @@
-"""What every commit must keep true, one named predicate each, checked before it is published.
+"""The invariants of every commit, one named predicate each, checked before the commit is published.
 
-A predicate gets the image before, the image after and what the commit touched, and returns None or what is
-wrong. It looks at what was touched only, so its cost does not depend on the size of the root.
+A predicate gets the image before, the image after and the commit's changes, and returns None or a description of the
+violation. It checks only the changes, so its cost does not depend on the size of the root.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Invariant = Callable[[MetadataImage, MetadataImage, Touched], str | None]
 def _kept_topics(
     before: MetadataImage, after: MetadataImage, touched: Touched
 ) -> Iterator[tuple[TopicImage, TopicImage]]:
-    """The touched topics that are there before and after, under the same id."""
+    """The changed topics that exist before and after, with the same id."""
     for name in touched.topics:
         old, new = before.topics.get(name), after.topics.get(name)
         if old is not None and new is not None and old.topic_id == new.topic_id:
@@ -29,7 +29,7 @@ def _kept_topics(
 def _kept_partitions(
     before: MetadataImage, after: MetadataImage, touched: Touched
 ) -> Iterator[tuple[str, PartitionImage, PartitionImage]]:
-    """The touched partitions that are there before and after."""
+    """The changed partitions that exist before and after."""
     for name, number in touched.partitions:
         old, new = before.topics.get(name), after.topics.get(name)
         if old is None or new is None or old.topic_id != new.topic_id:
@@ -39,7 +39,7 @@ def _kept_partitions(
 
 
 def _changed_partitions(after: MetadataImage, touched: Touched) -> Iterator[tuple[str, PartitionImage]]:
-    """The touched partitions that are there after."""
+    """The changed partitions that exist after."""
     for name, number in touched.partitions:
         new = after.topics.get(name)
         if new is not None and number < len(new.partitions):
@@ -173,7 +173,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
 
 
 def check_invariants(before: MetadataImage, after: MetadataImage, touched: Touched) -> None:
-    """Raise InvalidRecordError that names the first invariant which a commit would break."""
+    """Raise InvalidRecordError, with the name of the first violated invariant, if the commit would violate one."""
     for invariant in INVARIANTS:
         wrong = invariant(before, after, touched)
         if wrong is not None:

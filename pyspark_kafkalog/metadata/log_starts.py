@@ -1,12 +1,12 @@
-"""Moving log starts up: what retention and delete-records commit, for any partitions at once.
+"""Increases log start offsets, of any number of partitions in one commit; used by retention and delete-records.
 
     lock the root; refresh the image
-    where all that is left is to go: roll, so that an empty segment begins at the log end; wait for the disk. On a full
-    disk the state alone says so, and the next writer creates the segment's files
+    if the active segment is to be deleted too: roll, so that an empty segment begins at the log end; wait for the disk.
+    On a full disk only the state records the roll, and the next writer creates the segment's files
     publish one commit with the partitions' states
     unlock
 
-Files below a log start that is committed are nobody's any more: whoever comes by puts them aside. A crash before the
+Files below a committed log start offset are garbage: any process may rename them for deletion. A crash before the
 publish leaves at most an empty segment above the committed one, which the next writer removes.
 """
 
@@ -29,11 +29,12 @@ from pyspark_kafkalog.storage.unified_log import UnifiedLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStartMove:
-    """One partition's log start is to be `log_start_offset`, unless it is above it.
+    """A request to increase one partition's log start offset to `log_start_offset`, unless it is already above that.
 
-    `topic_id` None: of whatever topic has the name. With `rolls_from` the active segment goes as well, if the log is
-    still in that state, and the log start moves to its end; else to the base of the segment that was active then.
-    `to_high_watermark`: to the high watermark, whatever `log_start_offset` says.
+    - `topic_id`: the expected topic id; None for any topic with that name
+    - `rolls_from`: delete the active segment too, if the log is still in this state, and increase the log start offset
+      to its end; else increase it to the base offset of the segment that was active in that state
+    - `to_high_watermark`: increase the log start offset to the high watermark and ignore `log_start_offset`
     """
 
     topic_partition: TopicPartition
@@ -45,7 +46,7 @@ class LogStartMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedLogStart:
-    """What came of a move: the partition's state and topic afterwards, or the error that kept it from moving."""
+    """The result of a move: the partition's state and topic after it, or the error that prevented it."""
 
     topic_partition: TopicPartition
     topic_id: str = ""
@@ -55,10 +56,10 @@ class MovedLogStart:
 
 
 def move_log_starts(root: OwnRoot, moves: Sequence[LogStartMove], *, operation: str) -> list[MovedLogStart]:
-    """Move the log starts in one commit, those that can be moved; the results come in the order of `moves`.
+    """Increase the log start offsets in one commit, where possible; returns the results in the order of `moves`.
 
-    Errors of one partition stay with it: UnknownTopicError, OffsetOutOfRangeError above the high watermark, and what
-    reading or writing its files raises. Raises what the commit itself does, see `MetadataStore.commit`.
+    Errors of one partition are in its result: UnknownTopicError, OffsetOutOfRangeError above the high watermark, and
+    errors of reading or writing its files. Raises the errors of `MetadataStore.commit`.
     """
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
@@ -79,7 +80,7 @@ def move_log_starts(root: OwnRoot, moves: Sequence[LogStartMove], *, operation: 
 
 
 def look_at_log_starts(root: OwnRoot, moves: Sequence[LogStartMove]) -> list[MovedLogStart]:
-    """What `move_log_starts` would do, of moves that do not roll."""
+    """The results that `move_log_starts` would have, for moves that do not roll; changes nothing."""
     image = root.store.refresh()
     return [_move(root, image, each) for each in moves]
 
@@ -121,7 +122,7 @@ def _moved_state(root: OwnRoot, image: MetadataImage, move: LogStartMove, before
 
 
 def _rolled(root: OwnRoot, image: MetadataImage, where: TopicPartition, before: LogState) -> LogState:
-    """The state with an empty active segment, which is on disk, and nothing before it."""
+    """The state with an empty active segment, which is durable, and no other segments."""
     broker_config = root.broker_config()
     log = UnifiedLog.resume(
         root.path / str(where),
@@ -133,14 +134,14 @@ def _rolled(root: OwnRoot, image: MetadataImage, where: TopicPartition, before: 
     )
     with log:
         log.roll()
-        if log.is_recovered:  # as a writer does who finds what another left
+        if log.is_recovered:  # as a writer does after a recovery
             log.assign_epoch(before.leader_epoch + 1, log.log_end_offset)
         log.flush(is_last=True)
         return replace(log.state(), log_start_offset=log.log_end_offset)
 
 
 def _rolled_without_files(before: LogState) -> LogState:
-    """As `_rolled`, where there is no room for the files: resuming a log creates an empty segment that is missing."""
+    """As `_rolled`, if the disk has no room for the files: resuming the log creates the missing empty segment."""
     return LogState(
         leader_epoch=before.leader_epoch,
         log_start_offset=before.log_end_offset,
