@@ -16,7 +16,7 @@ if the command is killed, run it again.
 
 To mount topics in a broker's directory, create them on the broker first, with the same number of partitions and the
 same configurations (kafkalog configs --describe), stop the broker, export, start it. The broker's topic ids are kept.
-Partitions that have records there are skipped unless --overwrite is given. Consumer groups are exported with the topic
+Partitions that have records there are refused unless --overwrite is given. Consumer groups are exported with the topic
 __consumer_offsets, if the broker has it with the same number of partitions.
 
 Closed segments are hard-linked if both directories are on one file system and --copy is not given; the active segment

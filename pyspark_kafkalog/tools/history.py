@@ -1,9 +1,10 @@
-"""`kafkalog history`: list the commits of a log directory: when, what was done, by whom, to which partitions.
+"""`kafkalog history`: list the commits of a log directory: time, operation, writer, partitions.
 
-One line for each partition that a commit wrote to, with the offset of its first record there, and records and bytes.
-Commits that did not write have one line for each topic they touched. COMMIT is the commit's offset in the metadata log,
-VERSION the transactional id's (a streaming query's batch id). The newest commit comes first; commits older than
-metadata.max.retention.ms are removed once a snapshot covers them. What goes wrong is said in one line; exit code 1.
+There is one line for each partition that a commit wrote to, with the offset of its first record there, and the numbers
+of records and bytes. Commits without records have one line for each topic that they changed. COMMIT is the commit's
+offset in the commit log, VERSION that of the transactional id (the batch id of a streaming query). The newest commit
+comes first; commits older than metadata.max.retention.ms are removed once a metadata snapshot covers them. Errors are
+printed in one line, with exit code 1.
 
 examples:
   kafkalog history --path /data/log --limit 20
@@ -47,7 +48,7 @@ _HEADER: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--path`, which commits, and in which form."""
+    """`--path`, the choice of commits, and the form of the output."""
     add_path(parser)
     parser.add_argument("--topic", metavar="NAME", help="only commits that touched this topic, which may be deleted")
     parser.add_argument("--limit", type=positive, metavar="N", help="only the newest N commits")

@@ -1,4 +1,4 @@
-"""How Java and Scala print what the dump shows, so that our text can equal kafka-dump-log's byte for byte.
+"""Text formatting of Java and Scala, so that the dump's text equals kafka-dump-log's byte for byte.
 
 Covers path normalisation (java.io.File), UTF-8 decoding of malformed bytes (java.lang.String), number parsing and
 wrapping, and the order in which scala.collection.mutable.HashMap lists its keys.
@@ -16,17 +16,17 @@ INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 _LONG = re.compile(r"[+-]?\d+")
 _REPEATED_SLASH = re.compile(r"/{2,}")
-# Java takes an encoded surrogate (ED A0..BF and what follows) as one malformed sequence, Python as one a byte.
+# Java treats an encoded surrogate (ED A0..BF and the next byte) as one malformed sequence, Python as one per byte.
 _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def wrap_int32(value: int) -> int:
-    """`value` as Java's int arithmetic leaves it."""
+    """`value` wrapped as in Java's int arithmetic."""
     return ((value + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
 
 def wrap_int64(value: int) -> int:
-    """`value` as Java's long arithmetic leaves it."""
+    """`value` wrapped as in Java's long arithmetic."""
     return ((value + 0x8000000000000000) & 0xFFFFFFFFFFFFFFFF) - 0x8000000000000000
 
 
@@ -39,20 +39,20 @@ def parse_long(text: str) -> int | None:
 
 
 def normalize_path(path: str) -> str:
-    """What java.io.File.toString gives for a path: repeated and trailing slashes dropped, `.` and `..` kept."""
+    """java.io.File.toString of a path: repeated and trailing slashes removed, `.` and `..` kept."""
     path = _REPEATED_SLASH.sub("/", path)
     return path if path == "/" else path.removesuffix("/")
 
 
 def absolute_path(path: str) -> str:
-    """java.io.File.getAbsolutePath of a normalised path: the working directory in front, nothing resolved."""
+    """java.io.File.getAbsolutePath of a normalised path: prefixed with the working directory, nothing resolved."""
     if path.startswith("/"):
         return path
     return f"{os.getcwd()}/{path}" if path else os.getcwd()
 
 
 def decode_utf8(data: bytes) -> str:
-    """new String(data, UTF_8): one U+FFFD for each malformed sequence as Java counts them."""
+    """new String(data, UTF_8): one U+FFFD for each malformed sequence, as Java counts them."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -60,7 +60,7 @@ def decode_utf8(data: bytes) -> str:
 
 
 def split_files(text: str) -> list[str]:
-    """String.split(","): as Python's, but without the empty strings at the end."""
+    """String.split(","): as in Python, but without empty strings at the end."""
     names = text.split(",")
     if names == [""]:
         return names
@@ -70,7 +70,7 @@ def split_files(text: str) -> list[str]:
 
 
 class ScalaHashOrder:
-    """The keys put into a scala.collection.mutable.HashMap[String, _], listed in its order.
+    """The keys of a scala.collection.mutable.HashMap[String, _], in its iteration order.
 
     kafka-dump-log keeps its findings by file name in such maps and prints them in table order, so the order of
     several files depends on their names' hash codes and on how often the table grew.
@@ -81,7 +81,7 @@ class ScalaHashOrder:
         self._table_size = 16
 
     def put(self, key: str) -> None:
-        """As HashMap.put: the table may grow even when the key is there already."""
+        """As HashMap.put: the table may grow even if the key already exists."""
         if len(self._hashes) + 1 >= self._table_size * 3 // 4:
             self._table_size *= 2
         if key not in self._hashes:

@@ -1,6 +1,6 @@
-"""Where those who know Kafka's tools find each here, by the name of its script: `kafka-topics.sh` is `topics`.
+"""Maps the scripts of Kafka's tools to the commands here: `kafka-topics.sh` is `topics`.
 
-Loaded only for a name that is no command.
+Imported only for a name that is not a command.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 _NO_MEMBERS: Final = "groups have no members here; kafkalog consumer-groups has their offsets"
 _NO_BROKER: Final = "no broker runs here"
-#: The command that does what a script of Kafka does.
+#: The command that corresponds to a script of Kafka.
 COUNTERPARTS: Final[dict[str, str]] = {
     "kafka-acls": "acls",
     "kafka-configs": "configs",
@@ -30,7 +30,7 @@ COUNTERPARTS: Final[dict[str, str]] = {
     "kafka-topics": "topics",
     "kafka-transactions": "transactions",
 }
-#: Why there is no such command.
+#: The reason why a script of Kafka has no corresponding command.
 NOT_HERE: Final[dict[str, str]] = {
     "kafka-broker-api-versions": _NO_BROKER,
     "kafka-client-metrics": _NO_BROKER,
@@ -59,14 +59,14 @@ _NO_QUOTAS: Final = "no broker runs here that could keep to quotas"
 _NO_CLIENT: Final = "there is no client to configure here; leave it away"
 _PATH_INSTEAD: Final = "no broker is asked here: --path ROOT, a log directory, stands in place of it"
 _START_OFFSET: Final = "--start-offset says enough of a transaction"
-#: What to say of an option of Kafka's tools that no command here has.
+#: Advice for options of Kafka's tools that no command here has.
 _OPTIONS_NOT_HERE: Final[dict[str, str]] = {
     "--bootstrap-server": _PATH_INSTEAD,
     "--bootstrap-controller": _PATH_INSTEAD,
     "--command-config": _NO_CLIENT,
     "--version": "kafkalog --version prints it",
 }
-#: And of one that this command has in Kafka only.
+#: Advice for options that a command has only in Kafka.
 _OPTIONS_NOT_OF: Final[dict[str, dict[str, str]]] = {
     "configs": {
         **dict.fromkeys(("--user", "--user-defaults", "--client", "--client-defaults"), _NO_QUOTAS),
@@ -91,13 +91,13 @@ _OPTIONS_NOT_OF: Final[dict[str, dict[str, str]]] = {
 
 
 def option_advice(command: str, option: str) -> str | None:
-    """What to say to somebody who gave the command that option of Kafka's; None where there is nothing to say."""
+    """The advice for a user who passed that option of Kafka's tool to the command; None without advice."""
     why = _OPTIONS_NOT_HERE.get(option) or _OPTIONS_NOT_OF.get(command, {}).get(option)
     return None if why is None else f"{option}: {why}"
 
 
 def advice(name: str, commands: Iterable[str]) -> str:
-    """What to say to somebody who asked for a command of that name, which is none of the commands there are."""
+    """The advice for a user who entered `name`, which is not one of the commands."""
     script = name.removesuffix(".sh").removesuffix(".bat")
     script = script if script.startswith("kafka-") else f"kafka-{script}"
     if script in COUNTERPARTS:
@@ -110,7 +110,7 @@ def advice(name: str, commands: Iterable[str]) -> str:
 
 
 def _nearest(name: str, commands: Sequence[str]) -> str | None:
-    """The command that was probably meant: one that begins so, one that is nearly the same, one with such a part."""
+    """The command that was probably meant: one with this prefix, a similar one, or one with this part."""
     begun = [command for command in commands if command.startswith(name)]
     if begun:
         return min(begun, key=len)

@@ -1,11 +1,11 @@
-"""Lines of text as records: what kafka-console-producer reads, as Arrow columns, many lines at a time.
+"""Parses lines of text as records, like kafka-console-producer, into Arrow columns, many lines at a time.
 
     value
     key<key.separator>value                                         parse.key=true
     name:value,name:value<headers.delimiter>key<key.separator>value parse.headers=true as well
 
-Source of the rules: org.apache.kafka.tools.LineMessageReader. A line's bytes stay as they are, where Kafka puts U+FFFD
-for those that are no UTF-8.
+Source of the rules: org.apache.kafka.tools.LineMessageReader. A line's bytes are kept unchanged, where Kafka replaces
+invalid UTF-8 by U+FFFD.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.properties import is_true
 
-#: Separators of headers that mean themselves as regular expressions too.
+#: Separators of headers that, as regular expressions, match only themselves.
 _PLAIN_SEPARATORS: Final = frozenset(",;:#&/ \t")
 _HEADERS_TYPE: Final = KAFKA_SCHEMA.field("headers").type
 
 
 class LineError(UsageError):
-    """A line that does not have the parts that it should have."""
+    """A line lacks a required part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat:
-    """How a line is made up; names and defaults are those of Kafka's properties (key.separator, ...)."""
+    """The format of a line; names and defaults are those of Kafka's properties (key.separator, ...)."""
 
     parse_key: bool = False
     key_separator: str = "\t"
@@ -48,7 +48,7 @@ class LineFormat:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> LineFormat:
-        """As `--property` says. Raises UsageError for separators that cannot be told apart, or are empty."""
+        """The format set by `--property`. Raises UsageError for separators that are empty or not distinguishable."""
         given = {
             name: properties[name.replace("_", ".")]
             for name in (
@@ -87,7 +87,7 @@ class LineFormat:
                 raise UsageError(f"{name} may not be empty")
         try:
             separator = re.compile(self.headers_separator)
-            pc.match_substring_regex(pa.array([""]), pattern=self.headers_separator)  # Arrow knows fewer than Python
+            pc.match_substring_regex(pa.array([""]), pattern=self.headers_separator)  # Arrow supports less than Python
         except (re.error, pa.ArrowInvalid) as error:
             raise UsageError(f"headers.separator is an invalid regex: {error}") from error
         if separator.search("") or not all(match[0] for match in separator.finditer("a,")):
@@ -99,7 +99,7 @@ class LineFormat:
     def parse(self, lines: pa.Array, line_number: int) -> tuple[pa.RecordBatch, LineError | None]:
         """The records of `lines` (binary), the first of which is number `line_number`: key, value and headers.
 
-        With a line that cannot be parsed come the records before it, and the error.
+        If a line cannot be parsed, returns the records before it and the error.
         """
         error: LineError | None = None
         columns: dict[str, pa.Array] = {}
@@ -121,7 +121,7 @@ class LineFormat:
     def _cut(
         self, texts: pa.Array, separator: str, name: str, lines: pa.Array, line_number: int
     ) -> tuple[pa.Array, pa.Array, LineError | None]:
-        """What stands before the first `separator` and after it; where there is none, null and all, or the error."""
+        """The text before the first `separator` and the text after it; without one, null and all, or the error."""
         parts = pc.split_pattern(texts, pattern=separator, max_splits=1)
         has_both = pc.list_value_length(parts).to_numpy(zero_copy_only=False) == 2
         error = None
@@ -135,14 +135,14 @@ class LineFormat:
         return before, values.take(pa.array(first + has_both)), error
 
     def _nulled(self, texts: pa.Array) -> pa.Array:
-        """`texts` with null for the marker of nulls."""
+        """`texts` with null in place of the null marker."""
         if self.null_marker is None:
             return texts
         is_null = pc.equal(texts, pa.scalar(self.null_marker.encode(), pa.binary()))
         return pc.if_else(is_null, pa.scalar(None, pa.binary()), texts)
 
     def _headers(self, texts: pa.Array, line_number: int) -> tuple[pa.Array, LineError | None]:
-        """The headers that each text lists, none for null."""
+        """The headers that each text lists; none for null."""
         texts = self._nulled(texts)
         try:
             pairs = self._pairs(texts)
@@ -162,7 +162,7 @@ class LineFormat:
         return pa.ListArray.from_arrays(pairs.offsets, headers, type=_HEADERS_TYPE), None
 
     def _headers_until_error(self, texts: pa.Array, line_number: int) -> tuple[pa.Array, LineError | None]:
-        """Half by half, until the text with the error stands alone."""
+        """Parse by bisection until the text with the error is found."""
         middle = len(texts) // 2
         first, error = self._headers(texts[:middle], line_number)
         if error is not None:
@@ -171,7 +171,7 @@ class LineFormat:
         return pa.concat_arrays([first, second]), error
 
     def _pairs(self, texts: pa.Array) -> pa.ListArray:
-        """What stands between the separators; empty ones at the end are dropped, as Java's split drops them."""
+        """The parts between the separators; empty parts at the end are dropped, as by Java's split."""
         if self.headers_separator in _PLAIN_SEPARATORS:
             lists = pc.split_pattern(texts, pattern=self.headers_separator)
         else:
@@ -183,7 +183,7 @@ class LineFormat:
         return pa.ListArray.from_arrays(_dense_offsets(made), made.flatten())
 
     def _split_pairs(self, pairs: pa.Array) -> tuple[pa.Array, pa.Array, Any]:
-        """Header keys (text), values (null where there is no separator), and where there is one."""
+        """Header keys (text), values (null without a separator), and whether there is a separator."""
         parts = pc.split_pattern(pairs, pattern=self.headers_key_separator, max_splits=1)
         has_both = pc.list_value_length(parts).to_numpy(zero_copy_only=False) == 2
         first = parts.offsets.to_numpy()[:-1]
@@ -192,7 +192,7 @@ class LineFormat:
 
 
 def _dense_offsets(lists: pa.ListArray) -> pa.Array:
-    """Offsets of the lists in `lists.flatten()`, which has nothing of null ones."""
+    """Offsets of the lists in `lists.flatten()`, which omits null lists."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
 

@@ -1,10 +1,11 @@
-"""`kafkalog log-cleaner`: clean compacted topics: of each key the last record stays, by Kafka's rules.
+"""`kafkalog log-cleaner`: clean compacted topics: keep the last record of each key, by Kafka's rules.
 
-The filthiest partitions come first. log.cleaner.threads is how many tasks work at once (if it is not set: all cores);
-they share log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second. A partition whose cleaning fails is
-marked uncleanable (kafkalog metrics tells), the others go on, the next run tries again. --output json prints
-one line a partition of a compacted topic, as it is done; "skipped" says why it was not cleaned. Safe to run beside
-readers and writers, twice at once (a partition that another run has is left to it), and to kill at any time.
+The filthiest partitions come first. log.cleaner.threads is the number of concurrent tasks (default: all cores); they
+share log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second. A partition whose cleaning fails is
+marked uncleanable (see kafkalog metrics); the others continue, and the next run retries it. --output json prints one
+line for each partition of a compacted topic when it is done; "skipped" states why it was not cleaned. It is safe to run
+this command beside readers and writers, to run it twice at once (a partition that another run is working on is left to
+that run), and to kill it at any time.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
 options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is
@@ -27,13 +28,13 @@ USAGE_EXIT_CODE = maintenance.USAGE_EXIT_CODE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that all maintenance jobs have."""
+    """The common options of maintenance jobs."""
     maintenance.add_job_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the job; returns its exit status."""
-    maintenance.log_to_stderr()  # before kernels are loaded, which may have to be compiled
+    maintenance.log_to_stderr()  # before the kernels are loaded, as they may be compiled then
     from pyspark_kafkalog.maintenance.cleaner_job import CleanerJob, cleaner_slots
 
     return maintenance.run_job(

@@ -1,7 +1,7 @@
-"""`kafkalog log-dirs`: sizes of partitions as kafka-log-dirs tells them, in its JSON.
+"""`kafkalog log-dirs`: print the sizes of partitions as kafka-log-dirs does, in its JSON.
 
-A size is that of the partition's .log files, up to the high watermark; offsetLag is 0, there being one replica. For
-what else takes room on disk see kafkalog du.
+A size is that of the partition's .log files, up to the high watermark; offsetLag is 0, because there is one replica.
+kafkalog du shows all other disk usage.
 
 examples:
   kafkalog log-dirs --path /data/log --describe
@@ -83,7 +83,7 @@ def _tree(partition: PartitionDescription) -> dict[str, Any]:
 
 
 def _size_bytes(partition: PartitionDescription, name: TopicPartition) -> int:
-    """Bytes of the segments; of the active one as many as are committed."""
+    """Bytes of the segments; of the active one only the committed bytes."""
     try:
         sizes = {
             each.base_offset: each.size_bytes
@@ -91,7 +91,7 @@ def _size_bytes(partition: PartitionDescription, name: TopicPartition) -> int:
             if each.base_offset is not None and each.name.endswith(LOG_SUFFIX)
         }
     except FileNotFoundError:
-        return 0  # its maker was killed before it had made the directory
+        return 0  # its creator was killed before it created the directory
     if partition.active_size_bytes >= 0:
         sizes = {base: size for base, size in sizes.items() if base < partition.active_base_offset}
         return sum(sizes.values()) + partition.active_size_bytes

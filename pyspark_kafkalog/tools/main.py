@@ -1,4 +1,4 @@
-"""The `kafkalog` command: picks the subcommand and loads its module only then, so that `--help` stays fast."""
+"""The `kafkalog` command: selects the subcommand and imports only its module, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark_kafkalog.tools.command import UsageError, one_line
 from pyspark_kafkalog.version import __version__
 
 _TOOLS: Final = "pyspark_kafkalog.tools."
-#: Commands by group, each with its module and what it is for.
+#: Commands by group, each with its module and its purpose.
 COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "topics and records": {
         "acls": ("acls", "list, add and remove access control entries"),
@@ -60,15 +60,15 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 }
 _MODULES: Final = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
 _EXAMPLES: Final = "\nexamples:\n"
-#: Set by a shell that asks how a line could go on (tools/completion.py).
+#: Set by a shell that requests completions of a line (tools/completion.py).
 _COMPLETING: Final = "_ARGCOMPLETE"
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with errors in one line and exit code 1, as Kafka's tools exit, or the module's USAGE_EXIT_CODE."""
+    """argparse, with errors in one line and exit code 1, as in Kafka's tools, or the module's USAGE_EXIT_CODE."""
 
     usage_exit_code = 1
-    #: An option that argparse does not ask for itself, as it may stand in either of two places.
+    #: A required option that argparse does not check itself, because it may be in either of two places.
     required_path: str | None = None
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -94,14 +94,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module = importlib.import_module(_TOOLS + _MODULES[command])
     parser = command_parser(command)
     for stream in (sys.stdout, sys.stderr):
-        # File names may hold bytes that are no text; what is dumped is UTF-8 whatever the locale says.
+        # File names may contain bytes that are not text; the output is UTF-8 in every locale.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     _advise(parser, command, arguments)
     try:
         exit_code = int(module.run(parser.parse_args(arguments[1:])))
         sys.stdout.flush()
-    except BrokenPipeError:  # a reader (head, less) gone away: nothing to say
+    except BrokenPipeError:  # the reader (head, less) has closed the pipe: not an error
         _give_up_stdout()
         return 1
     except (KafkalogError, OSError) as error:
@@ -129,7 +129,7 @@ def command_parser(command: str) -> _Parser:
 
 
 def _advise(parser: _Parser, command: str, arguments: Sequence[str]) -> None:
-    """Refuse options of Kafka's tools that are not here, with what to do instead."""
+    """Refuse options of Kafka's tools that do not exist here, and state the alternative."""
     given = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
     unknown = sorted(given - parser._option_string_actions.keys())
     if unknown:
@@ -142,7 +142,7 @@ def _advise(parser: _Parser, command: str, arguments: Sequence[str]) -> None:
 
 
 def _let_path_follow(parser: _Parser) -> None:
-    """Take --path after a command's own subcommand too: `transactions list --path ROOT`."""
+    """Accept --path also after a command's own subcommand: `transactions list --path ROOT`."""
     (subcommands,) = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)] or (None,)
     if subcommands is None:
         return
@@ -162,7 +162,7 @@ def _fail(command: str, error: Exception, exit_code: int) -> int:
 
 
 def _give_up_stdout() -> None:
-    """What is still buffered for stdout must not fail once more at interpreter shutdown."""
+    """Discard buffered output, so that it does not fail again at interpreter shutdown."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,7 +1,7 @@
-"""What the commands of maintenance jobs have in common: options, where they run, how they end.
+"""The common part of the commands for maintenance jobs: options, where they run, exit status.
 
-The same options serve `kafkalog X`, which runs small work in its own process and else starts a Spark session on this
-machine, and `spark-submit jobs/X.py`, which uses the session of its own.
+The options are the same for `kafkalog X`, which runs small jobs in its own process and larger ones in a Spark session
+on this machine, and for `spark-submit jobs/X.py`, which uses the session of spark-submit.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.storage.broker_config import BrokerConfig
     from pyspark_kafkalog.storage.names import TopicPartition
 
-#: What a module of such a command sets its own USAGE_EXIT_CODE to.
+#: The value of USAGE_EXIT_CODE in the module of such a command.
 USAGE_EXIT_CODE: Final = 2
-#: Files get such times, in ns in 64 bits: in the year 2262.
+#: The latest time that can be a file's, in ns in 64 bits: in the year 2262.
 _TIME_MAX_MS: Final = (1 << 63) // 1_000_000
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of every maintenance job."""
+    """The common options of maintenance jobs."""
     add_path(parser, "the log directory, on a file system that the driver and all executors see (no default)")
     parser.add_argument(
         "--topic", action="append", metavar="NAME", help="only this topic; may be repeated (default: all topics)"
@@ -74,7 +74,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def job_output(options: argparse.Namespace) -> JsonLines | TextReport:
-    """What prints the reports on standard output."""
+    """The sink that prints the reports to standard output."""
     from pyspark_kafkalog.maintenance.report_sinks import JsonLines
     from pyspark_kafkalog.maintenance.text_report import TextReport
 
@@ -90,10 +90,10 @@ def run_job(
     slots: Callable[[BrokerConfig, int], int] | None = None,
     output: JsonLines | TextReport | None = None,
 ) -> int:
-    """Do the job as the options say; returns the exit status.
+    """Run the job according to the options; returns the exit status.
 
-    Reports go to `output` (that of the options unless it is given) and to a progress bar. `interval_s` is the pause
-    between rounds of a loop where the options do not give it, `slots` the tasks at once, given the number of cores.
+    Reports go to `output` (default: the one of the options) and to a progress bar. `interval_s` is the default pause
+    between rounds of a loop; `slots` returns the number of concurrent tasks, given the number of cores.
     """
     _check(options)
     from pyspark_kafkalog.maintenance.history_table import HistoryTable
@@ -109,7 +109,7 @@ def run_job(
     this_round = replace(this_round, identity=log_dir.identity)
     if pause_s is None and not log_dir.is_foreign:
         pause_s = interval_s(log_dir.own_root().broker_config())
-    job.choose(this_round)  # mistakes in options are told before a session is started
+    job.choose(this_round)  # report mistakes in options before a session is started
     with stop_signal() as stop, _Workplace(options, job, slots, stop) as workplace:
         history = () if options.history is None else (HistoryTable(options.history),)
         all_sinks: tuple[ReportSink, ...] = (*history, output or job_output(options), ProgressBar())
@@ -128,7 +128,7 @@ def run_job(
 
 
 class _Workplace:
-    """Where the rounds of a job run: in this process while they are small, else on Spark, started when needed."""
+    """Runs the rounds of a job: small ones in this process, others on Spark, which is started when needed."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _Workplace:
         self._open.close()
 
     def tasks(self, partitions: Sequence[TopicPartition]) -> Tasks:
-        """For a round over these partitions. A loop that has started Spark goes on with it."""
+        """The tasks for a round over these partitions. A loop that has started Spark continues to use it."""
         from pyspark_kafkalog.maintenance.job_runner import is_small
         from pyspark_kafkalog.maintenance.tasks import LocalTasks
 
@@ -167,7 +167,7 @@ class _Workplace:
         return self._tasks
 
     def is_alive(self) -> bool:
-        """Whether a further round can run."""
+        """Whether another round can run."""
         return self._tasks is None or self._tasks.is_alive
 
     def _start_spark(self) -> None:
@@ -193,7 +193,7 @@ class _Workplace:
 
 
 def _has_session() -> bool:
-    """Whether this process has a Spark session, or spark-submit is to give it one."""
+    """Whether this process has a Spark session, or gets one from spark-submit."""
     if SPARK_SUBMIT in os.environ:
         return True
     pyspark_sql = sys.modules.get("pyspark.sql")
@@ -209,9 +209,9 @@ def _check(options: argparse.Namespace) -> None:
 
 @contextmanager
 def job_session(name: str, *, delta: bool = False) -> Iterator[SparkSession]:
-    """The session that there is, spark-submit's, or one on all cores of this machine; with Delta if it is made here.
+    """The existing session, spark-submit's, or a new one on all cores of this machine, with Delta if `delta`.
 
-    One that was made for this block ends with it.
+    A session created for this block is stopped at its end.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if SPARK_SUBMIT not in os.environ:
@@ -246,12 +246,12 @@ def job_session(name: str, *, delta: bool = False) -> Iterator[SparkSession]:
 def _end(session: SparkSession) -> None:
     try:
         session.stop()
-    except Exception as error:  # a JVM that is gone already
+    except Exception as error:  # the JVM has already ended
         logging.getLogger(__name__).info("the Spark session had ended: %s", error)
 
 
 def log_to_stderr() -> None:
-    """Have what the package logs printed on standard error, unless logging is set up already."""
+    """Print the package's log messages to standard error, unless logging is already configured."""
     package = logging.getLogger("pyspark_kafkalog")
     if not package.handlers and not logging.getLogger().handlers:
         logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
@@ -259,7 +259,7 @@ def log_to_stderr() -> None:
 
 
 def not_negative(text: str) -> int:
-    """The type of options that are a number of 0 or more."""
+    """The argparse type of numbers of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be 0 or more, not {text}")
     return int(text)

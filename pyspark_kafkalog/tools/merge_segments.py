@@ -1,8 +1,8 @@
-"""`kafkalog merge-segments`: join small closed segments into full ones, without touching batches and offsets.
+"""`kafkalog merge-segments`: combine small closed segments into full ones, without changing batches or offsets.
 
-Neighbours below half of segment.bytes become one, where that is worth the copying. --output json prints one line a
-partition, as it is done. Safe to run beside readers and writers, twice at once (a partition that another run has
-is left to it), and to kill at any time.
+Adjacent segments below half of segment.bytes are merged if that is worth the copying. --output json prints one line
+for each partition when it is done. It is safe to run this command beside readers and writers, to run it twice at once
+(a partition that another run is working on is left to that run), and to kill it at any time.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
 options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is an hour by
@@ -25,7 +25,7 @@ _HOUR_S = 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that all maintenance jobs have."""
+    """The common options of maintenance jobs."""
     maintenance.add_job_arguments(parser)
 
 

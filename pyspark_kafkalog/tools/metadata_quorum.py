@@ -1,10 +1,10 @@
 """`kafkalog metadata-quorum`: the state of the metadata log, as kafka-metadata-quorum describes it.
 
-A log directory of this package has one voter, the node of its meta.properties, which is always the leader; the high
-watermark is the offset after the last commit. Of a Kafka broker's directory it is told what the disk says, also while
-the broker runs: leader and voters as that node saw them last, and the high watermark where the node is the one voter.
-What only a running leader knows (the high watermark of several voters, how far the others are, times) is shown as -,
-in JSON as null; a leader that is not known as -1.
+A native log directory has one voter, the node of its meta.properties, which is always the leader; the high watermark is
+the offset after the last commit. For a Kafka broker's directory the command shows the state on disk, also while the
+broker runs: the leader and the voters last known to that node, and the high watermark if the node is the only voter.
+Values that only a running leader knows (the high watermark of several voters, the progress of the others, times) are
+shown as -, in JSON as null; an unknown leader is -1.
 
 examples:
   kafkalog metadata-quorum --path /data/log describe --status
@@ -87,7 +87,7 @@ def _status(quorum: Quorum, *, as_json: bool) -> None:
         "LeaderEpoch": quorum.leader_epoch,
         "HighWatermark": quorum.high_watermark,
         "MaxFollowerLag": lag,
-        "MaxFollowerLagTimeMs": lag,  # known where there is no follower, and then none
+        "MaxFollowerLagTimeMs": lag,  # known only without followers, and 0 then
         "CurrentVoters": None if quorum.voters is None else [_tree(each) for each in quorum.voters],
         "CurrentObservers": [_tree(each) for each in quorum.observers],
     }

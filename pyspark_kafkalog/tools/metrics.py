@@ -1,10 +1,10 @@
 """`kafkalog metrics`: serve a log directory's metrics under Kafka's names, for Prometheus.
 
 Names are those that the usual rules of Prometheus' JMX exporter give to a broker's beans, such as kafka_log_log_size
-for kafka.log:type=Log,name=Size, so that dashboards made for brokers find them. Every scrape looks at the directory as
-it is then. kafka_log_logmanager_offlinelogdirectorycount is 1 while the log directory cannot be read, or another one
-(with another cluster id or directory id) is in its place. Ends with exit code 0 on SIGTERM and Ctrl-C. Port 0 takes a
-free port. The address is printed once it listens.
+for kafka.log:type=Log,name=Size, so that dashboards for brokers find them. Every scrape reads the current state of the
+directory. kafka_log_logmanager_offlinelogdirectorycount is 1 while the log directory cannot be read, or another one
+(with another cluster id or directory id) is in its place. SIGTERM and Ctrl-C end the command with exit code 0. Port 0
+selects a free port. The address is printed once the server listens.
 
 examples:
   kafkalog metrics --path /data/log --port 9308
@@ -44,7 +44,7 @@ _PORT_MAX = 65535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--path`, and either where to listen or that once is enough."""
+    """`--path`, and either the address to listen on or `--once`."""
     add_path(parser)
     add_read_to_log_end(parser)
     how = parser.add_mutually_exclusive_group(required=True)
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class LogDirCollector:
-    """What prometheus_client asks for metrics, at every scrape; one scrape at a time."""
+    """The collector that prometheus_client calls at every scrape; one scrape at a time."""
 
     def __init__(self, log_dir: LogDir, *, read_to_log_end: bool = False) -> None:
         self._path = log_dir.path
@@ -83,11 +83,11 @@ class LogDirCollector:
         self._lock = threading.Lock()
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Nothing: so that registering does not collect."""
+        """Empty, so that registering does not collect."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The metrics as of now."""
+        """The current metrics."""
         from prometheus_client.core import GaugeMetricFamily
 
         started = time.perf_counter()
@@ -103,7 +103,7 @@ class LogDirCollector:
         yield GaugeMetricFamily("kafkalog_scrape_duration_seconds", "seconds to collect all others", value=seconds)
 
     def check(self) -> None:
-        """Raises LogDirError when the log directory cannot be read."""
+        """Raises LogDirError if the log directory cannot be read."""
         assert self._log_dir is not None
         self._log_dir.refresh()
 
@@ -113,7 +113,7 @@ class LogDirCollector:
         try:
             return collect_metrics(self._refreshed(), now_ms=time_ms())
         except (KafkalogError, OSError) as error:
-            self._log_dir = None  # it may have been adopted or put back from a copy when it is there again
+            self._log_dir = None  # it may be adopted, or restored from a copy, before it can be read again
             sys.stderr.write(f"kafkalog metrics: {one_line(error)}\n")
             return offline_metrics(self._path, is_offline=True)
 
@@ -138,7 +138,7 @@ def _samples(metric: Metric) -> Iterator[Sample]:
 
 
 def _serve(registry: object, host: str, port: int) -> int:
-    """Until SIGTERM or SIGINT. Raises OSError when it cannot listen there."""
+    """Serve until SIGTERM or SIGINT. Raises OSError if the address cannot be listened on."""
     from prometheus_client import start_http_server
 
     with stop_signal() as stop:

@@ -1,10 +1,10 @@
-"""The files of a log directory with their sizes, by what they are. Names and sizes only: no file is opened.
+"""The files of a log directory with their sizes, by kind. Reads names and sizes only: no file is opened.
 
 log         .log                                        records
 index       .index, .timeindex, .txnindex               can be rebuilt from the log
 snapshot    .snapshot                                   producer state
 staged      .staged                                     writes that are not committed
-deleted     .deleted, .cleaned, .swap, *-delete/        on the way out, or in
+deleted     .deleted, .cleaned, .swap, *-delete/        pending deletion, or not yet swapped in
 other       everything else: checkpoints, partition.metadata, ...
 """
 
@@ -32,7 +32,7 @@ from pyspark_kafkalog.storage.names import (
     parse_segment_file,
 )
 
-#: st_blocks counts these, whatever the file system's blocks are.
+#: The unit of st_blocks, whatever the block size of the file system.
 _STAT_BLOCK_BYTES: Final = 512
 _KIND_BY_SUFFIX: Final = {
     LOG_SUFFIX: "log",
@@ -50,9 +50,9 @@ KINDS: Final = ("log", "index", "snapshot", "staged", "deleted", "other")
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One file: its length, and the bytes it takes on disk, fewer where it has holes (preallocated indexes).
+    """One file: its length, and its bytes on disk, which are fewer if it has holes (preallocated indexes).
 
-    `topic_partition` is None outside of a partition's directory, `base_offset` None unless it is part of a segment.
+    `topic_partition` is None outside of a partition's directory; `base_offset` is None unless it is part of a segment.
     """
 
     topic_partition: TopicPartition | None
@@ -64,7 +64,7 @@ class StoredFile:
 
 
 def list_root(root: Path) -> Iterator[StoredFile]:
-    """All files below `root`, by directory. What goes meanwhile is left out. Raises LogDirError, OSError."""
+    """All files below `root`, by directory, except those deleted meanwhile. Raises LogDirError, OSError."""
     try:
         with os.scandir(root) as entries:
             top = sorted(entries, key=lambda entry: entry.name)
@@ -79,7 +79,7 @@ def list_root(root: Path) -> Iterator[StoredFile]:
 
 
 def list_partition(directory: Path, topic_partition: TopicPartition) -> Iterator[StoredFile]:
-    """The files of one partition. Raises OSError when its directory cannot be listed."""
+    """The files of one partition. Raises OSError if its directory cannot be listed."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_file(follow_symlinks=False):

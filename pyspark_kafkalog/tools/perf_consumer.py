@@ -1,4 +1,4 @@
-"""Reads records as fast as can be and tells the rate. Lines are those of org.apache.kafka.tools.ConsumerPerformance."""
+"""Reads records at full speed and prints the rate, in the format of org.apache.kafka.tools.ConsumerPerformance."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _COLUMNS: Final = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec,
 _HEADER_END: Final = "fetch.MB.sec, fetch.nMsg.sec\n"
 _MIB: Final = 1024 * 1024
 _THREAD: Final = 0
-#: Letters of java.text.SimpleDateFormat, and what strftime has for them.
+#: Letters of java.text.SimpleDateFormat, and their counterparts in strftime.
 _DATE_PARTS: Final = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What is printed beside the totals."""
+    """Options of the output besides the totals."""
 
     interval_ms: int
     is_detailed: bool
@@ -41,7 +41,7 @@ class Report:
             sys.stdout.write(times + _COLUMNS + _HEADER_END)
 
     def date(self, time_s: float) -> str:
-        """Local time as SimpleDateFormat shows it."""
+        """The local time in the format of SimpleDateFormat."""
         moment = datetime.fromtimestamp(time_s)
 
         def part(match: re.Match[str]) -> str:
@@ -63,7 +63,7 @@ def consume(
     timeout_ms: int,
     report: Report,
 ) -> None:
-    """Read `messages` records, or until none comes for `timeout_ms`."""
+    """Read `messages` records, or until none arrives for `timeout_ms`."""
     log_dir.partition_numbers(topic)
     report.print_header()
     start_s = time.time()
@@ -99,7 +99,7 @@ def consume(
 
 
 class _Counted:
-    """What has been read, and a line about it each interval if one is wanted."""
+    """Counts the records read, and prints a line per interval if requested."""
 
     def __init__(self, report: Report, most: int) -> None:
         self.messages = 0
@@ -130,7 +130,7 @@ class _Counted:
 
 
 def _rates(size_bytes: int, messages: int, elapsed_s: float, total: tuple[int, int]) -> str:
-    """MB and records in all and a second; nothing is spent on rebalances, so the rates while fetching are the same."""
+    """MB and records, total and per second; there are no rebalances, so the fetch rates are the same."""
     elapsed_s = max(elapsed_s, 1e-3)
     mib_rate, rate = size_bytes / _MIB / elapsed_s, messages / elapsed_s
     return (

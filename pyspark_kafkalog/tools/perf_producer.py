@@ -1,4 +1,4 @@
-"""Writes records as fast as can be, or at a given rate, and tells the rate and the latencies that came of it.
+"""Writes records at full speed, or at a given rate, and prints the achieved rate and the latencies.
 
 Lines and percentiles are those of org.apache.kafka.tools.ProducerPerformance.
 """
@@ -32,7 +32,7 @@ _SEED: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is written, and how. `throughput` records a second, any number if below 1; `gather_ms` counts with one."""
+    """Parameters of a run. `throughput`: records per second, unlimited if below 1; `gather_ms` applies with a limit."""
 
     topic: str
     records: int
@@ -44,17 +44,17 @@ class Plan:
 
 
 class Payloads(Protocol):
-    """Makes values. `mean_bytes` is about their size."""
+    """Produces values. `mean_bytes` is their approximate size."""
 
     mean_bytes: float
 
     def take(self, start: int, count: int) -> pa.Array:
-        """The values of records number `start` to `start + count`."""
+        """The values of the records with numbers [start, start + count)."""
         ...
 
 
 class RandomPayloads:
-    """Values of random letters, cut out of one stretch of them at a place that moves on."""
+    """Values of random letters: slices of one random text, at a moving position."""
 
     def __init__(self, size_bytes: int) -> None:
         self.mean_bytes = float(size_bytes)
@@ -85,7 +85,7 @@ class NumberPayloads:
 
 
 class _ChosenPayloads:
-    """Values chosen at random from some."""
+    """Values chosen at random from a given set."""
 
     def __init__(self, values: pa.Array) -> None:
         self.mean_bytes = max(values.nbytes / len(values), 1.0)
@@ -97,7 +97,7 @@ class _ChosenPayloads:
 
 
 def chosen_payloads(path: Path, delimiter: str) -> Payloads:
-    """Values from a file, `delimiter` ("\\\\n" for a line break) between them. Raises UsageError, OSError."""
+    """Values from a file, separated by `delimiter` ("\\\\n" for a line break). Raises UsageError, OSError."""
     sys.stdout.write(f"Reading payloads from: {path.absolute()}\n")
     if path.stat().st_size > _PAYLOAD_FILE_BYTES_MAX:
         raise UsageError(f"{path} has more than {_PAYLOAD_FILE_BYTES_MAX} bytes: name a smaller file")
@@ -114,7 +114,7 @@ def chosen_payloads(path: Path, delimiter: str) -> Payloads:
 
 
 def produce(log_dir: LogDir, payloads: Payloads, plan: Plan) -> None:
-    """Write the records; prints a line each five seconds and one in the end."""
+    """Write the records; prints a line every five seconds and one at the end."""
     last = None if plan.transactional_id is None else log_dir.last_version(plan.transactional_id)
     version = -1 if last is None else last
     stats = _Stats(plan.records)
@@ -142,17 +142,17 @@ def produce(log_dir: LogDir, payloads: Payloads, plan: Plan) -> None:
 
 
 def _wait_for(plan: Plan, start_s: float, written: int, most: int) -> tuple[int, NDArray[np.float64]]:
-    """Wait until what comes in `gather_ms` is due; returns how many records that are, and when each was due."""
+    """Wait until the records of `gather_ms` are due; returns their number, and when each was due."""
     wanted = max(1, min(most, round(plan.throughput * plan.gather_ms / 1000)))
     last_due_s = start_s + (written + wanted) / plan.throughput
     time.sleep(max(last_due_s - time.monotonic(), 0.0))
-    # What came due during the last commit goes along.
+    # Records that became due during the last commit are included.
     count = max(wanted, min(most, int((time.monotonic() - start_s) * plan.throughput) - written))
     return count, start_s + np.arange(written, written + count) / plan.throughput
 
 
 class _Stats:
-    """Counts records and their latencies, in whole ms as Kafka counts them."""
+    """Counts records and their latencies, in whole ms as in Kafka."""
 
     def __init__(self, records: int) -> None:
         self._start_s = self._window_start_s = time.monotonic()
@@ -162,7 +162,7 @@ class _Stats:
         self._window = _Sums()
 
     def record(self, due_s: NDArray[np.float64], size_bytes: int) -> None:
-        """Records that were due at `due_s` are written now."""
+        """Count records that were due at `due_s` and are written now."""
         now_s = time.monotonic()
         latencies_ms = ((now_s - due_s) * 1000).astype(np.int64)
         for sums in (self._total, self._window):

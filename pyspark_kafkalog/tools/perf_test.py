@@ -2,10 +2,10 @@
 
 `perf-test producer` takes the options of kafka-producer-perf-test, `perf-test consumer` those of
 kafka-consumer-perf-test, and both print their lines, with --path in place of the brokers. One process writes or reads;
-for what Spark does with many, see benchmarks/.
+for Spark with many processes, see benchmarks/.
 
-Records are gathered for a commit: 32 MiB of them, or with --throughput what comes in linger.ms (100 by default). A
-record's latency is the time from when it was due to the end of its commit, by which it can be read.
+A commit contains 32 MiB of records, or with --throughput those of linger.ms (100 by default). A record's latency is
+the time from when it was due to the end of its commit, after which it can be read.
 
 examples:
   kafkalog perf-test --path /data/log producer --topic perf --num-records 5000000 --record-size 100 --throughput -1

@@ -13,7 +13,7 @@ _MAX_FILE_BYTES: Final = 1 << 20
 
 
 def read_properties_file(path: Path) -> dict[str, str]:
-    """The properties in the file, of a MiB at most. Raises DiskFormatError, OSError."""
+    """The properties in the file, which may have at most 1 MiB. Raises DiskFormatError, OSError."""
     from pyspark_kafkalog.storage.java_properties import parse_properties
     from pyspark_kafkalog.storage.text_checkpoint import read_text_file
 
@@ -22,7 +22,7 @@ def read_properties_file(path: Path) -> dict[str, str]:
 
 
 def parse_properties_options(texts: Iterable[str], file: Path | None = None) -> dict[str, str]:
-    """Each text's NAME=VALUE, over what the properties file says if one is given. Raises UsageError."""
+    """Each text's NAME=VALUE, which overrides the properties file if one is given. Raises UsageError."""
     properties = {} if file is None else read_properties_file(file)
     for text in texts:
         name, equals, value = text.partition("=")
@@ -33,5 +33,5 @@ def parse_properties_options(texts: Iterable[str], file: Path | None = None) -> 
 
 
 def is_true(properties: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """Whether the property says true, in any case; anything else means false, as with Kafka's console tools."""
+    """Whether the property is `true`, in upper or lower case; anything else is false, as in Kafka's console tools."""
     return properties[name].strip().lower() == "true" if name in properties else default

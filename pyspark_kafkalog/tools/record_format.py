@@ -1,8 +1,8 @@
-"""Records as lines of text, as kafka-console-consumer's DefaultMessageFormatter prints them, whole batches at a time.
+"""Formats records as lines of text like kafka-console-consumer's DefaultMessageFormatter, whole batches at a time.
 
     CreateTime:<ms> Partition:<n> Offset:<n> Delivery:NOT_PRESENT Epoch:NOT_PRESENT name:value,... key value
 
-Of these what is asked for, with key.separator between and line.separator behind.
+The line contains the requested parts, separated by key.separator and ended by line.separator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark_kafkalog.tools.properties import is_true
 
 _TIMESTAMP_TYPES: Final = pa.array([b"CreateTime", b"LogAppendTime"], pa.binary())
 _US_PER_MS: Final = 1000
-#: What a console consumer never knows of a record; columns for it are printed all the same.
+#: Values that a console consumer never knows; their columns are printed nevertheless.
 _NOT_PRESENT: Final = {"delivery": b"Delivery:NOT_PRESENT", "epoch": b"Epoch:NOT_PRESENT"}
 _COLUMNS: Final = {
     "timestamp": ("timestamp", "timestampType"),
@@ -35,7 +35,7 @@ _COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFormat:
-    """What is printed of a record; `parts` in the order in which they are printed."""
+    """The parts of a record that are printed, in order."""
 
     parts: tuple[str, ...]
     key_separator: bytes
@@ -46,7 +46,7 @@ class RecordFormat:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> RecordFormat:
-        """As `--property` says. Raises UsageError."""
+        """The format set by `--property`. Raises UsageError."""
         return cls(
             parts=tuple(name for name in _COLUMNS if is_true(properties, f"print.{name}", default=name == "value")),
             key_separator=properties.get("key.separator", "\t").encode(),
@@ -65,7 +65,7 @@ class RecordFormat:
         return [name for part in self.parts for name in _COLUMNS[part]]
 
     def text(self, batch: pa.RecordBatch) -> bytes:
-        """The lines of all records in `batch`. Raises InvalidRecordError where a deserializer does not fit."""
+        """The lines of all records in `batch`. Raises InvalidRecordError for data that a deserializer rejects."""
         if not self.parts or not len(batch):
             return b""
         parts = [self._part(name, batch) for name in self.parts]

@@ -1,9 +1,10 @@
-"""`kafkalog reindex`: make indexes and producer snapshots anew from the .log files, where they are missing or wrong.
+"""`kafkalog reindex`: rebuild missing or wrong indexes and producer snapshots from the .log files.
 
-Index files that the .log shows to be right stay, also where today's settings would make others; --force replaces those
-too. Damage in a .log is told of and makes exit status 1; that segment's index files stay as they are. --output json
-prints one line a partition, with the number of files written (filesWritten). Not for a broker's directory. Safe to run
-beside readers and writers, twice at once (a partition that another run has is left to it), and to kill at any time.
+Index files that agree with the .log are kept, even if the current settings would produce different ones; --force
+replaces those too. Damage in a .log is reported and sets exit status 1; the index files of that segment are kept.
+--output json prints one line for each partition, with the number of files written (filesWritten). A broker's directory
+is refused. It is safe to run this command beside readers and writers, to run it twice at once (a partition that another
+run is working on is left to that run), and to kill it at any time.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a .log is damaged, or something could not be done; 2
 wrong options. --interval is an hour by default.
@@ -26,7 +27,7 @@ _INTERVAL_S = 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which partitions, and whether right files are replaced too."""
+    """The choice of partitions, and whether correct files are replaced too."""
     maintenance.add_job_arguments(parser)
     parser.add_argument(
         "--partition",
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the job; returns its exit status."""
     if options.partition and not options.topic:
         raise UsageError("--partition is of a topic: name it with --topic")
-    maintenance.log_to_stderr()  # before kernels are loaded, which may have to be compiled
+    maintenance.log_to_stderr()  # before the kernels are loaded, as they may be compiled then
     from pyspark_kafkalog.maintenance.reindex_job import ReindexJob
 
     job = ReindexJob(numbers=tuple(options.partition or ()), force=options.force)

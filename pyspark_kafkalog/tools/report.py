@@ -1,9 +1,9 @@
-"""`kafkalog report`: one HTML page that tells all of a log directory, to look at in any browser.
+"""`kafkalog report`: write a report on a log directory as one HTML page, for any browser.
 
-Topics with configurations, partitions with watermarks and skew, segments over time and by size, who wrote when, lag of
-consumer groups, what cleaner and retention did and would do, the largest keys, and findings that need somebody. The
-page holds everything it needs: it can be mailed, and opens without a network. Nothing in the log directory is changed;
-a broker's own can be looked at too, also while the broker runs.
+The report shows topics with configurations, partitions with watermarks and skew, segments over time and by size,
+writers over time, lag of consumer groups, past and due work of cleaner and retention, the largest keys, and findings
+that need an operator. The page is self-contained: it can be mailed, and opens without a network. The log directory is
+not changed; it may be a broker's directory, also while the broker runs.
 
 examples:
   kafkalog report /data/log -o report.html
@@ -23,7 +23,7 @@ _SAMPLE_BYTES = 256 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The root, by place or `--path`; where the page goes; what is looked at beside the files."""
+    """The root, as a positional argument or `--path`; the output file; further sources of the report."""
     parser.add_argument("root", nargs="?", metavar="ROOT", type=Path, help="the log directory")
     parser.add_argument("--path", metavar="ROOT", type=Path, help="the log directory, as with other commands")
     add_read_to_log_end(parser)
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the page; says on sys.stdout what it holds."""
+    """Write the page; prints a summary of its contents to sys.stdout."""
     if (options.root is None) == (options.path is None):
         raise UsageError("name one log directory, by place or with --path")
     if options.sample_bytes < 0:
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     try:
         options.output.write_text(page, encoding="utf-8")
-    except OSError as error:  # of a full disk it does not name the file
+    except OSError as error:  # it does not name the file if the disk is full
         raise OSError(error.errno, error.strerror, str(options.output)) from None
     partitions = sum(len(each.partitions) for each in root.topics)
     sys.stdout.write(

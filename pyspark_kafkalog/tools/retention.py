@@ -1,8 +1,9 @@
-"""`kafkalog retention`: drop old segments of all topics as a broker's log manager would.
+"""`kafkalog retention`: delete old segments of all topics, as a broker's log manager does.
 
-retention.ms, retention.bytes, cleanup.policy and the log start decide, by Kafka's rules; the active segment goes too
-when all of it is due. --output json prints one line a partition, as it is done. Safe to run beside readers and
-writers, twice at once (a partition that another run has is left to it), and to kill at any time.
+retention.ms, retention.bytes, cleanup.policy and the log start offset apply, by Kafka's rules; the active segment is
+deleted too if all of it is due. --output json prints one line for each partition when it is done. It is safe to run
+this command beside readers and writers, to run it twice at once (a partition that another run is working on is left to
+that run), and to kill it at any time.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
 options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is
@@ -25,7 +26,7 @@ USAGE_EXIT_CODE = maintenance.USAGE_EXIT_CODE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that all maintenance jobs have."""
+    """The common options of maintenance jobs."""
     maintenance.add_job_arguments(parser)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from pyspark_kafkalog.tools.java_text import parse_long
 
-#: What options that take either say of it.
+#: The help text of options that accept both.
 FORMS: Final = "ms since 1970, or ISO 8601, in UTC unless it names an offset: 2026-01-31T10:15:00"
 
 _ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?)?(Z|z|[+-]\d\d(?::?\d\d)?)?")
@@ -17,7 +17,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def parse_time_ms(text: str) -> int | None:
-    """The time in ms since 1970; None for what is neither a number nor ISO 8601. Digits below ms are cut off."""
+    """The time in ms since 1970; None if `text` is neither a number nor ISO 8601. Digits below ms are truncated."""
     number = parse_long(text)
     if number is not None:
         return number
@@ -37,7 +37,7 @@ def parse_time_ms(text: str) -> int | None:
 
 
 def time_ms(text: str) -> int:
-    """The type of options that take a point in time from 1970 on."""
+    """The argparse type of points in time from 1970 on."""
     found = parse_time_ms(text)
     if found is None or found < 0:
         raise argparse.ArgumentTypeError(f"{text} is no time: {FORMS}")
@@ -45,7 +45,7 @@ def time_ms(text: str) -> int:
 
 
 def _offset(zone: str | None) -> str | None:
-    """The zone as datetime.fromisoformat of Python 3.10 takes it; None if there is no such zone."""
+    """The zone in the form that datetime.fromisoformat of Python 3.10 accepts; None if there is no such zone."""
     if zone is None or zone in "Zz":
         return "+00:00"
     digits = zone[1:].replace(":", "").ljust(4, "0")

@@ -1,7 +1,7 @@
-"""Which topics and partitions the options of Kafka's tools mean.
+"""The topics and partitions that options of Kafka's tools select.
 
     --topic                 a Java regular expression for the whole name; a comma means "or"
-    --include               the same, but a comma means itself, as in console-consumer
+    --include               the same, but a comma is literal, as in console-consumer
     --topic-partitions      topic:partition,topic:from-to,:-to,... with a regular expression for each topic
 
 Source of the rules: org.apache.kafka.server.util.TopicFilter.IncludeList, org.apache.kafka.tools.GetOffsetShell and
@@ -26,12 +26,12 @@ _INT_MAX: Final = 2**31 - 1
 
 
 def topic_pattern(text: str) -> TopicPattern:
-    """What a topic's whole name has to match: quotes around it and blanks are dropped, a comma means "or"."""
+    """The pattern that a topic's whole name must match: enclosing quotes and blanks are dropped, a comma means "or"."""
     return include_pattern(text.strip().replace(",", "|").replace(" ", "").strip("\"'"))
 
 
 def include_pattern(text: str) -> TopicPattern:
-    """What a topic's whole name has to match, taken as it is."""
+    """The pattern that a topic's whole name must match, unchanged."""
     try:
         return compile_topic_pattern(text)
     except ValueError as error:
@@ -39,7 +39,7 @@ def include_pattern(text: str) -> TopicPattern:
 
 
 def topics_and_partitions(topic: str | None, partitions: str | None) -> PartitionFilter:
-    """`--topic` (None: all) and `--partitions`, numbers with commas between them (None or empty: all)."""
+    """`--topic` (None: all) and `--partitions`, numbers separated by commas (None or empty: all)."""
     pattern = topic_pattern(_ANY_TOPIC if topic is None else topic)
     numbers = [text for text in (partitions or "").split(",") if text]
     if not all(each.isdecimal() for each in numbers):
@@ -51,7 +51,7 @@ def topics_and_partitions(topic: str | None, partitions: str | None) -> Partitio
 
 
 def topic_partition_rules(text: str) -> PartitionFilter:
-    """`--topic-partitions`: a partition is meant if one of the rules means it."""
+    """`--topic-partitions`: a partition is selected if one of the rules selects it."""
     rules = [_rule(each) for each in text.split(",")]
     return lambda each: any(rule(each) for rule in rules)
 

@@ -1,8 +1,8 @@
 """`kafkalog topic-to-delta`: write a topic into a Delta table, every record once.
 
-Records are appended, or the latest value of each key is kept (--mode upsert; a tombstone deletes the row). A streaming
-query with a checkpoint: without --continuous it ends with the records that are there when it starts. Delta's jars are
-fetched by Spark; with spark-submit name them: --packages io.delta:delta-spark_4.2_2.13:4.4.0.
+Records are appended, or the latest value of each key is kept (--mode upsert; a tombstone deletes the row). The command
+is a streaming query with a checkpoint; without --continuous it stops after the records that exist at its start. Spark
+downloads Delta's jars; with spark-submit pass --packages io.delta:delta-spark_4.2_2.13:4.4.0.
 
 Exit status: 0 done, or stopped by SIGTERM or SIGINT (the next run goes on); 1 an error; 2 wrong options.
 
@@ -31,7 +31,7 @@ USAGE_EXIT_CODE = maintenance.USAGE_EXIT_CODE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Source, table, and what becomes of records on the way."""
+    """Source, table, and the conversion of records to rows."""
     add_query_arguments(parser)
     parser.add_argument("--topic", required=True, metavar="NAME", help="the topic to read")
     parser.add_argument("--table", required=True, metavar="TABLE", help="the Delta table: a path, or a name")
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the query until it is done, or told to end. Returns the exit status."""
+    """Run the query until it is done or stopped. Returns the exit status."""
 
     def begin(spark: SparkSession) -> StreamingQuery:
         query = TopicToDelta(

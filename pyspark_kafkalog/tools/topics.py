@@ -1,11 +1,11 @@
 """`kafkalog topics`: create, list, describe, alter and delete the topics of a log directory.
 
-Options and output are those of kafka-topics, with --path in place of --bootstrap-server. A log directory has no other
-replicas than its own, so each partition's leader, replicas and in-sync replicas are the node of its meta.properties.
-Directories that a Kafka broker wrote can be listed and described. What goes wrong is said in one line; exit code 1.
+Options and output are those of kafka-topics, with --path in place of --bootstrap-server. A log directory has one
+replica of each partition, so its leader, replicas and in-sync replicas are the node of meta.properties. The topics of a
+broker's directory can be listed and described. Errors are printed in one line, with exit code 1.
 
---topic takes a name or, as with kafka-topics, a regular expression (a comma means "or") to list, describe, alter or
-delete all topics that it matches; where a topic has exactly that name, only this one is meant.
+--topic takes a name or, as in kafka-topics, a regular expression (a comma means "or") to list, describe, alter or
+delete all topics that match it; if a topic has exactly that name, only that topic is selected.
 
 examples:
   kafkalog topics --path /data/log --create --topic orders --partitions 4 --config retention.ms=-1
@@ -49,7 +49,7 @@ _ACTIONS: Final = ("create", "list", "describe", "alter", "delete")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of kafka-topics that a log directory has a meaning for, `--path` and `--output`."""
+    """The options of kafka-topics that apply to a log directory, `--path` and `--output`."""
     add_path(parser)
     add_read_to_log_end(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command; prints to sys.stdout."""
+    """Run the command; prints to sys.stdout."""
     action = next(name for name in _ACTIONS if getattr(options, name))
     _check_options(action, options)
     _RUNS[action](options)
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_options(action: str, options: argparse.Namespace) -> None:
-    """Refuse what has no meaning for the action, as kafka-topics does."""
+    """Refuse options that do not apply to the action, as kafka-topics does."""
     if action in ("create", "alter", "delete") and not options.topic:
         raise UsageError(f"--{action} needs --topic")
     allowed = {
@@ -115,7 +115,7 @@ def _check_options(action: str, options: argparse.Namespace) -> None:
 def _create(options: argparse.Namespace) -> None:
     from pyspark_kafkalog.log_dir import LogDir
 
-    name = validate_topic_name(options.topic)  # before a log directory is made for it
+    name = validate_topic_name(options.topic)  # before a log directory is created for it
     configs = _parse_configs(options.config)
     if options.partitions is not None and options.partitions < 1:
         raise UsageError("The partitions must be greater than 0")
@@ -128,7 +128,7 @@ def _create(options: argparse.Namespace) -> None:
     try:
         described = log_dir.create_topic(name, partitions=options.partitions, configs=configs)
     except TopicExistsError:
-        # A name that only collides with another topic's is refused with the same error, and is not there.
+        # A name that only collides with another topic's raises the same error, but its topic does not exist.
         if options.if_not_exists and name in log_dir.topics():
             return
         raise
@@ -184,7 +184,7 @@ _RUNS: Final = {"create": _create, "list": _list, "describe": _describe, "alter"
 
 
 def _find(log_dir: LogDir, options: argparse.Namespace, *, must_exist: bool) -> list[str]:
-    """The topics that --topic means, all without it; internal ones unless they are excluded."""
+    """The topics that --topic selects, or all without it; internal ones unless they are excluded."""
     names = [name for name in log_dir.topics() if not (options.exclude_internal and name in INTERNAL_TOPICS)]
     if not options.topic:
         return sorted(names)
@@ -208,7 +208,7 @@ def _parse_configs(settings: Sequence[str]) -> dict[str, str]:
 
 
 def _configs_in_force(log_dir: LogDir, described: TopicDescription) -> Mapping[str, str]:
-    """What kafka-topics shows of the configuration: what the topic sets, and what is set for all brokers."""
+    """The configuration that kafka-topics shows: the topic's own values and those set for all brokers."""
     broker = {} if log_dir.is_foreign else log_dir.broker_configs()
     if not broker:
         return described.configs

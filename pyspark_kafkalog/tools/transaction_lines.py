@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.open_transactions import OpenTransaction, OpenTransactions
     from pyspark_kafkalog.metadata.transaction_state import TransactionState
 
-#: The states whose transactions are decided, so that they are completed, not aborted.
+#: The states in which the outcome is decided: such transactions are completed, not aborted.
 _DECIDED: Final = ("PrepareCommit", "PrepareAbort")
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
 def describe_open(each: OpenTransaction, now_ms: int) -> str:
-    """What there is to know of it, in one line."""
+    """A description of the transaction in one line."""
     state = "left hanging" if each.state is None else each.state.status_name
     known_as = "" if each.transactional_id is None else f", transactional id {each.transactional_id} ({state})"
     began = "" if each.start_ms < 0 else f", began {utc_time(each.start_ms)} ({_age(now_ms - each.start_ms)} ago)"
@@ -37,7 +37,7 @@ def _age(age_ms: int) -> str:
 
 
 def open_tree(each: OpenTransaction) -> dict[str, Any]:
-    """The transaction as JSON; null for what is not known."""
+    """The transaction as JSON; unknown values are null."""
     return {
         "topic": each.topic_partition.topic,
         "partition": each.topic_partition.partition,

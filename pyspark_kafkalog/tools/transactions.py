@@ -1,4 +1,4 @@
-"""`kafkalog transactions`: look at transactions and producers, and end a transaction that was left open.
+"""`kafkalog transactions`: list transactions and producers, and end a transaction that was left open.
 
 Commands, options and output are those of kafka-transactions, with --path in place of --bootstrap-server.
 
@@ -10,11 +10,11 @@ Commands, options and output are those of kafka-transactions, with --path in pla
   abort                append the markers that end one: read_committed goes on behind it, its records stay unread
   complete             append the markers that are missing of one in state PrepareCommit or PrepareAbort
 
-An adopted log may hold an open transaction, since a broker was stopped in the middle of it and there is no coordinator
-any more. abort ends it in all its partitions, and notes that in __transaction_state; where that does not know the
-transaction, abort ends it in the partition that is named. A transaction in state PrepareCommit was committed, but not
-all of its partitions have a marker yet: abort refuses it, complete commits it. Both make one commit, on a log directory
-of this package; the other commands read brokers' directories too.
+An adopted log may contain an open transaction if the broker was stopped during it: there is no coordinator any more.
+abort ends it in all its partitions and records that in __transaction_state; if the transaction is unknown there, abort
+ends it in the given partition. A transaction in state PrepareCommit was committed, but some of its partitions have no
+marker yet: abort refuses it, complete commits it. Both write one commit to a native log directory; the other commands
+read brokers' directories too.
 
 examples:
   kafkalog transactions --path /data/log list
@@ -65,7 +65,7 @@ _NONE: Final = "None"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Transaction:
-    """The last that is known of a transactional id; a start time below 0 is none."""
+    """The last known state of a transactional id; a start time below 0 means none."""
 
     transactional_id: str
     producer_id: int
@@ -123,7 +123,7 @@ def _add_partition(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command; prints to sys.stdout."""
+    """Run the command; prints to sys.stdout."""
     log_dir = open_log_dir(options)
     _RUNS[options.command](log_dir, options)
     tell_unread("transactions", log_dir)
@@ -226,7 +226,7 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace) -> None:
             (now_ms - each.producer.last_timestamp_ms) // _MS_A_MINUTE,
         )
         for each in open_now
-        # Kafka's tool leaves out what a coordinator may still end. Of ours there is none.
+        # Kafka's tool omits transactions that a coordinator may still end. There is no coordinator here.
         if is_all or not log_dir.is_foreign or each.state is None
     ]
     if is_all:
@@ -245,7 +245,7 @@ def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int
         for name in ([options.topic] if options.topic is not None else log_dir.topics())
         for each in log_dir.topic(name).partitions
         if options.partition in (None, each.partition)
-        # Of a root of ours the image knows where a transaction is open; a broker's logs are looked into.
+        # For a native log directory the image lists open transactions; a broker's logs are scanned.
         and (log_dir.is_foreign or log_dir.last_stable_offset(name, each.partition) < each.high_watermark)
     ]
     states = _transaction_states(log_dir)
@@ -338,7 +338,7 @@ def _is_open(producer: ProducerState) -> bool:
 
 
 def _transactions(log_dir: LogDir) -> dict[str, _Transaction]:
-    """The transactional ids there are, by name."""
+    """All transactional ids, by name."""
     found = {name: _of_coordinator(state) for name, state in _transaction_states(log_dir).items()}
     if not log_dir.is_foreign:
         for name, each in log_dir.own_root().store.image.transactional_ids.items():
@@ -352,7 +352,7 @@ def _transactions(log_dir: LogDir) -> dict[str, _Transaction]:
 
 
 def _transaction_states(log_dir: LogDir) -> Mapping[str, TransactionState]:
-    """What a broker's transaction coordinator has written, as far as it is here."""
+    """The states that a broker's transaction coordinator has written, as far as this directory contains them."""
     from pyspark_kafkalog.metadata.transaction_state import TRANSACTION_STATE_TOPIC, read_transaction_states
 
     if TRANSACTION_STATE_TOPIC not in log_dir.topics():

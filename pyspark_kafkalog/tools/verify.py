@@ -1,18 +1,18 @@
-"""`kafkalog verify`: check every batch, index entry, snapshot and checkpoint of a log directory, ours or a broker's.
+"""`kafkalog verify`: check every batch, index entry, snapshot and checkpoint of a log directory, native or a broker's.
 
-Read-only, and safe beside writers, readers and maintenance: what they change meanwhile is looked at anew. --output json
-prints one line for each finding ("action": "finding"), with its severity, file, position, offset, kind ("what"), what
-was expected and found, and what to do; and one line for each partition when it is done. What is found of the
-directory itself comes with __cluster_metadata, partition 0. Severities:
+It is read-only, and safe beside writers, readers and maintenance: files that they change meanwhile are checked again.
+--output json prints one line for each finding ("action": "finding"), with its severity, file, position, offset, kind
+("what"), the expected and the found value, and the remedy; and one line for each partition when it is done. Findings
+about the directory itself are reported with __cluster_metadata, partition 0. Severities:
 
   error    bytes are not what they must be, or committed records cannot be read: exit status 1
-  warning  no committed record is touched, or the next writer, or broker, sets it right by itself
-  info     left over by writes and maintenance under way, or killed; it goes by itself
+  warning  no committed record is affected, or the next writer, or broker, repairs it automatically
+  info     left by running or killed writes and maintenance; it is removed automatically
 
---repair says first what it will do ("action": "repair", "state": "planned"), with --dry-run no more than that; then it
-does it ("done", or "failed" with the error) and verifies again what it was about. It makes anew what can be derived:
-indexes, snapshots, checkpoints, hints; it finishes swaps that were killed and removes what is left over by the rules.
-Committed records are never touched: damaged ones stay errors, which say what to do. Not for a broker's directory.
+--repair first prints its plan ("action": "repair", "state": "planned"); with --dry-run it stops there. Then it carries
+out the repairs ("done", or "failed" with the error) and verifies the repaired items again. It rebuilds what can be
+derived: indexes, snapshots, checkpoints, hints; it finishes interrupted swaps and removes leftover files by the rules.
+It never changes committed records: damaged ones remain errors, with a remedy. --repair refuses a broker's directory.
 
 Exit status: 0 no errors, or none left; 1 errors, or something could not be done; 2 wrong options. --interval is an hour
 by default.
@@ -37,7 +37,7 @@ _INTERVAL_S = 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How much is checked, and whether it is repaired."""
+    """The extent of the checks, and whether to repair."""
     maintenance.add_job_arguments(parser)
     parser.add_argument("--repair", action="store_true", help="set right what can be, see above")
     parser.add_argument(
@@ -50,11 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the job; returns its exit status."""
-    maintenance.log_to_stderr()  # before kernels are loaded, which may have to be compiled
+    maintenance.log_to_stderr()  # before the kernels are loaded, as they may be compiled then
     from pyspark_kafkalog.maintenance.verify_job import VerifyJob, open_or_findings
 
     if options.loop and options.interval is None:
-        options.interval = _INTERVAL_S  # a broker's directory has no settings to take it from
+        options.interval = _INTERVAL_S  # a broker's directory has no settings that define it
     output = maintenance.job_output(options)
     log_dir, findings = open_or_findings(options.path)
     if log_dir is None:

@@ -1,8 +1,8 @@
-"""`kafkalog warm-up`: compile the record kernels ahead of the first task, when an image or a machine is set up.
+"""`kafkalog warm-up`: compile the record kernels before the first task, when an image or a machine is set up.
 
-Tasks load what is kept instead of compiling it. The machine code is kept beside the installed package, else in the
-user's cache directory, or in NUMBA_CACHE_DIR where that is set; the directory may be read-only afterwards. It is good
-for the Python, the packages and the kind of processor that it was compiled on. Where an image runs on several kinds,
+Tasks then load the machine code instead of compiling it. It is stored beside the installed package, else in the user's
+cache directory, or in NUMBA_CACHE_DIR if that is set; the directory may be read-only afterwards. It is valid for the
+Python, the packages and the kind of processor that it was compiled on. If an image runs on several kinds of processor,
 set NUMBA_CPU_NAME=generic for this command and for the executors.
 
 examples:
@@ -17,11 +17,11 @@ import time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """There are none."""
+    """Adds no options."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compile what is not kept yet."""
+    """Compile the kernels that are not cached yet."""
     began = time.monotonic()
     from pyspark_kafkalog.record.kernels_cache import cache_directories, load_all_kernels
 
