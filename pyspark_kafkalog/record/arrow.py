@@ -1,6 +1,6 @@
-"""Between record columns and Arrow, without copying keys and values.
+"""Converts record columns to Arrow and back, without copying keys and values.
 
-`KAFKA_SCHEMA` holds the columns of Spark's Kafka source with the types Spark's Arrow conversion gives them.
+`KAFKA_SCHEMA` holds the columns of Spark's Kafka source, with the types of Spark's Arrow conversion.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _CONSTANT_ROWS_STEP: Final = 16 * 1024
 
 
 def to_record_batch(columns: RecordColumns, schema: pa.Schema, *, topic: str, partition: int) -> pa.RecordBatch:
-    """The records as one Arrow batch with the columns of `schema`, which names any of KAFKA_SCHEMA's in any order.
+    """The records as one Arrow batch with the columns of `schema`: any of KAFKA_SCHEMA's, in any order.
 
-    Every column of the schema but topic and partition must be there in `columns`. Header keys that are not UTF-8 come
-    out with U+FFFD, as Java reads them. Raises InvalidRecordError for a timestamp beyond 64 bits of microseconds.
+    `columns` must have all columns of the schema except topic and partition. Invalid UTF-8 in header keys becomes
+    U+FFFD, as in Java. Raises InvalidRecordError for a timestamp beyond 64 bits of microseconds.
     """
-    if not len(schema):  # from_arrays would make it a batch of no rows
+    if not len(schema):  # from_arrays would return a batch without rows
         return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), columns.count, [None]))
     arrays = [_to_array(field.name, columns, topic, partition) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -68,7 +68,7 @@ def _to_array(name: str, columns: RecordColumns, topic: str, partition: int) -> 
 
 
 def _rounded_up(count: int) -> int:
-    """A length that few batches differ in, so that the constant columns are mostly found in the cache."""
+    """A length shared by most batches, so that the constant columns are usually in the cache."""
     return -(-count // _CONSTANT_ROWS_STEP) * _CONSTANT_ROWS_STEP
 
 
@@ -124,11 +124,11 @@ def _header_keys(keys: BinaryColumn) -> pa.Array:
 def from_arrow(
     key: pa.Array | None, value: pa.Array | None, headers: pa.Array | None, timestamps_ms: NDArray[np.int64]
 ) -> RecordColumns:
-    """Columns to encode, from Arrow arrays of one length: string or binary of any kind, headers as in KAFKA_SCHEMA.
+    """Columns to encode, from Arrow arrays of equal length: string or binary of any kind, headers as in KAFKA_SCHEMA.
 
-    None stands for a column of nulls (for headers: none). A null list of headers is an empty one; a null header
-    or header key, and a type that is none of these, raises InvalidRecordError. Lists may be of any kind, a map is one
-    too. Slices and nulls are taken as they are.
+    None stands for a column of nulls (for headers: no headers). A null list of headers is treated as empty. Raises
+    InvalidRecordError for a null header or header key, and for other types. Headers may be lists of any kind, or maps.
+    Slices and nulls are handled.
     """
     return RecordColumns(
         count=len(timestamps_ms),
@@ -200,7 +200,7 @@ def _from_headers(array: pa.Array) -> HeaderColumn | None:
     first, end = int(offsets[0]), int(offsets[-1])
     used = pairs.slice(first, end - first)
     if not len(used):
-        return None  # also where nothing tells the type of what the lists would hold
+        return None  # also for lists of unknown element type
     if pa.types.is_map(array.type):
         keys, values = used.field(0), used.field(1)
     elif pa.types.is_struct(used.type) and {"key", "value"} <= {each.name for each in used.type}:

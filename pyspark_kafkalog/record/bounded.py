@@ -1,6 +1,6 @@
-"""What the codecs' modules share: how they say that compressed bytes are bad.
+"""The error of all codecs for bad compressed bytes.
 
-They know a place in the compressed bytes but no file; compression.py adds the file.
+It has a position in the compressed bytes but no file; compression.py adds the file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pyspark_kafkalog.errors import KafkalogError
 
 
 class BadCompressedDataError(KafkalogError, ValueError):
-    """Compressed bytes break their format or the size limit; `at` is the place in them."""
+    """Compressed bytes break their format or the size limit; `at` is the position in them."""
 
     def __init__(self, *, at: int, expected: str, found: str) -> None:
         self.at = at
@@ -19,5 +19,5 @@ class BadCompressedDataError(KafkalogError, ValueError):
 
     @classmethod
     def over_limit(cls, at: int, limit_bytes: int) -> BadCompressedDataError:
-        """The content is longer than a batch of this size may hold."""
+        """The error for content longer than a batch of this size may hold."""
         return cls(at=at, expected=f"at most {limit_bytes} bytes after decompression", found="more")

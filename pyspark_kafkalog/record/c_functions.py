@@ -1,8 +1,8 @@
-"""C functions of the libraries that dependencies bring, by address, so that compiled loops can call them.
+"""Addresses of C functions of the dependencies' libraries, so that compiled loops can call them.
 
-One call that takes a thousand batches lets other threads run meanwhile and spares what a thousand calls from Python
-cost. Wheels of zstandard hold libzstd with its functions in view, in the extension for cffi; google-crc32c's extension
-is linked with libcrc32c. Where a wheel is built otherwise there is no address, and callers go the way through Python.
+One call for a thousand batches lets other threads run meanwhile, and avoids the cost of a thousand calls from Python.
+Wheels of zstandard contain libzstd with exported functions, in the extension for cffi; google-crc32c's extension is
+linked with libcrc32c. If a wheel is built differently there are no addresses, and callers call Python functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import google_crc32c
 import zstandard
 
-#: libzstd's parameters by number: their place in its stable interface.
+#: Numbers of libzstd's parameters in its stable interface.
 _COMPRESSION_LEVEL = 100
 
 _IS_64_BIT = sys.maxsize > 1 << 32
@@ -24,21 +24,21 @@ _IS_64_BIT = sys.maxsize > 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class ZstdLibrary:
-    """libzstd, the same version as zstandard uses, and the addresses of what the kernels call."""
+    """libzstd, in the version that zstandard uses, and the addresses of the functions that kernels call."""
 
     library: ctypes.CDLL
     decompress: int
     compress: int
 
     def new_decompressor(self) -> int:
-        """A ZSTD_DCtx for `decompress`, one thread's; `free_decompressor` frees it."""
+        """A ZSTD_DCtx for `decompress`, for use by one thread; `free_decompressor` frees it."""
         return _not_null(self.library.ZSTD_createDCtx())
 
     def free_decompressor(self, context: int) -> None:
         self.library.ZSTD_freeDCtx(context)
 
     def new_compressor(self, level: int) -> int:
-        """A ZSTD_CCtx for `compress`, one thread's; `free_compressor` frees it."""
+        """A ZSTD_CCtx for `compress`, for use by one thread; `free_compressor` frees it."""
         context = _not_null(self.library.ZSTD_createCCtx())
         self.library.ZSTD_CCtx_setParameter(context, _COMPRESSION_LEVEL, level)
         return context
@@ -55,7 +55,7 @@ def _not_null(context: int | None) -> int:
 
 @functools.cache
 def zstd_library() -> ZstdLibrary | None:
-    """None where zstandard's wheel does not show its functions, or another libzstd answers."""
+    """zstandard's libzstd; None if the wheel does not export its functions, or another libzstd was loaded."""
     spec = importlib.util.find_spec("zstandard._cffi") if _IS_64_BIT else None
     if spec is None or spec.origin is None:
         return None
@@ -76,7 +76,7 @@ def zstd_library() -> ZstdLibrary | None:
 
 @functools.cache
 def crc32c_function() -> int:
-    """Address of libcrc32c's crc32c_extend, 0 where there is none."""
+    """Address of libcrc32c's crc32c_extend, 0 if it is not available."""
     if google_crc32c.implementation != "c" or not _IS_64_BIT:
         return 0
     try:

@@ -1,7 +1,7 @@
-"""Records as columns: what the decoder makes and the encoder takes.
+"""Records as columns: the decoder's output and the encoder's input.
 
-The arrays have Arrow's layout (int32 offsets into one run of bytes, validity as a bitmap with the lowest bit first), so
-they become Arrow arrays and back without a copy.
+The arrays have Arrow's layout (int32 offsets into one byte array, validity as a bitmap with the lowest bit first), so
+they convert to and from Arrow arrays without a copy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 
 def address_of(array: NDArray[Any]) -> int:
-    """Where the array's first element lies in memory. The caller keeps the array."""
+    """Memory address of the array's first element. The caller keeps the array alive."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -23,7 +23,7 @@ class BinaryColumn:
     """n byte strings, any of them null.
 
     `offsets` int32[n+1]: element i is `data[offsets[i]:offsets[i+1]]`; offsets[0] need not be 0.
-    `validity` uint8[>= (n+7)//8]: bit i is set where element i is not null; None: nothing is null.
+    `validity` uint8[>= (n+7)//8]: bit i is set if element i is not null; None: no element is null.
     """
 
     offsets: NDArray[np.int32]
@@ -43,7 +43,7 @@ class BinaryColumn:
 class HeaderColumn:
     """n lists of record headers: list i is elements offsets[i] to offsets[i+1] of `keys` and `values`.
 
-    `keys` are never null, and UTF-8 unless whoever wrote them broke the rule; `values` may be null.
+    `keys` are never null, and UTF-8 unless their writer violated the format; `values` may be null.
     """
 
     offsets: NDArray[np.int32]
@@ -60,7 +60,7 @@ class HeaderColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
-    """`count` records; a column that was not asked for is None.
+    """`count` records; columns that were not requested are None.
 
     `offsets` int64[count]; `timestamps_ms` int64[count], -1 for none; `timestamp_types` int32[count].
     """

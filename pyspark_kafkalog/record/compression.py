@@ -5,11 +5,11 @@
     lz4     one LZ4 frame of independent blocks (lz4_frame.py)
     zstd    one or more zstd frames (zstd_frame.py); Java's and librdkafka's do not say how long the content is
 
-What comes out is bounded before it is allocated: a batch that would unfold to more than
-`decompressed_limit_bytes` is corrupt, and so is one whose stored lengths do not agree with its bytes. Source of the
-rules: org.apache.kafka.common.compress.
+The size of the output is bounded before it is allocated: a batch that would decompress to more than
+`decompressed_limit_bytes` is corrupt, and so is one whose stored lengths do not match its bytes. Source of the rules:
+org.apache.kafka.common.compress.
 
-Each codec's library loads on first use: processes that plan read uncompressed metadata only.
+Each codec's library loads on first use: processes that only plan read uncompressed metadata.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from pyspark_kafkalog.record.bounded import BadCompressedDataError
 from pyspark_kafkalog.record.header import Buffer, CompressionType
 
 _MIB: Final = 1024 * 1024
-_GZIP_WINDOW_BITS: Final = 31  # zlib's way to say: 32 KiB window, with gzip's header and trailer
+_GZIP_WINDOW_BITS: Final = 31  # zlib's code for a 32 KiB window with gzip's header and trailer
 _PIECE_BYTES: Final = _MIB
 GZIP_DEFAULT_LEVEL: Final = -1
 
 
 def decompressed_limit_bytes(compressed_bytes: int) -> int:
-    """The most bytes that `compressed_bytes` of a batch may unfold to."""
+    """The maximum decompressed size of `compressed_bytes` of a batch."""
     return min(max(1000 * compressed_bytes, 32 * _MIB), 256 * _MIB)
 
 
 def compress(codec: CompressionType, data: Buffer, level: int | None = None) -> bytes:
-    """`data` compressed as Kafka's Java clients do; `level` None is the codec's default in Kafka.
+    """Compress `data` as Kafka's Java clients do; `level` None means the codec's default in Kafka.
 
-    Levels are Kafka's: gzip 1 to 9 or -1, lz4 1 to 17, zstd -131072 to 22; snappy and none have none.
+    Levels are Kafka's: gzip 1 to 9 or -1, lz4 1 to 17, zstd -131072 to 22; snappy and none have no levels.
     """
     if codec is CompressionType.GZIP:
         return _compress_gzip(data, GZIP_DEFAULT_LEVEL if level is None else level)
@@ -58,10 +58,10 @@ def compress(codec: CompressionType, data: Buffer, level: int | None = None) -> 
 
 
 def decompress(codec: CompressionType, data: Buffer, *, file: str, file_position: int) -> NDArray[np.uint8]:
-    """What `compress` was given, as a uint8 array; for codec none a view of `data`.
+    """Decompress `data`; returns a uint8 array, for codec none a view of `data`.
 
-    `data` starts at byte `file_position` of `file`. Raises CorruptRecordError when it is not of that codec, is cut
-    short, has bytes left over, or unfolds to more than `decompressed_limit_bytes(len(data))`.
+    `data` starts at byte `file_position` of `file`. Raises CorruptRecordError if it is not of that codec, is truncated,
+    has trailing bytes, or decompresses to more than `decompressed_limit_bytes(len(data))`.
     """
     array = _as_array(data)
     limit_bytes = decompressed_limit_bytes(array.size)
@@ -97,7 +97,7 @@ def _compress_gzip(data: Buffer, level: int) -> bytes:
 
 
 def _decompress_gzip(data: Buffer, limit_bytes: int) -> NDArray[np.uint8]:
-    """All members one after another, as java.util.zip.GZIPInputStream reads them; other bytes after that are bad."""
+    """Decompress all members in turn, as java.util.zip.GZIPInputStream does; other bytes after them are an error."""
     out = bytearray()
     at = 0
     while at < data.size or at == 0:
@@ -106,7 +106,7 @@ def _decompress_gzip(data: Buffer, limit_bytes: int) -> NDArray[np.uint8]:
 
 
 def _inflate_member(data: memoryview, member_at: int, out: bytearray, limit_bytes: int) -> int:
-    """Append the content of the member at `member_at` to `out`, a bounded piece at a time; the place after it."""
+    """Append the content of the member at `member_at` to `out`, in bounded pieces; returns the position after it."""
     member = zlib.decompressobj(_GZIP_WINDOW_BITS)
     at = member_at
     pending: bytes | memoryview = b""

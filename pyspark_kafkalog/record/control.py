@@ -1,6 +1,6 @@
-"""Control records: what brokers write into a log for themselves; consumers never see them.
+"""Control records, which brokers write into a log for their own use; consumers never see them.
 
-They stand in batches with the control bit. The key says the type, the value's layout follows from it:
+They are in batches with the control bit. The key holds the type, which determines the value's layout:
 
     key     int16 version 0, int16 type
     0 ABORT, 1 COMMIT   int16 version 0, int32 coordinator epoch
@@ -11,8 +11,8 @@ They stand in batches with the control bit. The key says the type, the value's l
     6 KRAFT_VOTERS      int16 version 0, array of voters: int32 id, uuid, array of endpoints (name, host, uint16 port),
                         two int16 of kraft versions
 
-Types 2 to 6 are flexible messages: array and string lengths are unsigned varints one greater than the length, each
-struct ends with tagged fields, of which none is known yet (they are skipped). Transaction markers stand in topics'
+Types 2 to 6 are flexible messages: array and string lengths are unsigned varints one greater than the length, and each
+struct ends with tagged fields, none of which is defined yet (they are skipped). Transaction markers are in topics'
 logs, the others in `__cluster_metadata` and its snapshots. Source of the rules: ControlRecordType, EndTransactionMarker
 and the message classes of Kafka 4.1.
 """
@@ -38,7 +38,7 @@ _Item = TypeVar("_Item")
 
 
 class ControlRecordType(IntEnum):
-    """The type in a control record's key; UNKNOWN stands for any that Kafka 4.1 does not know."""
+    """The type in a control record's key; UNKNOWN stands for all types that Kafka 4.1 does not know."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -68,7 +68,7 @@ class LeaderChangeVoter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderChange:
-    """A new leader of the metadata quorum, first record of its epoch."""
+    """A new leader of the metadata quorum; the first record of its epoch."""
 
     version: int = 0
     leader_id: int
@@ -78,7 +78,7 @@ class LeaderChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotHeader:
-    """First record of a metadata snapshot; the timestamp (ms) is that of the last log record in it."""
+    """First record of a metadata snapshot; the timestamp (ms) is that of the last log record that it covers."""
 
     version: int = 0
     last_contained_log_timestamp_ms: int
@@ -93,7 +93,7 @@ class SnapshotFooter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KRaftVersion:
-    """The version of the quorum's protocol from here on."""
+    """The version of the quorum's protocol from this record on."""
 
     version: int = 0
     kraft_version: int
@@ -101,7 +101,7 @@ class KRaftVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterEndpoint:
-    """Where a voter listens."""
+    """The address of a voter's listener."""
 
     name: str
     host: str
@@ -110,7 +110,7 @@ class VoterEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """A member of the quorum with the range of protocol versions that it can speak."""
+    """A member of the quorum with the range of protocol versions that it supports."""
 
     voter_id: int
     directory_id: uuid.UUID
@@ -121,7 +121,7 @@ class Voter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KRaftVoters:
-    """The members of the quorum from here on."""
+    """The members of the quorum from this record on."""
 
     version: int = 0
     voters: tuple[Voter, ...]
@@ -131,7 +131,7 @@ ControlRecord = EndTransactionMarker | LeaderChange | SnapshotHeader | SnapshotF
 
 
 def parse_control_type(key: bytes | None, *, file: str, file_position: int) -> ControlRecordType:
-    """The type that a control record's key names; key versions above 0 are read as 0, as by Kafka.
+    """The type in a control record's key; key versions above 0 are read as version 0, as by Kafka.
 
     Raises CorruptRecordError for a key shorter than 4 bytes or with a negative version.
     """
@@ -148,7 +148,7 @@ def parse_control_type(key: bytes | None, *, file: str, file_position: int) -> C
 def parse_control_record(
     key: bytes | None, value: bytes | None, *, file: str, file_position: int
 ) -> ControlRecord | None:
-    """What a control record says, or None for a type that Kafka 4.1 does not know (to be passed over).
+    """The content of a control record, or None for a type that Kafka 4.1 does not know (to be skipped).
 
     `file_position` is that of the record's batch. Raises CorruptRecordError, or UnsupportedFormatError for a later
     version of a quorum record; a later version of a transaction marker is read as version 0, as by Kafka.
@@ -184,7 +184,7 @@ def parse_control_record(
 
 
 def build_control_record(record: ControlRecord) -> tuple[bytes, bytes]:
-    """Key and value of a control record, Kafka's bytes. Raises InvalidRecordError for values that do not fit."""
+    """Key and value of a control record, as Kafka encodes them. Raises InvalidRecordError for values out of range."""
     control_type = record.control_type if isinstance(record, EndTransactionMarker) else _TYPES[type(record)]
     try:
         return _KEY.pack(CONTROL_KEY_VERSION, control_type), _build_value(record)
@@ -206,11 +206,11 @@ def _corrupt(file: str, file_position: int, expected: str, found: str) -> Corrup
 
 
 class _BadValueError(Exception):
-    """A control record's value breaks its format; the text says what was found."""
+    """A control record's value breaks its format; the text describes what was found."""
 
 
 class _Reader:
-    """Goes through a value; every read checks that the bytes are there."""
+    """Reads a value from start to end; every read checks that enough bytes are left."""
 
     def __init__(self, value: bytes) -> None:
         self._value = value
@@ -246,7 +246,7 @@ class _Reader:
 
     def _compact_length(self) -> int:
         length = self.unsigned_varint() - 1
-        if not 0 <= length <= len(self._value) - self._at:  # an item is at least a byte
+        if not 0 <= length <= len(self._value) - self._at:  # an item has at least one byte
             raise _BadValueError(f"a length of {length} with {len(self._value) - self._at} bytes left")
         return length
 
@@ -273,7 +273,7 @@ def _parse_marker(
 
 
 def _parse_value(control_type: ControlRecordType, reader: _Reader, version: int) -> ControlRecord:
-    """What follows the version in the value of a quorum record, up to its own tagged fields."""
+    """The fields after the version in the value of a quorum record, up to its own tagged fields."""
     if control_type is ControlRecordType.LEADER_CHANGE:
         return LeaderChange(
             version=version,

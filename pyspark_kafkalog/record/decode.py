@@ -1,8 +1,8 @@
-"""From record batches in a file buffer to columns of records.
+"""Decodes record batches in a file buffer into columns of records.
 
-Uncompressed batches are decoded straight from the buffer, compressed ones from their decompressed bytes, all batches
-of one result in one call of a compiled kernel. CRCs are checked here or by the caller (`scan.verify_crcs`); nothing
-relies on them for safety.
+Uncompressed batches are decoded directly from the buffer, compressed ones from their decompressed bytes, all batches of
+one result in one call of a compiled kernel. CRCs are checked here or by the caller (`scan.verify_crcs`); memory safety
+does not depend on them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pyspark_kafkalog.record.sections import (
 DEFAULT_MAX_ROWS: Final = 64 * 1024
 DEFAULT_MAX_BYTES: Final = 16 * 1024 * 1024
 
-_SMALLEST_RECORD_BYTES: Final = 7  # length, attributes, two deltas, null key, null value, no headers: a byte each
+_SMALLEST_RECORD_BYTES: Final = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
 _MAX_COLUMN_BYTES: Final = 2**31 - 1  # Arrow's offsets are int32
 
 _WANTED: Final = {
@@ -81,15 +81,16 @@ def decode_batches(
     until_timestamp_ms: int | None = None,
     check_crcs: bool = False,
 ) -> RecordColumns:
-    """All wanted records of `batches` in one result.
+    """All requested records of `batches` in one result.
 
     `data` starts at byte `data_position` of `file` and holds all of `batches` (BATCH_DTYPE, positions in the file).
-    Gives records with start_offset <= offset < end_offset and, where given, min <= timestamp < until; control batches
-    never. `columns`: any of key, value, headers, offset, timestamp, timestampType; others cost nothing. `check_crcs`
-    checks the CRC of each batch that is decoded: not of one left out by its header, or by its records' timestamps.
+    Returns records with start_offset <= offset < end_offset and, if given, min <= timestamp < until, never those of
+    control batches. `columns`: any of key, value, headers, offset, timestamp, timestampType; others cost nothing.
+    `check_crcs` checks the CRC of each batch that is decoded, but not of batches that are left out because of their
+    header or their records' timestamps.
 
-    Raises CorruptRecordError with the file and the position of the record or batch, UnsupportedFormatError for a codec
-    that there is none of. The batches decompressed must stay below 2 GiB; `decode_slices` sees to that by itself.
+    Raises CorruptRecordError with the file and the position of the record or batch, UnsupportedFormatError for an
+    unknown codec. The decompressed batches must be smaller than 2 GiB; `decode_slices` ensures that.
     """
     wanted = Range.of(start_offset, end_offset, min_timestamp_ms, until_timestamp_ms)
     log = LogBytes.of(data, batches, data_position, file, check_crcs)
@@ -117,8 +118,8 @@ def decode_slices(
 ) -> Iterator[RecordColumns]:
     """As `decode_batches`, in results of at most `max_rows` records (a multiple of 8), none of them empty.
 
-    Decompresses and decodes as it goes, about `max_bytes` of records at a time, but never less than one batch. A batch
-    of more records than `max_rows` is decoded whole and handed out in slices that share its memory.
+    Decompresses and decodes incrementally, about `max_bytes` of records at a time, but at least one batch. A batch with
+    more records than `max_rows` is decoded as a whole and returned in slices that share its memory.
     """
     assert max_rows % 8 == 0, "slices of validity bitmaps start at whole bytes"
     wanted = Range.of(start_offset, end_offset, min_timestamp_ms, until_timestamp_ms)
@@ -143,7 +144,7 @@ def _wanted_bits(columns: frozenset[str]) -> int:
 
 
 class _Output:
-    """Arrays for the columns wanted, with room for all records of some sections; empty ones for the others."""
+    """Arrays for the requested columns, with room for all records of some sections; empty arrays for the others."""
 
     def __init__(self, wanted: int, rows: int, size_bytes: int) -> None:
         def fixed(flag: int, dtype: Any) -> NDArray[Any]:
@@ -163,7 +164,7 @@ class _Output:
 
 
 def _new_binary(rows: int, size_bytes: int) -> BinaryColumn:
-    """Room for `rows` elements of `size_bytes` together, none of them null yet."""
+    """Room for `rows` elements of `size_bytes` in total, initially not null."""
     offsets = np.empty(rows + 1, np.int32)
     offsets[0] = 0
     return BinaryColumn(
@@ -238,7 +239,7 @@ def _collect_headers(out: _Output, state: NDArray[np.int64], rows: int) -> Heade
 
 
 def check_counts(sections: Sections, file: str) -> None:
-    """Refuse a record count that the bytes cannot hold, before memory is sized by it."""
+    """Raise CorruptRecordError for a record count that the bytes cannot hold, before memory is allocated for it."""
     lying = sections.batches["records_count"] > sections.sizes // _SMALLEST_RECORD_BYTES
     if lying.any():
         index = int(np.argmax(lying))
@@ -252,7 +253,7 @@ def check_counts(sections: Sections, file: str) -> None:
 
 
 def record_fault(fault: int, state: NDArray[np.int64], batches: NDArray[np.void], file: str) -> CorruptRecordError:
-    """The error for what a kernel left in `state`; its position is the record's, or where compressed records begin."""
+    """The error for a fault that a kernel left in `state`, at the record, or at the start of compressed records."""
     batch = batches[int(state[frame.FAULT_BATCH])]
     at = int(state[frame.FAULT_POSITION])
     position = int(batch["position"]) + RECORDS_AT

@@ -1,4 +1,4 @@
-"""From columns of records to record batches as Kafka's producer and MemoryRecordsBuilder lay them out.
+"""Encodes columns of records into record batches with the layout of Kafka's producer and MemoryRecordsBuilder.
 
 Sizes, deltas and header fields are those of org.apache.kafka.common.record.DefaultRecordBatch and DefaultRecord.
 """
@@ -48,7 +48,7 @@ class EncodedBatches:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The columns as the kernels take them: by address. `owner` keeps the memory there."""
+    """The columns by address, as the kernels take them. `owner` keeps the memory alive."""
 
     owner: RecordColumns
     timestamps_ms: NDArray[np.int64]
@@ -59,7 +59,7 @@ class _Source:
     def write(
         self, rows: NDArray[np.int64], *, batch_limit_bytes: int, record_limit_bytes: int
     ) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
-        """Uncompressed batches without headers, and a table with their places, counts and timestamps."""
+        """Uncompressed batches without headers, and a table with their positions, counts and timestamps."""
         body_sizes = np.empty(len(rows), np.int64)
         firsts = np.empty(len(rows) + 1, np.int64)
         columns = (rows, self.timestamps_ms, self.keys, self.values, self.headers)
@@ -71,7 +71,7 @@ class _Source:
         if fault == kernels.RECORD_TOO_LARGE:
             raise _too_large(int(rows[at]), int(body_sizes[at]), record_limit_bytes)
         table = np.empty(batches, BATCH_DTYPE)
-        # 5 bytes for the length of a record's body is the most a varint of 32 bits takes.
+        # The length of a record's body is a varint of 32 bits, which takes at most 5 bytes.
         room = int(body_sizes.sum()) + 5 * len(rows) + RECORD_BATCH_OVERHEAD_BYTES * batches + COPY_SLACK_BYTES
         out = np.empty(room, np.uint8)
         size = kernels.write_records(*columns, body_sizes, firsts, out, table)
@@ -97,14 +97,14 @@ def encode_batches(
 ) -> EncodedBatches:
     """The records as batches with offsets from `base_offset` on.
 
-    `rows`: which records, in which order (all, as they come, when None). `columns.timestamps_ms` must be there (-1: no
-    timestamp), offsets and timestamp types are not used. A batch closes when the next record would take it over
-    `batch_size_bytes` before compression. None is longer than `max_batch_bytes` (after compression; one that is gets
-    split). With LOG_APPEND_TIME every record's time is `log_append_time_ms`. Sequence numbers count on from
+    `rows` selects and orders the records (None: all, in their order). `columns.timestamps_ms` is required (-1: no
+    timestamp); offsets and timestamp types are not used. A batch is closed when the next record would make it larger
+    than `batch_size_bytes` before compression. No batch is longer than `max_batch_bytes` after compression; a longer
+    one is split. With LOG_APPEND_TIME the time of all records is `log_append_time_ms`. Sequence numbers start at
     `base_sequence` unless it is -1.
 
-    Raises InvalidRecordError for a record that alone is too large, or that shrinks so far that decompression would take
-    it for a bomb, and for a timestamp below -1.
+    Raises InvalidRecordError for a record that alone is too large, or that compresses so well that decompression would
+    take it for a bomb, and for a timestamp below -1.
     """
     if rows is None:
         rows = np.arange(columns.count, dtype=np.int64)
@@ -189,7 +189,7 @@ def _compressed_parts(
     batch_size_bytes: int,
     max_batch_bytes: int,
 ) -> Iterator[tuple[np.void, bytes]]:
-    """Each batch's row of the table, its size that of the compressed batch, and its compressed records."""
+    """Each batch's row of the table, with the size of the compressed batch, and its compressed records."""
     limit = min(batch_size_bytes, _MAX_BATCH_BYTES)
     data, table = source.write(rows, batch_limit_bytes=limit, record_limit_bytes=_MAX_BATCH_BYTES)
     first = 0
@@ -232,7 +232,7 @@ def _fill_offsets(table: NDArray[np.void], base_offset: int, base_sequence: int)
 
 
 def seal_headers(data: NDArray[np.uint8], table: NDArray[np.void]) -> None:
-    """Write the headers, and once more with the CRCs that cover most of them."""
+    """Write the headers, then again with the CRCs, which cover most of the header."""
     table["crc"] = 0
     kernels.write_headers(data, table)
     table["crc"] = _crcs(data, table)
@@ -240,7 +240,7 @@ def seal_headers(data: NDArray[np.uint8], table: NDArray[np.void]) -> None:
 
 
 def _crcs(data: NDArray[np.uint8], table: NDArray[np.void]) -> NDArray[np.uint32]:
-    """The CRC of each batch in `data`, whose headers are there but for that."""
+    """The CRC of each batch in `data`, whose headers are complete except for the CRC."""
     starts, sizes = np.ascontiguousarray(table["position"]), np.ascontiguousarray(table["size_bytes"])
     crcs = np.empty(len(table), np.uint32)
     function = crc32c_function()

@@ -13,9 +13,9 @@
     51  producerEpoch         int16
     53  baseSequence          int32
     57  recordsCount          int32
-    61  records, compressed as a whole when the codec bits say so
+    61  records, compressed as a whole if the codec bits are set
 
-All big-endian. A crash may leave a torn batch at the end of a file: its length reaches past the end, or its CRC is
+All big-endian. A crash may leave a torn batch at the end of a file: its length extends past the end, or its CRC is
 wrong. Source of the rules: org.apache.kafka.common.record.DefaultRecordBatch.
 """
 
@@ -30,7 +30,7 @@ import numpy as np
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 
-Buffer = Any  # bytes, bytearray, memoryview, mmap or a uint8 array: whatever struct.unpack_from takes
+Buffer = Any  # bytes, bytearray, memoryview, mmap or a uint8 array: anything that struct.unpack_from accepts
 
 BASE_OFFSET_AT: Final = 0
 LENGTH_AT: Final = BASE_OFFSET_AT + 8
@@ -47,10 +47,10 @@ BASE_SEQUENCE_AT: Final = PRODUCER_EPOCH_AT + 2
 RECORDS_COUNT_AT: Final = BASE_SEQUENCE_AT + 4
 RECORDS_AT: Final = RECORDS_COUNT_AT + 4
 
-LOG_OVERHEAD_BYTES: Final = LEADER_EPOCH_AT  # baseOffset and batchLength: what is there before the length counts
+LOG_OVERHEAD_BYTES: Final = LEADER_EPOCH_AT  # baseOffset and batchLength, which the length does not include
 RECORD_BATCH_OVERHEAD_BYTES: Final = RECORDS_AT
 MAGIC_V2: Final = 2
-_MAX_OFFSET: Final = 2**63 - 2  # the offset after it must fit int64 too
+_MAX_OFFSET: Final = 2**63 - 2  # the offset after it must fit int64, too
 _SMALLEST_LEGACY_LENGTH: Final = 14  # a magic 0 message without key and value
 
 COMPRESSION_MASK: Final = 0x07
@@ -79,14 +79,14 @@ class CompressionType(IntEnum):
 
 
 class TimestampType(IntEnum):
-    """Whose clock a batch's timestamps are from; Spark's `timestampType` column shows the same numbers."""
+    """The clock of a batch's timestamps; Spark's `timestampType` column has the same numbers."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
-#: One row a batch of a scanned run; what kernels, indexes and the commit path pass around. Native byte order.
-#: `position` is the batch's first byte in its file, `size_bytes` its whole length with the 12 bytes of overhead.
+#: One row per batch of a scanned run, as kernels, indexes and the commit path exchange it. Native byte order.
+#: `position` is the batch's first byte in its file, `size_bytes` its total length with the 12 bytes of overhead.
 BATCH_DTYPE: Final = np.dtype(
     [
         ("position", np.int64),
@@ -107,13 +107,13 @@ BATCH_DTYPE: Final = np.dtype(
 
 
 def next_sequence(sequence: int, by: int) -> int:
-    """`by` sequence numbers after `sequence`, wrapping from 2^31-1 to 0 (DefaultRecordBatch.incrementSequence)."""
+    """The sequence number `by` after `sequence`, wrapping from 2^31-1 to 0 (DefaultRecordBatch.incrementSequence)."""
     return (sequence + by) & 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHeader:
-    """Every field of one batch header; `size_bytes` is batchLength + 12. Timestamps in ms."""
+    """All fields of one batch header; `size_bytes` is batchLength + 12. Timestamps are in ms."""
 
     base_offset: int
     size_bytes: int
@@ -145,7 +145,7 @@ class BatchHeader:
 
     @property
     def compression_bits(self) -> int:
-        """The codec number as stored, 0 to 7; 5 to 7 name no codec."""
+        """The codec number as stored, 0 to 7; 5 to 7 are not assigned to a codec."""
         return self.attributes & COMPRESSION_MASK
 
     @property
@@ -166,7 +166,7 @@ class BatchHeader:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The delete horizon (KIP-534), which takes the place of the base timestamp, or None."""
+        """The delete horizon (KIP-534), stored in place of the base timestamp, or None."""
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_MASK else None
 
     def pack(self) -> bytes:
@@ -191,9 +191,8 @@ class BatchHeader:
 def parse_header(buffer: Buffer, at: int, *, file: str, file_position: int) -> BatchHeader:
     """Read and check the header at `buffer[at:]`; the batch starts at byte `file_position` of `file`.
 
-    Checks what can be told from the header alone: 61 bytes are there, the length can hold a header, magic is 2,
-    offsets and record count are not negative, offsets within int64. Whether the whole batch fits its file is the
-    caller's to check.
+    Makes the checks that need only the header: it has 61 bytes, the length can hold a header, magic is 2, offsets and
+    record count are not negative, offsets are within int64. The caller checks whether the whole batch fits its file.
 
     Raises CorruptRecordError, or UnsupportedFormatError for magic 0 and 1.
     """
@@ -241,9 +240,10 @@ def parse_header(buffer: Buffer, at: int, *, file: str, file_position: int) -> B
 
 
 def check_length_and_magic(batch_length: int, magic: int, *, file: str, file_position: int) -> None:
-    """Raise unless magic is 2 and the length holds a v2 header; magic comes first, old formats are shorter.
+    """Raise unless magic is 2 and the length holds a v2 header. Magic is checked first, as old formats are shorter.
 
-    A length too short for any format is corrupt whatever the magic: zero bytes after the last batch are no old format.
+    A length too short for any format is corrupt whatever the magic: zero bytes after the last batch are not an old
+    format.
     """
     if magic in (0, 1) and batch_length >= _SMALLEST_LEGACY_LENGTH:
         raise UnsupportedFormatError(
@@ -270,7 +270,7 @@ def check_length_and_magic(batch_length: int, magic: int, *, file: str, file_pos
 
 
 def _check_short_header(buffer: Buffer, at: int, *, file: str, file_position: int) -> None:
-    """Name what is wrong with a header cut short, where its first 17 bytes already tell."""
+    """Raise the specific error for a truncated header if its first 17 bytes show one."""
     if len(buffer) - at > MAGIC_AT:
         batch_length = struct.unpack_from(">i", buffer, at + LENGTH_AT)[0]
         magic = struct.unpack_from(">b", buffer, at + MAGIC_AT)[0]

@@ -1,16 +1,16 @@
-"""Compile the kernels, and keep their machine code for the next process.
+"""Compiles the kernels, and caches their machine code for the next process.
 
     <base>/kernels-<digest of the sources>/<numba's files>
 
-numba keys its cache by the source file of the compiled function alone, but a kernel also contains what it inlines:
-helper functions and constants of other modules. So the machine code is kept in a directory that is named by a digest
-of all sources a kernel can contain: every module of `record` and every `kernels_*` module. An edit to any of them,
-and an upgrade of the package, uses another directory, so stale machine code is never loaded.
+numba keys its cache only by the source file of the compiled function, but a kernel also contains the code that it
+inlines: helper functions and constants of other modules. The machine code is therefore stored in a directory named
+after a digest of all sources that a kernel can contain: every module of `record` and every `kernels_*` module. After an
+edit of any of them, or an upgrade of the package, another directory is used, so stale machine code is never loaded.
 
-The base is NUMBA_CACHE_DIR where it is set, else `__pycache__` beside this module, else the user's cache directory. A
-directory that is read-only is used for what it holds, such as one that `kafkalog warm-up` filled when an image was
-built. Where none can be written to, each process compiles what it does not find. A crash leaves a temporary file of
-numba's, which nothing reads; numba replaces its files atomically.
+The base is NUMBA_CACHE_DIR if it is set, else `__pycache__` beside this module, else the user's cache directory. A
+read-only directory is used for the kernels that it holds, for example one that `kafkalog warm-up` filled when an image
+was built. If no directory is writable, each process compiles the kernels that it does not find. A crash leaves a
+temporary file of numba's, which is never read; numba replaces its files atomically.
 """
 
 # mypy: disable-error-code="no-untyped-call, attr-defined"
@@ -34,13 +34,13 @@ _PACKAGE: Final = Path(__file__).parents[1]
 
 
 def kernel(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function for one signature when its module is loaded, or load the machine code that is kept."""
+    """Compile a function for one signature when its module is loaded, or load its cached machine code."""
 
     def compile_function(function: Callable[..., Any]) -> Any:
         try:
             dispatcher = _cached_dispatcher(function)
             dispatcher.compile(signature)
-        except (OSError, RuntimeError):  # not kept, and there is no directory, or it is read-only or full
+        except (OSError, RuntimeError):  # not cached, and there is no directory, or it is read-only or full
             dispatcher = njit(nogil=True)(function)
             dispatcher.compile(signature)
         dispatcher.disable_compile()
@@ -50,8 +50,8 @@ def kernel(signature: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _cached_dispatcher(function: Callable[..., Any]) -> Any:
-    """The function for numba to compile. Raises RuntimeError where there is no directory for its machine code."""
-    # numba looks at the setting once, when it makes the dispatcher, so other users of numba in the process keep theirs.
+    """The function for numba to compile. Raises RuntimeError if there is no directory for its machine code."""
+    # numba reads the setting once, when it creates the dispatcher, so other users of numba in the process keep theirs.
     users_setting = numba.config.CACHE_LOCATOR_CLASSES
     numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelLocator.__name__}"
     try:
@@ -61,7 +61,7 @@ def _cached_dispatcher(function: Callable[..., Any]) -> Any:
 
 
 class KernelLocator:
-    """Tells numba where the machine code of one kernel is kept (numba's setting NUMBA_CACHE_LOCATOR_CLASSES)."""
+    """Locates the machine code of one kernel for numba (numba's setting NUMBA_CACHE_LOCATOR_CLASSES)."""
 
     def __init__(self, directory: Path, line: int) -> None:
         self._directory = directory
@@ -69,7 +69,7 @@ class KernelLocator:
 
     @classmethod
     def from_function(cls, function: Any, source_path: str) -> KernelLocator | None:
-        """A directory that holds the kernel, else one that can be written to; None if there is neither."""
+        """A directory that holds the kernel, else a writable one; None if there is neither."""
         line = function.__code__.co_firstlineno
         index_files = f"{Path(source_path).stem}.{function.__qualname__}-{line}.*.nbi"
         directories = cache_directories()
@@ -86,7 +86,7 @@ class KernelLocator:
         return str(self._directory)
 
     def ensure_cache_path(self) -> None:
-        """Raises OSError when the directory cannot be created."""
+        """Create the directory. Raises OSError if it cannot be created."""
         self._directory.mkdir(parents=True, exist_ok=True)
 
     def get_source_stamp(self) -> str:
@@ -98,12 +98,12 @@ class KernelLocator:
 
 @functools.cache
 def _announce_compiling() -> None:
-    """Say once why the process pauses."""
+    """Announce once that the process pauses to compile."""
     _LOG.info("compiling the record kernels, which takes some seconds and happens once on each machine")
 
 
 def load_all_kernels() -> list[str]:
-    """Load every module that defines kernels, which compiles those that are not kept yet. Returns the modules."""
+    """Load all modules that define kernels, which compiles those not cached yet. Returns the modules."""
     in_package = (path.relative_to(_PACKAGE.parent).with_suffix("") for path in kernel_sources())
     with_kernels = [".".join(path.parts) for path in in_package if _defines_kernels(path.name)]
     for name in with_kernels:
@@ -116,7 +116,7 @@ def _defines_kernels(module: str) -> bool:
 
 
 def cache_directories() -> list[Path]:
-    """Where machine code of this version of the sources may be kept, the first choice first."""
+    """The directories for the machine code of this version of the sources, in order of preference."""
     if not kernel_sources():  # imported from a zip archive
         return []
     name = f"kernels-{sources_digest()}"
@@ -152,5 +152,5 @@ def sources_digest(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def kernel_sources(package: Path = _PACKAGE) -> tuple[Path, ...]:
-    """The modules of which a kernel can contain a part, sorted: `record`, and the kernels of other folders."""
+    """The modules whose code a kernel can contain, sorted: `record`, and the kernels of other folders."""
     return tuple(sorted({*package.glob("record/*.py"), *package.glob("**/kernels_*.py")}))

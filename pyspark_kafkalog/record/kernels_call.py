@@ -1,6 +1,6 @@
-"""Calling C functions by address from compiled loops; c_functions.py finds the addresses.
+"""Calls C functions by address from compiled loops; c_functions.py finds the addresses.
 
-A wrong address crashes the process, so they come from there alone and go no further than one call.
+A wrong address crashes the process, so addresses come only from there and are not kept beyond one call.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
@@ -20,7 +20,7 @@ _WORD = ir.IntType(64)  # pointers and size_t are passed the same way on 64 bits
 def call_zstd(
     typing_context: Any, function: Any, context: Any, to: Any, room_bytes: Any, source: Any, size_bytes: Any
 ) -> Any:
-    """Call ZSTD_decompressDCtx or ZSTD_compress2: bytes written to address `to`, or below 0 for an error."""
+    """Call ZSTD_decompressDCtx or ZSTD_compress2; returns the bytes written to address `to`, below 0 for an error."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         function_type = ir.FunctionType(_WORD, [_WORD] * 5)
@@ -31,7 +31,7 @@ def call_zstd(
 
 @intrinsic
 def call_crc32c(typing_context: Any, function: Any, source: Any, size_bytes: Any) -> Any:
-    """Call crc32c_extend: the CRC-32C of the bytes at address `source`, as uint32."""
+    """Call crc32c_extend; returns the CRC-32C of the bytes at address `source`, as uint32."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         crc = ir.IntType(32)

@@ -1,4 +1,4 @@
-"""Compiled loops over the CRCs of many batches; each call takes the address of crc32c_extend (c_functions.py)."""
+"""Compiled loops that check or compute the CRCs of many batches, with the address of crc32c_extend (c_functions.py)."""
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
 
@@ -19,7 +19,7 @@ _UINT32 = types.Array(types.uint32, 1, "C")
 
 @kernel(types.int64(types.int64, BYTES, _INT64_IN, _INT64_IN, _UINT32_IN))
 def find_bad_crc(function, data, starts, sizes, crcs):
-    """The first i for which data[starts[i]:][:sizes[i]] is no batch with CRC crcs[i], -1 when there is none."""
+    """The first i for which data[starts[i]:][:sizes[i]] is not a batch with CRC crcs[i], -1 if all are."""
     at = np.int64(data.ctypes.data)
     for i in range(len(starts)):
         start, size = starts[i], sizes[i]
@@ -32,7 +32,7 @@ def find_bad_crc(function, data, starts, sizes, crcs):
 
 @kernel(types.void(types.int64, BYTES, _INT64_IN, _INT64_IN, _UINT32))
 def compute_crcs(function, data, starts, sizes, crcs):
-    """Set crcs[i] to the CRC of the batch data[starts[i]:][:sizes[i]], which lies in `data`."""
+    """Set crcs[i] to the CRC of the batch data[starts[i]:][:sizes[i]], which `data` holds completely."""
     at = np.int64(data.ctypes.data)
     for i in range(len(starts)):
         crcs[i] = call_crc32c(function, at + starts[i] + ATTRIBUTES_AT, sizes[i] - ATTRIBUTES_AT)

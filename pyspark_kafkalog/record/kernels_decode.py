@@ -1,10 +1,10 @@
 """Compiled decoding of records into Arrow-layout columns.
 
-A kernel takes *sections*: the bytes of a batch after its header, decompressed, given by address and length, one for
-each row of a batch table. Every length, count and offset is compared with what is left before it is used, so no bytes
-can make a kernel read or write outside the arrays it was given. An output column is a tuple of addresses (int32
-offsets, data, validity bitmap): of arrays passed on to a function, numba would count references for every record.
-Layout of a record: kernels_frame.py.
+A kernel takes *sections*: the decompressed bytes of a batch after its header, by address and length, one for each row
+of a batch table. Every length, count and offset is compared with the remaining bytes before it is used, so that no
+input can make a kernel read or write outside the given arrays. An output column is a tuple of addresses (int32 offsets,
+data, validity bitmap): for arrays passed to a function, numba would count references for every record. Layout of a
+record: kernels_frame.py.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
@@ -29,7 +29,7 @@ from pyspark_kafkalog.record.kernels_memory import (
 )
 from pyspark_kafkalog.record.kernels_scan import BATCH_TABLE
 
-#: Columns wanted, as bits.
+#: Requested columns, as bits.
 WANT_KEY = 1
 WANT_VALUE = 2
 WANT_HEADERS = 4
@@ -37,7 +37,7 @@ WANT_OFFSET = 8
 WANT_TIMESTAMP = 16
 WANT_TIMESTAMP_TYPE = 32
 
-#: Slots of the `state` array: what was written; kernels_frame.py has the others.
+#: Slots of the `state` array for the output written; kernels_frame.py has the others.
 ROWS = 0
 KEY_BYTES = 1
 VALUE_BYTES = 2
@@ -59,14 +59,14 @@ _BYTES = types.Array(types.uint8, 1, "C")
 _COLUMN = types.UniTuple(types.int64, 3)
 _INT32_BYTES = 4
 
-#: How far ahead of a walk memory is fetched. The next record's place hangs on the length of this one, so the processor
-#: does not run ahead by itself: with 2 KiB a walk over the timestamps took half the time or less.
+#: Distance of memory prefetch. The next record's position depends on the length of this one, so the processor does not
+#: prefetch by itself: with 2 KiB a scan of the timestamps took half the time or less.
 _PREFETCH_BYTES = 2048
 
 
 @njit(nogil=True)
 def _append(length, source, source_end, row, written, column):
-    """Put one field (null when length is -1) into a column; returns the column's bytes so far."""
+    """Append one field (null if length is -1) to a column; returns the column's bytes so far."""
     offsets, data, validity = column
     if length > 0:
         copy_with_slack(data + written, source, length, source_end)
@@ -93,12 +93,12 @@ def decode_sections(
     header_addresses, header_ends, header_counts,
     state,
 ):  # fmt: skip
-    """Decode the records of all sections that lie in `bounds` into the wanted columns; returns what is wrong.
+    """Decode the records of all sections within `bounds` into the requested columns; returns the fault, if any.
 
-    Wanted columns have room for every record of `batches` (one more in offsets), data for every byte of the sections
-    plus COPY_SLACK_BYTES, validity is all ones. The arrays of unwanted columns are never touched. For headers it leaves
-    where each record's lie and how many, for `decode_headers`. `state` counts what was written, or says where the fault
-    is.
+    Requested columns have room for all records of `batches` (one more in offsets), their data for all bytes of the
+    sections plus COPY_SLACK_BYTES, and their validity is all ones. The arrays of other columns are never accessed. For
+    `decode_headers`, the address and number of each record's headers are stored. `state` counts the output, or holds
+    the position of the fault.
     """
     start_offset, end_offset = bounds[START_OFFSET], bounds[END_OFFSET]
     min_timestamp, until_timestamp = bounds[MIN_TIMESTAMP], bounds[UNTIL_TIMESTAMP]
@@ -167,7 +167,7 @@ def decode_sections(
 
 @kernel(types.int64(_INT64_IN, _INT64_IN, types.int64, _COLUMN, _COLUMN))
 def decode_headers(addresses, ends, rows, keys, values):
-    """Copy the headers of `rows` records, which `decode_sections` has checked; returns how many values are null."""
+    """Copy the headers of `rows` records, which `decode_sections` has checked; returns the number of null values."""
     header, key_bytes, value_bytes, null_values = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for row in range(rows):
         at, end = addresses[row], ends[row]
@@ -184,10 +184,10 @@ def decode_headers(addresses, ends, rows, keys, values):
 
 @kernel(types.void(_INT64_IN, _INT64_IN, BATCH_TABLE, types.int64, types.int64, _BYTES))
 def sections_in_time(addresses, sizes, batches, min_timestamp, until_timestamp, selected):
-    """Set selected[i] to 0 where no record of section i has min_timestamp <= timestamp <= until_timestamp.
+    """Set selected[i] to 0 if no record of section i has min_timestamp <= timestamp <= until_timestamp.
 
-    Reads just lengths and timestamps and leaves a batch at the first match; a section with a fault stays selected, for
-    `decode_sections` to say what is wrong.
+    Reads only lengths and timestamps, and stops in a batch at the first match. A section with a fault stays selected;
+    `decode_sections` reports the fault.
     """
     for batch in range(len(batches)):
         header = batches[batch]

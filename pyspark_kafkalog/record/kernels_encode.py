@@ -1,13 +1,13 @@
 """Compiled encoding of columns into record batches.
 
-Two passes: `plan_batches` finds the size of every record and where batches end, `write_records` writes the records of
-each batch with room for its header before them. `write_headers` fills in the headers once sizes are final, i.e. after
-compression. Layout of a record: kernels_frame.py.
+There are two passes: `plan_batches` determines the size of every record and the ends of batches, `write_records` writes
+the records of each batch, with room for its header before them. `write_headers` writes the headers once sizes are
+final, i.e. after compression. Layout of a record: kernels_frame.py.
 
-Rows are given in the order wanted (a gather). A column is a tuple of addresses (int32 offsets, data, end of data,
-validity bitmap); 0 for offsets: all null, 0 for validity: no nulls. Headers are (address of list offsets, keys,
-values), 0 for the first: none. Addresses, because of arrays in a tuple numba would count references for every record:
-that took ten times as long.
+Rows are given in output order (a gather). A column is a tuple of addresses (int32 offsets, data, end of data, validity
+bitmap); 0 for offsets means all null, 0 for validity no nulls. Headers are (address of list offsets, keys, values), 0
+for the first means no headers. Addresses are used because for arrays in a tuple numba would count references for every
+record, which took ten times as long.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
@@ -47,7 +47,7 @@ from pyspark_kafkalog.record.kernels_memory import (
 )
 from pyspark_kafkalog.record.kernels_scan import BATCH_TABLE, BATCH_TABLE_OUT
 
-#: What `plan_batches` can find wrong.
+#: Faults that `plan_batches` can find.
 NO_FAULT = 0
 BAD_TIMESTAMP = 1
 RECORD_TOO_LARGE = 2
@@ -74,7 +74,7 @@ def _length(column, row):
 
 @njit(nogil=True)
 def _header_range(lists, row):
-    """First and end of a record's headers."""
+    """The first of a record's headers, and the end after the last."""
     if lists == 0:
         return np.int64(0), np.int64(0)
     at = lists + _INT32_BYTES * row
@@ -83,14 +83,14 @@ def _header_range(lists, row):
 
 @njit(nogil=True)
 def _field_size(column, row):
-    """Bytes of one element with its length."""
+    """Bytes of one element, including its length."""
     length = _length(column, row)
     return varlong_size(length) + max(length, 0)
 
 
 @njit(nogil=True)
 def _headers_size(headers, row):
-    """Bytes of a record's headers with their count."""
+    """Bytes of a record's headers, including their count."""
     lists, keys, values = headers
     first, end = _header_range(lists, row)
     size = np.int64(varlong_size(end - first))
@@ -105,12 +105,12 @@ def _headers_size(headers, row):
     )
 )
 def plan_batches(rows, timestamps, keys, values, headers, batch_limit, record_limit, body_sizes, firsts):
-    """Find each record's size and which record each batch begins with.
+    """Determine each record's size and the first record of each batch.
 
-    A batch closes when the next record would take it over `batch_limit` bytes with its header; it has at least one. A
-    record that in a batch of its own takes more than `record_limit` is a fault, so is a timestamp below -1. Fills
-    body_sizes[i] (bytes after the length; for a record too large, the size of its batch) and firsts[b], with the number
-    of records after the last. Returns (number of batches, fault, its place in `rows`).
+    A batch is closed when the next record would make it, with its header, larger than `batch_limit` bytes; it has at
+    least one record. A record whose own batch would be larger than `record_limit` is a fault, and so is a timestamp
+    below -1. Fills body_sizes[i] (bytes after the length; for a record too large, the size of its batch) and firsts[b],
+    followed by the number of records. Returns (number of batches, fault, its index in `rows`).
     """
     batches = np.int64(0)
     batch_size, base_timestamp, first = np.int64(0), np.int64(0), np.int64(0)
@@ -139,7 +139,7 @@ def plan_batches(rows, timestamps, keys, values, headers, batch_limit, record_li
 
 @njit(nogil=True)
 def _write_field(at, column, row):
-    """Put one element with its length at address `at`; returns the address after it."""
+    """Write one element with its length at address `at`; returns the address after it."""
     length = _length(column, row)
     at = write_varlong(at, length)
     if length > 0:
@@ -153,10 +153,10 @@ def _write_field(at, column, row):
     types.int64(_INT64_IN, _INT64_IN, _COLUMN, _COLUMN, _HEADERS, _INT64_IN, _INT64_IN, _BYTES_OUT, BATCH_TABLE_OUT)
 )
 def write_records(rows, timestamps, keys, values, headers, body_sizes, firsts, out, table):
-    """Write the planned batches' records one batch after the other, each with room for its header before it.
+    """Write the records of the planned batches back to back, each batch with room for its header before it.
 
-    `out` needs COPY_SLACK_BYTES more than the batches take. Sets position, size_bytes, records_count and the timestamps
-    in `table`, one row a batch. Returns the bytes taken.
+    `out` needs COPY_SLACK_BYTES more than the size of the batches. Sets position, size_bytes, records_count and the
+    timestamps in `table`, one row per batch. Returns the number of bytes used.
     """
     start = out.ctypes.data
     at = start
@@ -192,7 +192,7 @@ def write_records(rows, timestamps, keys, values, headers, body_sizes, firsts, o
 
 @njit(nogil=True)
 def _put(out, at, size, value):
-    """Store the low `size` bytes of `value`, the most significant first."""
+    """Store the low `size` bytes of `value`, most significant first."""
     raw = np.uint64(value)
     for i in range(size):
         out[at + size - 1 - i] = np.uint8(raw & np.uint64(0xFF))
@@ -201,7 +201,7 @@ def _put(out, at, size, value):
 
 @kernel(types.void(_BYTES_OUT, BATCH_TABLE))
 def write_headers(out, table):
-    """Write the header of every batch of `table` at its position in `out`, CRC and all."""
+    """Write the header of every batch of `table` at its position in `out`, including the CRC."""
     for batch in range(len(table)):
         entry = table[batch]
         at = entry.position

@@ -1,14 +1,14 @@
-"""Compiled reading of one record: where its fields lie, with every length and offset compared with what is left.
+"""Compiled reading of one record: locates its fields, and compares every length and offset with the remaining bytes.
 
 Layout of one record (all numbers zigzag varints):
 
-    length                  of what follows
+    length                  of the rest of the record
     attributes int8         unused
     timestampDelta varlong  offsetDelta varint
     keyLength (-1: null)  key    valueLength (-1: null)  value
     headersCount, then for each: keyLength key valueLength (-1: null) value
 
-Functions here are inlined into the kernels that call them: a call for each record would cost as much as its work.
+These functions are inlined into the kernels that call them: a call for each record would cost as much as its work.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
@@ -19,7 +19,7 @@ from numba import njit
 
 from pyspark_kafkalog.record.kernels_memory import BAD_VARINT, read_varint, read_varlong
 
-#: What can be wrong with a record; 0 is nothing.
+#: Faults of a record; 0 is no fault.
 NO_FAULT = 0
 BAD_LENGTH = 1
 BAD_TIMESTAMP_DELTA = 2
@@ -35,7 +35,7 @@ OFFSET_NOT_RISING = 11
 OFFSET_PAST_LAST = 12
 NO_ATTRIBUTES = 13
 
-#: Slots of a kernel's `state` array that say where the fault is; a kernel may have others before them.
+#: Slots of a kernel's `state` array for the position of the fault; a kernel may have others before them.
 FAULT_BATCH = 7
 FAULT_RECORD = 8
 FAULT_POSITION = 9
@@ -45,7 +45,7 @@ STATE_SIZE = 11
 
 @njit(nogil=True)
 def note_fault(state, batch, record, position, found):
-    """Say where the fault is; `position` counts in the batch's records."""
+    """Store the position of a fault; `position` is relative to the start of the batch's records."""
     state[FAULT_BATCH] = batch
     state[FAULT_RECORD] = record
     state[FAULT_POSITION] = position
@@ -54,7 +54,7 @@ def note_fault(state, batch, record, position, found):
 
 @njit(nogil=True)
 def _skip_headers(at, end, count):
-    """Check `count` headers from address `at`: (address after them, fault, length found)."""
+    """Check `count` headers from address `at`. Returns (address after them, fault, length found)."""
     for _ in range(count):
         length, after = read_varint(at, end)
         if after == BAD_VARINT or length < 0 or length > end - after:
@@ -69,11 +69,11 @@ def _skip_headers(at, end, count):
 
 @njit(nogil=True, forceinline=True)
 def read_record(at, end, offset_delta_min, offset_delta_max):
-    """Check the record at address `at` of a batch that ends at `end`; its offset delta must be in the range given.
+    """Check the record at address `at` of a batch that ends at `end`; its offset delta must be in the given range.
 
-    Returns (fault, what was found, address after the record, timestamp delta, offset delta, address and length of the
-    key, of the value, address and number of the headers). A length of -1 is null. With a fault only the first two mean
-    anything.
+    Returns (fault, value found, address after the record, timestamp delta, offset delta, address and length of the key,
+    of the value, address and number of the headers). A length of -1 is null. With a fault, only the first two are
+    valid.
     """
     length, at = read_varint(at, end)
     if at == BAD_VARINT or length < 0 or length > end - at:

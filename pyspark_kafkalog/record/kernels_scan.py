@@ -1,4 +1,4 @@
-"""Compiled walk over the headers of a run of record batches."""
+"""Compiled scan of the headers of a run of record batches."""
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
 
@@ -27,7 +27,7 @@ from pyspark_kafkalog.record.header import (
 )
 from pyspark_kafkalog.record.kernels_cache import kernel
 
-#: Why a scan stopped.
+#: Reasons why a scan stopped.
 END_OF_DATA = 0
 TABLE_FULL = 1
 BAD_HEADER = 2
@@ -52,9 +52,9 @@ def _big_endian(data, at, size):
 def scan_headers(data, at, file_position, previous_offset, table):
     """Fill `table` with the batches from data[at:] on; `file_position` is that of data[0].
 
-    `previous_offset` is the last offset of the batch before, -1 for none. Returns (rows filled, where the next batch
-    starts, last offset, why it stopped). A batch that reaches past the data ends the scan; so does a bad header, which
-    the caller then looks at again to say what is wrong with it.
+    `previous_offset` is the last offset of the previous batch, -1 without one. Returns (rows filled, start of the next
+    batch, last offset, reason for stopping). A batch that extends past the data ends the scan, and so does a bad
+    header, which the caller then parses again to describe the fault.
     """
     size = len(data)
     rows = 0
@@ -72,7 +72,7 @@ def scan_headers(data, at, file_position, previous_offset, table):
         if (
             last_offset_delta < 0
             or base_offset <= previous_offset
-            or base_offset >= _MAX_INT64 - last_offset_delta  # the offset after it must be one, too
+            or base_offset >= _MAX_INT64 - last_offset_delta  # the offset after it must fit int64, too
             or records_count < 0
         ):
             return rows, at, previous_offset, BAD_HEADER

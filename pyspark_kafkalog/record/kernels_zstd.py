@@ -1,7 +1,7 @@
-"""Compiled work on zstd frames, many small batches at once: how much each holds at most, unfolding, compressing.
+"""Compiled functions for zstd frames of many small batches at once: content bounds, decompression, compression.
 
-Just for what Kafka's clients write: one frame that fills the batch, without a dictionary. Whatever else there is, or
-seems wrong, is left to zstd_frame.py, which then says what. Layout of a frame: RFC 8878.
+Handles only the format that Kafka's clients write: one frame that fills the batch, without a dictionary. All other
+frames, and bad ones, are left to zstd_frame.py, which reports errors. Layout of a frame: RFC 8878.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg, var-annotated"
@@ -24,14 +24,14 @@ from pyspark_kafkalog.record.zstd_blocks import (
     RUN,
 )
 
-#: What `bound_contents` says of bytes that it leaves to others.
+#: The bound that `bound_contents` sets for bytes that zstd_frame.py must handle.
 UNKNOWN = -1
 
 _HEADER_BYTES_MAX = 14  # without a dictionary
-_BOUND_MAX = 32 << 20  # what every batch may unfold to
+_BOUND_MAX = 32 << 20  # decompressed size that every batch may have
 _WINDOW_LOG_MIN = 10
-_WINDOW_BYTES_MAX = (1 << 27) + 1  # libzstd's own limit, which it holds just streams to
-#: How far before the records the bytes begin that a CRC covers.
+_WINDOW_BYTES_MAX = (1 << 27) + 1  # libzstd's own limit, which it enforces only for streams
+#: Distance from the start of the bytes that a CRC covers to the records.
 _COVERED_AT = RECORD_BATCH_OVERHEAD_BYTES - ATTRIBUTES_AT
 
 _INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
@@ -50,13 +50,13 @@ def _little_endian(at, size):
 
 @njit(nogil=True)
 def _bound_content(at, end):
-    """The most bytes that the frame from `at` to `end` can hold."""
+    """The maximum content size of the frame from `at` to `end`."""
     if end - at < _HEADER_BYTES_MAX or _little_endian(at, 4) != np.uint64(MAGIC):
         return np.int64(UNKNOWN)
     descriptor = np.int64(load_byte(at + 4))
     at += 5
     has_window = descriptor & 0x20 == 0
-    if descriptor & 0x0B:  # a dictionary, or a bit that has no meaning yet
+    if descriptor & 0x0B:  # a dictionary, or a reserved bit
         return np.int64(UNKNOWN)
     block_bytes_max = np.int64(MAX_BLOCK_BYTES)
     if has_window:
@@ -97,7 +97,7 @@ def _bound_content(at, end):
 
 @kernel(types.void(_INT64_IN, _INT64_IN, _INT64))
 def bound_contents(addresses, sizes, bounds):
-    """Set bounds[i] to the most bytes that the frame of sizes[i] bytes at addresses[i] can hold, or to UNKNOWN."""
+    """Set bounds[i] to the maximum content size of the frame of sizes[i] bytes at addresses[i], or to UNKNOWN."""
     for i in range(len(addresses)):
         bounds[i] = _bound_content(addresses[i], addresses[i] + sizes[i])
 
@@ -114,10 +114,11 @@ def unfold_frames(
 ):  # fmt: skip
     """Decompress the frames from row `row` on, one after the other, to address `to`, never past `room_end`.
 
-    Sets addresses[i] and sizes[i] to the content's. Ends before a row that is to be looked at otherwise: with a bound
-    that is UNKNOWN or above `bound_max` or the room left, with a wrong CRC (of the batch whose header lies in front;
-    `crc32c` 0: not asked for), or a frame that is bad; and after the row with which stored_to[i] and what all have
-    grown by reach `stop_bytes`. Returns (the row where it ended, address after what was written, grown_bytes).
+    Sets addresses[i] and sizes[i] to those of the content. Ends before a row that must be handled otherwise: with a
+    bound that is UNKNOWN or above `bound_max` or the room left, with a wrong CRC (of the batch whose header precedes
+    the frame; not checked if `crc32c` is 0), or with a bad frame. Also ends after the row with which stored_to[i] plus
+    the growth of all rows reaches `stop_bytes`. Returns (the row where it ended, address after the output,
+    grown_bytes).
     """
     while row < len(addresses):
         bound, address, size = bounds[row], addresses[row], sizes[row]
@@ -139,10 +140,10 @@ def unfold_frames(
 
 @kernel(types.int64(types.int64, types.int64, types.int64, _INT64_IN, types.int64, _INT64_IN, _INT64))
 def compress_bodies(compress, context, source, sizes, to, bounds, compressed_sizes):
-    """Compress the batches that lie back to back at address `source`, each but its header, to address `to`.
+    """Compress the batches stored back to back at address `source`, each without its header, to address `to`.
 
-    There is room for bounds[i] bytes of each, a header before them. Sets compressed_sizes[i], header and all; returns
-    how many batches have been compressed: less than all when one cannot be.
+    The output has room for a header and bounds[i] bytes for each. Sets compressed_sizes[i], including the header;
+    returns the number of compressed batches, which is lower if compression of one fails.
     """
     for i in range(len(sizes)):
         body, room = source + RECORD_BATCH_OVERHEAD_BYTES, to + RECORD_BATCH_OVERHEAD_BYTES

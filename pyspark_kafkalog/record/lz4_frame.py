@@ -5,11 +5,11 @@
     5   block maximum bits 6-4: 4 to 7 for 64 KiB, 256 KiB, 1 MiB, 4 MiB
     6   content size  uint64, only with flag bit 3
     .   checksum      second byte of xxHash32 of flags to content size
-    .   blocks: uint32 size, top bit set when stored as is; its bytes; uint32 checksum only with flag bit 4
+    .   blocks: uint32 size, top bit set if stored uncompressed; its bytes; uint32 checksum only with flag bit 4
     .   uint32 0, then uint32 content checksum only with flag bit 2
 
-Little-endian. Java and librdkafka set flags 0x60, kafka-python 0x68. Linked blocks (bit 5 clear) are refused, as by
-Kafka's Lz4BlockInputStream, the source of these rules. Bytes after the end mark are refused too; Kafka does not look.
+Little-endian. Java and librdkafka set flags 0x60, kafka-python 0x68. Linked blocks (bit 5 clear) are rejected, as by
+Kafka's Lz4BlockInputStream, the source of these rules. Bytes after the end mark are rejected, too; Kafka ignores them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark_kafkalog.record.bounded import BadCompressedDataError
 from pyspark_kafkalog.record.header import Buffer
 
 MAGIC: Final = b"\x04\x22\x4d\x18"
-DEFAULT_LEVEL: Final = 9  # Kafka's name for the fast compressor; every other level is the high compressor's
+DEFAULT_LEVEL: Final = 9  # Kafka's level for the fast compressor; all other levels use the high compressor
 BLOCK_BYTES: Final = 64 * 1024
 
 _DESCRIPTOR: Final = b"\x60\x40"
@@ -37,13 +37,13 @@ _CONTENT_CHECKSUM: Final = 0x04
 _STORED: Final = 0x80000000
 _FRAME_HEADER_BYTES: Final = len(MAGIC) + len(_DESCRIPTOR) + 1
 _END_MARK: Final = bytes(4)
-_MAX_RATIO: Final = 255  # one byte of an LZ4 block stands for 255 bytes at most
+_MAX_RATIO: Final = 255  # one byte of an LZ4 block encodes at most 255 bytes
 _COMPRESSION_SLACK_BYTES: Final = BLOCK_BYTES // 255 + 16  # what LZ4_compressBound adds to the content's size
 _MASK: Final = 0xFFFFFFFF
 
 
 def compress(data: NDArray[np.uint8], level: int) -> bytes:
-    """One frame of 64 KiB blocks as Java writes it, no content size and no checksums but the header's."""
+    """One frame of 64 KiB blocks as Java writes it, without content size, with only the header's checksum."""
     parts: list[bytes] = [_PLAIN_FRAME_HEADER]
     out = np.empty(BLOCK_BYTES + _COMPRESSION_SLACK_BYTES, dtype=np.uint8)
     for at in range(0, data.size, BLOCK_BYTES):
@@ -54,7 +54,7 @@ def compress(data: NDArray[np.uint8], level: int) -> bytes:
 
 
 def _compress_block(block: Buffer, out: Buffer) -> tuple[bytes, bytes]:
-    """A block's size word and bytes by the fast compressor; `out` is room to work in."""
+    """A block's size word and bytes by the fast compressor; `out` is scratch memory."""
     size = cramjam.lz4.compress_block_into(block, out, store_size=False)
     if size >= block.size:
         return (block.size | _STORED).to_bytes(4, "little"), block.tobytes()
@@ -64,9 +64,9 @@ def _compress_block(block: Buffer, out: Buffer) -> tuple[bytes, bytes]:
 def _compress_block_high(block: Buffer, level: int) -> bytes:
     """Size word and bytes of a block, or of its pieces, by the high compressor.
 
-    cramjam's block functions take a level and leave it aside, its frame compressor does not. So each block becomes a
-    frame of its own, of which only the blocks are kept: one, or several where an older cramjam hands the data to liblz4
-    by pieces.
+    cramjam's block functions accept a level but ignore it; its frame compressor does not. Each block is therefore
+    compressed to a separate frame, of which only the blocks are kept: one, or several if an older cramjam passes the
+    data to liblz4 in pieces.
     """
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     compressor.compress(block.tobytes())
@@ -81,7 +81,7 @@ def _compress_block_high(block: Buffer, level: int) -> bytes:
 
 
 def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
-    """The frame's content. The blocks' sizes are looked through before anything is allocated."""
+    """The frame's content. The blocks' sizes are checked before anything is allocated."""
     block_bytes = _only_block_bytes(data)
     if block_bytes:
         out = np.empty(min(BLOCK_BYTES, _MAX_RATIO * block_bytes, limit_bytes), dtype=np.uint8)
@@ -107,7 +107,7 @@ def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
 def _only_block_bytes(data: NDArray[np.uint8]) -> int:
     """Size of the one compressed block of a frame without options, 0 for any other frame.
 
-    So are most batches of up to 64 KiB, and reading such a frame piece by piece takes longer than to decompress it.
+    Most batches of up to 64 KiB are such frames, and parsing one step by step takes longer than decompressing it.
     """
     size = int(data.size) - _FRAME_HEADER_BYTES - 4 - len(_END_MARK)
     if not 0 < size <= BLOCK_BYTES or data[:_FRAME_HEADER_BYTES].tobytes() != _PLAIN_FRAME_HEADER:
@@ -153,7 +153,7 @@ def _read_descriptor(data: NDArray[np.uint8]) -> _Descriptor:
 
 
 def _split(data: NDArray[np.uint8], frame: _Descriptor) -> list[tuple[int, int, bool]]:
-    """Begin and end of each block's bytes and whether they are stored as is; the frame must end where `data` does."""
+    """Start and end of each block's bytes, and whether they are uncompressed; the frame must fill `data`."""
     blocks: list[tuple[int, int, bool]] = []
     checksum_bytes = 4 if frame.flags & _BLOCK_CHECKSUM else 0
     at = frame.blocks_at
@@ -177,7 +177,7 @@ def _split(data: NDArray[np.uint8], frame: _Descriptor) -> list[tuple[int, int, 
 
 
 def _decompress_block(block: Buffer, stored: bool, out: Buffer, at: int) -> int:
-    """Fill `out` from its start with one block's content; how many bytes that is."""
+    """Write one block's content to the start of `out`; returns its size in bytes."""
     expected = f"an LZ4 block of at most {out.size} bytes of content"
     if stored:
         if block.size > out.size:
@@ -191,7 +191,7 @@ def _decompress_block(block: Buffer, stored: bool, out: Buffer, at: int) -> int:
 
 
 def _decompress_checked(data: Buffer, out: Buffer) -> int:
-    """A frame with checksums over its blocks or content goes through liblz4's own frame decoder, which checks them."""
+    """Decompress a frame with block or content checksums by liblz4's own frame decoder, which checks them."""
     expected = f"an LZ4 frame of at most {out.size} bytes of content"
     try:
         return int(cramjam.lz4.decompress_into(data, out))

@@ -1,8 +1,9 @@
-"""Which partition a record goes to, and the rows of each partition in order.
+"""Assigns records to partitions, and groups the rows by partition.
 
-A record with a key goes where Kafka's Java clients put it: murmur2 of the key, sign bit cleared, modulo the number of
-partitions (org.apache.kafka.clients.producer.internals.BuiltInPartitioner, org.apache.kafka.common.utils.Utils). A null
-key is no key, an empty one is. Records without a key fill one batch for one partition, then one for the next.
+A record with a key goes to the partition that Kafka's Java clients choose: murmur2 of the key, sign bit cleared, modulo
+the number of partitions (org.apache.kafka.clients.producer.internals.BuiltInPartitioner,
+org.apache.kafka.common.utils.Utils). A null key counts as no key, an empty key is a key. Records without a key fill one
+batch for one partition, then one for the next.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
@@ -20,7 +21,7 @@ from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns, address
 from pyspark_kafkalog.record.kernels_cache import kernel
 from pyspark_kafkalog.record.kernels_memory import load_byte, load_int32
 
-#: In an array of partitions: the record does not say where it goes.
+#: In an array of partitions: the record has no explicit partition.
 NO_PARTITION: Final = -1
 
 _SEED = 0x9747B28C
@@ -28,7 +29,7 @@ _MULTIPLIER = 0x5BD1E995
 _POSITIVE = 0x7FFFFFFF
 _LOW_32_BITS = 0xFFFFFFFF
 
-#: What a record takes in a batch besides key, value and headers: lengths, deltas, attributes.
+#: Bytes of a record in a batch besides key, value and headers: lengths, deltas, attributes.
 _RECORD_OVERHEAD_BYTES = 12
 
 _INT32 = types.Array(types.int32, 1, "C")
@@ -40,8 +41,8 @@ _BYTES_IN = types.Array(types.uint8, 1, "C", readonly=True)
 
 @kernel(types.uint32(types.int64, types.int64))
 def murmur2(address, length):
-    """murmur2 of the `length` bytes at `address`, as Java's int read as unsigned."""
-    # 64-bit words that are masked after each product: numba would widen 32-bit ones anyhow.
+    """murmur2 of the `length` bytes at `address`: Java's int, read as unsigned."""
+    # 64-bit words, masked after each product: numba would widen 32-bit words anyway.
     mask, multiplier = np.uint64(_LOW_32_BITS), np.uint64(_MULTIPLIER)
     result = (np.uint64(_SEED) ^ np.uint64(length)) & mask
     at = address
@@ -66,7 +67,7 @@ def murmur2(address, length):
 
 @kernel(types.void(_INT64_IN, _INT32_IN, types.int64, _BYTES_IN, types.int64, _INT32))
 def _hash_keys(rows, offsets, data_address, validity, partitions_count, out):
-    """Fill in where `out` has no partition and the row's key is not null. `validity` of length 0: no nulls."""
+    """Set `out` for rows without a partition whose key is not null. `validity` of length 0 means no nulls."""
     count = np.uint32(partitions_count)
     for i in range(len(rows)):
         row = rows[i]
@@ -79,7 +80,7 @@ def _hash_keys(rows, offsets, data_address, validity, partitions_count, out):
 
 @kernel(types.UniTuple(types.int64, 2)(_INT64_IN, types.int64, *[types.int64] * 3, _INT32))
 def _spread(sizes, partitions_count, partition, filled_bytes, turn_bytes, out):
-    """Fill in where `out` has no partition, `turn_bytes` of records to each partition in turn."""
+    """Set `out` for rows without a partition: `turn_bytes` of records to each partition in turn."""
     for i in range(len(out)):
         if out[i] != NO_PARTITION:
             continue
@@ -93,7 +94,7 @@ def _spread(sizes, partitions_count, partition, filled_bytes, turn_bytes, out):
 
 @kernel(types.void(_INT32_IN, _INT64, _INT64))
 def _group(groups, bounds, order):
-    """Stable counting sort: `bounds` starts as zeros, one more than there are groups."""
+    """Stable counting sort: `bounds` is initially zeros, one element more than the number of groups."""
     for group in groups:
         bounds[group + 1] += 1
     for group in range(1, len(bounds)):
@@ -107,9 +108,10 @@ def _group(groups, bounds, order):
 
 
 def group_rows(groups: NDArray[np.int32], groups_count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Indices of `groups` ordered by group, within a group as they come, and the bounds of each group among them.
+    """Indices of `groups` in stable order by group, and the bounds of each group among them.
 
-    `groups` int32[n], each from 0 to below `groups_count`. Returns order int64[n] and bounds int64[groups_count + 1].
+    `groups` is int32[n], each at least 0 and below `groups_count`. Returns order int64[n] and bounds
+    int64[groups_count + 1].
     """
     bounds = np.zeros(groups_count + 1, np.int64)
     order = np.empty(len(groups), np.int64)
@@ -118,7 +120,7 @@ def group_rows(groups: NDArray[np.int32], groups_count: int) -> tuple[NDArray[np
 
 
 class Partitioner:
-    """Gives records of one topic their partitions; goes on spreading where the last call stopped.
+    """Assigns records of one topic to partitions; each call continues spreading where the last one stopped.
 
     `turn_bytes` of records without a key go to `first_partition`, then to the next, and so on. Without `hash_keys`
     records with a key are spread as well.
@@ -136,9 +138,9 @@ class Partitioner:
     def assign(
         self, columns: RecordColumns, rows: NDArray[np.int64], given: NDArray[np.int32] | None = None
     ) -> NDArray[np.int32]:
-        """Partition of each of `rows` (indices into `columns`); one that is `given`, not NO_PARTITION, stays.
+        """Partition of each of `rows` (indices into `columns`); partitions in `given` are kept, unless NO_PARTITION.
 
-        Raises InvalidRecordError for a given partition that the topic has not.
+        Raises InvalidRecordError for a given partition that does not exist in the topic.
         """
         partitions = np.full(len(rows), NO_PARTITION, np.int32) if given is None else self._checked(given)
         keys = columns.keys
@@ -166,7 +168,7 @@ class Partitioner:
 
 
 def _sizes_bytes(columns: RecordColumns) -> NDArray[np.int64]:
-    """About what each record takes in a batch before compression."""
+    """Approximate size of each record in a batch before compression, in bytes."""
     sizes = np.full(columns.count, _RECORD_OVERHEAD_BYTES, np.int64)
     for column in (columns.keys, columns.values):
         if column is not None:

@@ -1,17 +1,17 @@
-"""Record batches in plain Python: the reference that the compiled kernels are held equal to.
+"""Record batches in plain Python: the reference implementation that the compiled kernels must equal.
 
-After its 61-byte header (header.py) a batch holds its records, compressed as a whole when its codec bits say so:
+After its 61-byte header (header.py) a batch holds its records, compressed as a whole if its codec bits are set:
 
     size             varint    bytes after this field
     attributes       int8      no bit has a meaning yet
-    timestampDelta   varlong   ms, against the batch's base timestamp (or delete horizon, which takes its place)
-    offsetDelta      varint    against the batch's base offset
+    timestampDelta   varlong   ms, relative to the batch's base timestamp (or delete horizon, stored in its place)
+    offsetDelta      varint    relative to the batch's base offset
     key size         varint    -1: null; then the key
     value size       varint    -1: null; then the value
     header count     varint    then for each: key size and key (never null), value size (-1: null) and value
 
-A crash leaves part of a batch at the end of a file; `decode_batch` calls that corrupt, recovery cuts it off. Source of
-the rules: org.apache.kafka.common.record.DefaultRecord, DefaultRecordBatch, MemoryRecordsBuilder.
+A crash may leave part of a batch at the end of a file; `decode_batch` treats it as corrupt, recovery cuts it off.
+Source of the rules: org.apache.kafka.common.record.DefaultRecord, DefaultRecordBatch, MemoryRecordsBuilder.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _INT64_MASK: Final = 2**64 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record. `sequence` is its producer's number for it, -1 without one; `attributes` its attributes byte."""
+    """One record. `sequence` is its producer's sequence number, -1 without one; `attributes` its attributes byte."""
 
     offset: int
     timestamp_ms: int
@@ -77,11 +77,11 @@ class RecordBatch:
 
 
 def decode_batch(buffer: Buffer, at: int, *, file: str, file_position: int) -> RecordBatch:
-    """The batch at `buffer[at:]`, which is at byte `file_position` of `file`, with everything checked.
+    """The batch at `buffer[at:]`, which is at byte `file_position` of `file`, completely checked.
 
-    Timestamps are what a consumer sees: the max timestamp for every record of a LogAppendTime batch.
+    Timestamps are those that a consumer sees: the max timestamp for every record of a LogAppendTime batch.
 
-    Raises CorruptRecordError, or UnsupportedFormatError for magic 0 and 1 and for codec bits that name no codec.
+    Raises CorruptRecordError, or UnsupportedFormatError for magic 0 and 1 and for unknown codec bits.
     """
     header = parse_header(buffer, at, file=file, file_position=file_position)
     available = len(buffer) - at
@@ -110,13 +110,13 @@ def check_crc(batch: Buffer, header: BatchHeader, *, file: str, file_position: i
 
 
 def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position: int) -> tuple[Record, ...]:
-    """The records in `body`, what follows a batch's header, with the timestamps as stored (base + delta).
+    """The records in `body`, the bytes after a batch's header, with the timestamps as stored (base + delta).
 
-    `file_position` is the batch's. Offsets must rise within the batch's own range and the record count must be true;
-    a timestamp delta that leaves the int64 range wraps, as Java's does. Raises as `decode_batch`.
+    `file_position` is that of the batch. Offsets must increase within the batch's own range, and the record count must
+    be right; a timestamp outside the int64 range wraps, as in Java. Raises as `decode_batch`.
     """
     if header.records_count == 0 and not body:
-        return ()  # the cleaner keeps such headers; whatever the codec bits say, there is nothing to unfold
+        return ()  # the cleaner keeps such headers; whatever the codec bits, no data to decompress
     codec = compression_type(header, file=file, file_position=file_position)
     position = file_position + RECORDS_AT
     if codec is not CompressionType.NONE:
@@ -131,7 +131,7 @@ def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position
         try:
             record, at = _decode_record(body, at, header, lowest)
         except (_BadRecordError, MalformedVarintError) as error:
-            # A place in compressed records is none in the file; the batch's records begin at `position`.
+            # A position in decompressed records is not one in the file; the batch's records begin at `position`.
             raise CorruptRecordError(
                 file=file,
                 position=position if where else position + error.at,
@@ -151,7 +151,7 @@ def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position
 
 
 def compression_type(header: BatchHeader, *, file: str, file_position: int) -> CompressionType:
-    """The codec that the header names. Raises UnsupportedFormatError for bits 5 to 7."""
+    """The codec in the header. Raises UnsupportedFormatError for the values 5 to 7."""
     if header.compression_bits > CompressionType.ZSTD:
         raise UnsupportedFormatError(
             file=file,
@@ -164,7 +164,7 @@ def compression_type(header: BatchHeader, *, file: str, file_position: int) -> C
 
 
 class _BadRecordError(Exception):
-    """A record breaks the format; `at` is the place in the batch's uncompressed records."""
+    """A record breaks the format; `at` is the position in the batch's uncompressed records."""
 
     def __init__(self, *, at: int, expected: str, found: str) -> None:
         self.at = at
@@ -174,7 +174,7 @@ class _BadRecordError(Exception):
 
 
 def _decode_record(body: bytes, at: int, header: BatchHeader, lowest_delta: int) -> tuple[Record, int]:
-    """The record at `body[at:]`, whose offset delta must be `lowest_delta` or more, and the place after it."""
+    """The record at `body[at:]`, whose offset delta must be at least `lowest_delta`, and the position after it."""
     size_at = at
     size, at = read_varint(body, at, len(body))
     end = at + size
@@ -211,7 +211,7 @@ def _decode_record(body: bytes, at: int, header: BatchHeader, lowest_delta: int)
 
 
 def _read_sized(body: bytes, at: int, end: int, what: str) -> tuple[bytes | None, int]:
-    """A varint size and so many bytes; None for -1. Kafka takes any negative size for null, no writer uses others."""
+    """A varint size and as many bytes; None for -1. Kafka reads any negative size as null, but writers use only -1."""
     size_at = at
     size, at = read_varint(body, at, end)
     if size == -1:
@@ -258,14 +258,15 @@ def encode_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """One whole batch with its CRC, laid out as Kafka's MemoryRecordsBuilder does.
+    """One whole batch with its CRC, in the layout of Kafka's MemoryRecordsBuilder.
 
     `base_offset` and `last_offset` are the first and last record's unless given: the cleaner keeps a batch's range when
-    it takes records out, down to none (then both must be given). `max_timestamp_ms` is the records' greatest unless
-    given; with LOG_APPEND_TIME it is the time of the append and must be given, records keep their own deltas. Deltas
-    are against the first record's timestamp, or against `delete_horizon_ms`. A record's own `sequence` is not used.
+    it removes records, even all of them (then both must be given). `max_timestamp_ms` is the records' largest unless
+    given; with LOG_APPEND_TIME it is the time of the append and must be given, and records keep their own deltas.
+    Deltas are relative to the first record's timestamp, or to `delete_horizon_ms`. A record's own `sequence` is not
+    used.
 
-    Raises InvalidRecordError when Kafka would refuse such a batch.
+    Raises InvalidRecordError if Kafka would reject such a batch.
     """
     _check_records(records)
     _check_producer(producer_id, producer_epoch, base_sequence, is_transactional, is_control)
@@ -312,7 +313,7 @@ def encode_batch(
 
 
 def encode_records(records: Iterable[Record], *, base_offset: int, base_timestamp_ms: int) -> bytes:
-    """The records part of a batch, not compressed."""
+    """The records part of a batch, uncompressed."""
     out = bytearray()
     for record in records:
         body = b"".join(
@@ -331,7 +332,7 @@ def encode_records(records: Iterable[Record], *, base_offset: int, base_timestam
 
 
 def seal(header: BatchHeader, body: bytes) -> bytes:
-    """The batch's bytes with the CRC they call for; `body` is what follows the header, compressed if it is to be."""
+    """The batch's bytes with their CRC; `body` holds the bytes after the header, in the header's compression."""
     if header.size_bytes > _INT32_MAX:
         raise InvalidRecordError(f"a batch of {header.size_bytes} bytes is longer than its length field can say")
     covered = header.pack()[ATTRIBUTES_AT:] + body

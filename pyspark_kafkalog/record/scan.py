@@ -1,7 +1,7 @@
-"""Finding the record batches in a run of bytes of a log file, and checking their CRCs.
+"""Finds the record batches in a run of bytes of a log file, and checks their CRCs.
 
-A scan looks at headers only. It ends before a batch that is not all there (the caller decides whether that is a torn
-tail or just the end of what was read) and at the first header that cannot be right, which it names.
+A scan reads only headers. It ends before an incomplete batch (the caller decides whether that is a torn tail or only
+the end of the bytes read), and at the first bad header, which it reports.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _FIRST_TABLE_ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BatchScan:
-    """What a scan found.
+    """The result of a scan.
 
-    `batches` has BATCH_DTYPE, positions in the file. `consumed_bytes`: length of those batches together, i.e. where in
-    the data the scan stopped. `fault`: what is wrong there, None at an incomplete batch or the end of the data.
+    `batches` has BATCH_DTYPE, with positions in the file. `consumed_bytes` is the total length of those batches, i.e.
+    the position in the data at which the scan stopped. `fault` is the error there, None at an incomplete batch or the
+    end of the data.
     """
 
     batches: NDArray[np.void]
@@ -44,7 +45,8 @@ def as_bytes_array(data: Buffer) -> NDArray[np.uint8]:
 def scan_batches(data: Buffer, *, file: str, file_position: int = 0, max_batches: int | None = None) -> BatchScan:
     """Find the batches in `data`, which starts with a batch at byte `file_position` of `file`.
 
-    Checks what `parse_header` checks, and that offsets rise from batch to batch. Not the CRC, not the records.
+    Makes the checks of `parse_header`, and checks that offsets increase from batch to batch. Does not check CRCs or
+    records.
     """
     view = as_bytes_array(data)
     tables: list[NDArray[np.void]] = []
@@ -70,7 +72,7 @@ def scan_batches(data: Buffer, *, file: str, file_position: int = 0, max_batches
 def _header_fault(
     data: NDArray[np.uint8], at: int, previous_offset: int, *, file: str, file_position: int
 ) -> DiskFormatError:
-    """Say what is wrong with the header at data[at:], which the kernel refused."""
+    """The error for the header at data[at:], which the kernel rejected."""
     try:
         header = parse_header(data, at, file=file, file_position=file_position)
     except DiskFormatError as fault:
@@ -84,9 +86,9 @@ def _header_fault(
 
 
 def first_bad_crc(data: Buffer, batches: NDArray[np.void], data_position: int) -> int:
-    """Index of the first batch whose CRC is not that of its bytes, -1 if all are right.
+    """Index of the first batch whose CRC does not match its bytes, -1 if all match.
 
-    `data` starts at byte `data_position` of the file that the positions in `batches` count in, and holds all of them.
+    `data` starts at byte `data_position` of the file that the positions in `batches` refer to, and holds all batches.
     """
     view = as_bytes_array(data)
     function = crc32c_function()

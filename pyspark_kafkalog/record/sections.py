@@ -1,7 +1,7 @@
-"""Finding the bytes that hold a batch's records: batches chosen, checked and decompressed.
+"""Selects, checks and decompresses batches, to provide the bytes of their records.
 
-Batches that cannot hold a wanted record are left out as early as can be told: by header; for a time range also by a
-walk over the timestamps, before anything is copied.
+Batches that cannot hold a requested record are left out as early as possible: by header; for a time range also by a
+scan of the timestamps, before anything is copied.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SCRATCH_BATCH_BYTES: Final = 1 << 20  # larger batches are not worth the copy
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Which records are wanted: start_offset <= offset < end_offset, first_ms <= timestamp <= last_ms."""
+    """The requested records: start_offset <= offset < end_offset, first_ms <= timestamp <= last_ms."""
 
     start_offset: int
     end_offset: int
@@ -47,7 +47,7 @@ class Range:
 
     @classmethod
     def of(cls, start_offset: int, end_offset: int, min_ms: int | None, until_ms: int | None) -> Range:
-        """The range with timestamps in [min_ms, until_ms), None: without that bound."""
+        """The range with timestamps in [min_ms, until_ms); None means without that bound."""
         first_ms = _MIN_INT64 if min_ms is None else max(min_ms, _MIN_INT64)
         last_ms = _MAX_INT64 if until_ms is None else min(until_ms - 1, _MAX_INT64)
         if last_ms < _MIN_INT64 or first_ms > _MAX_INT64:
@@ -61,7 +61,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class LogBytes:
-    """Part of a log file: `data` (uint8) starts at byte `position` of `file`. `check_crcs`: nobody has done so yet."""
+    """Part of a log file: `data` (uint8) starts at byte `position` of `file`. `check_crcs`: CRCs are yet unchecked."""
 
     data: NDArray[np.uint8]
     position: int
@@ -72,7 +72,7 @@ class LogBytes:
     def of(
         cls, data: NDArray[np.uint8], batches: NDArray[np.void], position: int, file: str, check_crcs: bool
     ) -> LogBytes:
-        """Raises ValueError unless all of `batches` lie in `data`; kernels rely on that."""
+        """Build LogBytes. Raises ValueError unless `data` holds all of `batches`, which kernels rely on."""
         view = as_bytes_array(data)
         if len(batches):
             first = int(batches["position"].min())
@@ -91,7 +91,7 @@ class LogBytes:
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """The records' bytes of each batch, by address and length; `owners` keeps the memory there."""
+    """The bytes of each batch's records, by address and length; `owners` keeps the memory alive."""
 
     batches: NDArray[np.void]
     addresses: NDArray[np.int64]
@@ -100,7 +100,7 @@ class Sections:
 
 
 def choose_by_header(batches: NDArray[np.void], wanted: Range) -> NDArray[np.void]:
-    """Without control batches and those whose header shows that no record of theirs is wanted."""
+    """`batches` without control batches, and without those whose header rules out requested records."""
     attributes = batches["attributes"]
     chosen = (attributes & CONTROL_MASK) == 0
     chosen &= (batches["records_count"] > 0) | (batches["size_bytes"] > RECORD_BATCH_OVERHEAD_BYTES)
@@ -116,7 +116,7 @@ def choose_by_header(batches: NDArray[np.void], wanted: Range) -> NDArray[np.voi
 def cut_sections(
     log: LogBytes, batches: NDArray[np.void], wanted: Range, *, max_rows: int, max_bytes: int
 ) -> Iterator[Sections]:
-    """Runs of batches, opened one at a time, of about `max_rows` records or `max_bytes` after decompression."""
+    """Runs of batches of about `max_rows` records or `max_bytes` after decompression, opened one run at a time."""
     rows_to = np.cumsum(batches["records_count"], dtype=np.int64)
     bytes_to = np.cumsum(batches["size_bytes"])
     scratch = None
@@ -137,11 +137,11 @@ def cut_sections(
 def open_sections(
     log: LogBytes, batches: NDArray[np.void], *, max_bytes: int, scratch: NDArray[np.uint8] | None = None
 ) -> Sections:
-    """Where the records of each batch lie in memory, after decompressing what is compressed.
+    """Locate the records of each batch in memory, after decompressing compressed batches.
 
-    Ends early, after at least one batch, once batches have grown to `max_bytes` together. What small batches decompress
-    to is put together in `scratch` (max_bytes + _SCRATCH_BATCH_BYTES, used again by the next run), which spares the
-    page faults of thousands of small arrays.
+    Ends early, after at least one batch, once batches have grown to `max_bytes` in total. The content of small
+    compressed batches is collected in `scratch` (max_bytes + _SCRATCH_BATCH_BYTES, reused by the next run), which
+    avoids the page faults of thousands of small arrays.
     """
     starts = batches["position"] - (log.position - RECORD_BATCH_OVERHEAD_BYTES)
     addresses = address_of(log.data) + starts
@@ -186,7 +186,7 @@ def _unfold_one_by_one(
     scratch: NDArray[np.uint8] | None,
     owners: list[NDArray[np.uint8]],
 ) -> None:
-    """Unfold the rows of `frames` from its `row` on, which are `batches`, until it is full."""
+    """Decompress the rows of `frames` from its `row` on, which are `batches`, until it is full."""
     data = log.data.data
     first, row, filled, grown_bytes = frames.row, frames.row, frames.filled, frames.grown_bytes
     rows = slice(first, first + len(batches))
@@ -238,7 +238,8 @@ def _decompress(codec: int, compressed: NDArray[np.uint8], file: str, position: 
 
 
 def choose_by_time(log: LogBytes, sections: Sections, wanted: Range) -> Sections:
-    """Without the sections that hold no record of the time range; then the CRCs of the uncompressed ones left."""
+    """Leave out the sections without records in the time range, then check the CRCs of the remaining uncompressed
+    ones."""
     if wanted.has_times:
         selected = np.ones(len(sections.batches), dtype=np.uint8)
         sections_in_time(

@@ -7,9 +7,9 @@ Java's (xerial's) framing, also the broker's and kafka-python's:
     12  int32   lowest version that can read it, 1
     16  blocks to the end: int32 compressed size, then that many bytes of raw Snappy
 
-Big-endian. librdkafka writes one raw Snappy block with nothing around it; readers tell the two apart by the magic. A
-raw block starts with its decompressed size as an unsigned varint. Source of the rules: org.xerial.snappy's
-SnappyInputStream and SnappyOutputStream, which also read several framed streams one after another.
+Big-endian. librdkafka writes one raw Snappy block without framing; readers distinguish the two by the magic. A raw
+block starts with its decompressed size as an unsigned varint. Source of the rules: org.xerial.snappy's
+SnappyInputStream and SnappyOutputStream; the former also reads several framed streams one after another.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FRAME_HEADER: Final = MAGIC + VERSION.to_bytes(4, "big") * 2
 
 
 def compress(data: Buffer) -> bytes:
-    """Framed as Java does, in blocks of 32 KiB."""
+    """Compress `data` in Java's framing, in blocks of 32 KiB."""
     parts: list[bytes] = [_FRAME_HEADER]
     for at in range(0, data.size, BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[at : at + BLOCK_BYTES]))
@@ -41,7 +41,7 @@ def compress(data: Buffer) -> bytes:
 
 
 def decompress(data: Buffer, limit_bytes: int) -> NDArray[np.uint8]:
-    """The content of framed or raw Snappy. Sizes are added up and checked before anything is allocated."""
+    """The content of framed or raw Snappy. Sizes are summed and checked before anything is allocated."""
     blocks = _split(data)
     sizes = [_content_bytes(data, at, end) for at, end in blocks]
     if sum(sizes) > limit_bytes:
@@ -64,7 +64,7 @@ def _decompress_block(block: Buffer, out: Buffer) -> int:
 
 
 def _split(data: Buffer) -> list[tuple[int, int]]:
-    """Where each raw block begins and ends."""
+    """Start and end of each raw block."""
     if not _is_framed(data, 0):
         return [(0, data.size)]
     blocks: list[tuple[int, int]] = []

@@ -1,11 +1,11 @@
-"""Kafka's variable-length integers: 7 bits a byte, least significant first, the top bit says that more follows.
+"""Kafka's variable-length integers: 7 bits per byte, least significant first; the top bit means that more bytes follow.
 
     varint          int32, zigzag, at most 5 bytes     lengths, offset deltas, header counts
     varlong         int64, zigzag, at most 10 bytes    timestamp deltas
     unsigned varint uint32, no zigzag, at most 5       compact lengths and tags of flexible messages
 
-Zigzag maps 0, -1, 1, -2 to 0, 1, 2, 3. A value may take more bytes than it needs; bits of the last byte that do not
-fit are dropped. Both as in org.apache.kafka.common.utils.ByteUtils.
+Zigzag maps 0, -1, 1, -2 to 0, 1, 2, 3. A value may have more bytes than necessary; bits of the last byte that do not
+fit are dropped. Both rules are those of org.apache.kafka.common.utils.ByteUtils.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INT64_MASK: Final = 0xFFFFFFFFFFFFFFFF
 
 
 class MalformedVarintError(KafkalogError, ValueError):
-    """No varint where one should be; `at` is its place in the buffer. Callers turn it into an error with a file."""
+    """A malformed varint; `at` is its position in the buffer. Callers convert it to an error with a file."""
 
     def __init__(self, *, at: int, expected: str, found: str) -> None:
         self.at = at
@@ -32,32 +32,32 @@ class MalformedVarintError(KafkalogError, ValueError):
 
 
 def read_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
-    """The int32 at `data[at:end]` and the place after it. Raises MalformedVarintError."""
+    """The int32 at `data[at:end]` and the position after it. Raises MalformedVarintError."""
     raw, at = _read(data, at, end, MAX_VARINT_BYTES)
     raw &= _INT32_MASK
     return (raw >> 1) ^ -(raw & 1), at
 
 
 def read_varlong(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
-    """The int64 at `data[at:end]` and the place after it. Raises MalformedVarintError."""
+    """The int64 at `data[at:end]` and the position after it. Raises MalformedVarintError."""
     raw, at = _read(data, at, end, MAX_VARLONG_BYTES)
     raw &= _INT64_MASK
     return (raw >> 1) ^ -(raw & 1), at
 
 
 def read_unsigned_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
-    """The uint32 at `data[at:end]` and the place after it. Raises MalformedVarintError."""
+    """The uint32 at `data[at:end]` and the position after it. Raises MalformedVarintError."""
     raw, at = _read(data, at, end, MAX_VARINT_BYTES)
     return raw & _INT32_MASK, at
 
 
 def encode_varint(value: int) -> bytes:
-    """The bytes of an int32, zigzag."""
+    """The bytes of an int32 with zigzag."""
     return _encode((value << 1) ^ (value >> 31))
 
 
 def encode_varlong(value: int) -> bytes:
-    """The bytes of an int64, zigzag."""
+    """The bytes of an int64 with zigzag."""
     return _encode((value << 1) ^ (value >> 63))
 
 
@@ -67,7 +67,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def _read(data: bytes | memoryview, at: int, end: int, max_bytes: int) -> tuple[int, int]:
-    if at < end and (raw := data[at]) < 0x80:  # most of them are one byte
+    if at < end and (raw := data[at]) < 0x80:  # most varints have one byte
         return raw, at + 1
     raw = 0
     for taken in range(max_bytes):

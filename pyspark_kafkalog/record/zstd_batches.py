@@ -1,7 +1,7 @@
 """Zstandard for many batches in one compiled call that lets other threads run (kernels_zstd.py).
 
-Where libzstd's functions are not in reach (c_functions.py) nothing is taken, and zstd_frame.py does it all batch by
-batch, with the same bytes as result.
+If libzstd's functions are not available (c_functions.py), this module handles no batches, and zstd_frame.py handles
+them one by one, with the same bytes as result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark_kafkalog.record.kernels_zstd import compress_bodies, unfold_frames
 
 
 class _Decompressor:
-    """A context that goes with its thread."""
+    """A decompression context, freed with its thread."""
 
     def __init__(self, library: ZstdLibrary) -> None:
         self.context = library.new_decompressor()
@@ -28,7 +28,7 @@ class _Decompressor:
 
 
 class _Compressor:
-    """A context for one level that goes with its thread."""
+    """A compression context for one level, freed with its thread."""
 
     def __init__(self, library: ZstdLibrary, level: int) -> None:
         self.context = library.new_compressor(level)
@@ -36,7 +36,7 @@ class _Compressor:
 
 
 class _Contexts(threading.local):
-    """Contexts are costly to make and not safe to share: one set a thread."""
+    """The contexts of a thread: they are expensive to create, and not thread-safe."""
 
     def __init__(self) -> None:
         self.decompressor: _Decompressor | None = None
@@ -61,12 +61,12 @@ def _compress_context(library: ZstdLibrary, level: int) -> int:
 
 @dataclass(slots=True)
 class Unfolding:
-    """Some compressed batches, a row each, of which those before `row` have been unfolded.
+    """Compressed batches, one per row; those before `row` have been decompressed.
 
-    `addresses`, `sizes`: of the compressed records, then of the plain ones. `bounds` as `zstd_frame.bounds_of` gives
-    them. `stored_to`: bytes of a batch and all before it as stored; once they and what has been unfolded come to
-    `stop_bytes`, it is enough. `bound_max`: what may be larger goes elsewhere, never to the scratch memory, of which
-    `filled` bytes are in use.
+    `addresses`, `sizes`: of the compressed records, then of the decompressed ones. `bounds` as returned by
+    `zstd_frame.bounds_of`. `stored_to`: stored bytes of a batch and all before it; decompression stops once they and
+    the growth by decompression reach `stop_bytes`. `bound_max`: batches that may be larger are not decompressed to the
+    scratch memory, of which `filled` bytes are in use.
     """
 
     addresses: NDArray[np.int64]
@@ -90,9 +90,9 @@ class Unfolding:
         return self.row == len(self.addresses) or self.is_full
 
     def take(self, scratch: NDArray[np.uint8]) -> int:
-        """Unfold rows into `scratch` up to one that is none for this, in one call.
+        """Decompress rows into `scratch` in one call, up to a row that this class does not handle.
 
-        Returns how many rows, from `row` on, are to be unfolded otherwise before this is called again.
+        Returns how many rows, from `row` on, must be decompressed by other means before the next call.
         """
         library = zstd_library()
         crc32c = crc32c_function() if self.check_crcs else 0
@@ -126,9 +126,9 @@ class Unfolding:
 def compress_batches(
     plain: NDArray[np.uint8], sizes: NDArray[np.int64], level: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
-    """Batches that lie back to back in `plain` with their records compressed, and their sizes; None: not here.
+    """The back-to-back batches in `plain` with their records compressed, and their sizes; None if not supported.
 
-    Frames are those of `zstd_frame.compress`. Headers are left to the caller.
+    Frames equal those of `zstd_frame.compress`. The caller writes the headers.
     """
     library = zstd_library()
     if library is None:

@@ -1,4 +1,4 @@
-"""Constants of zstd frames and their blocks (RFC 8878), for the plain and for the compiled look at them."""
+"""Constants of zstd frames and their blocks (RFC 8878), shared by the plain and the compiled code."""
 
 from __future__ import annotations
 

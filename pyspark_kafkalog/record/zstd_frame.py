@@ -1,9 +1,8 @@
 """Zstandard as Kafka's clients write it: frames, mostly one, often without the size of their content.
 
-Java and librdkafka compress as a stream, so the frame header does not say how long the content is. The block headers
-(3 bytes each: last flag, 2 bits type, 21 bits size) give a bound without decompressing anything. Skippable frames
-are skipped. Source of the rules: RFC 8878 and com.github.luben.zstd.ZstdInputStreamNoFinalizer, which reads frame after
-frame.
+Java and librdkafka compress as a stream, so the frame header does not contain the content's length. The block headers
+(3 bytes each: last flag, 2 bits type, 21 bits size) give a bound without decompression. Skippable frames are skipped.
+Source of the rules: RFC 8878 and com.github.luben.zstd.ZstdInputStreamNoFinalizer, which reads frame after frame.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SKIPPABLE_HEADER_BYTES: Final = 8
 
 
 class _Contexts(threading.local):
-    """zstd contexts are costly to make and not safe to share: one set a thread, compressors by level."""
+    """The zstd contexts of a thread, compressors by level: they are expensive to create, and not thread-safe."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
@@ -53,7 +52,7 @@ def compress(data: Buffer, level: int) -> bytes:
 
 
 def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
-    """The content of all frames. Each one's size is bounded before it is allocated."""
+    """The content of all frames. The size of each is bounded before it is allocated."""
     parts: list[bytes] = []
     room_bytes = limit_bytes
     at = 0
@@ -76,8 +75,8 @@ def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
 
 
 def bounds_of(addresses: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The `bound_bytes` for `decompress_bounded` of each piece of memory, below 0 for what is no plain frame."""
-    from pyspark_kafkalog.record.kernels_zstd import bound_contents  # compiled: not for those who just look
+    """The `bound_bytes` for `decompress_bounded` of each piece of memory, below 0 for other than one plain frame."""
+    from pyspark_kafkalog.record.kernels_zstd import bound_contents  # compiled, imported only when needed
 
     bounds = np.empty(len(addresses), np.int64)
     bound_contents(addresses, sizes, bounds)
@@ -85,7 +84,7 @@ def bounds_of(addresses: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray
 
 
 def decompress_bounded(frame: memoryview, bound_bytes: int) -> bytes | None:
-    """The content of one frame that `bounds_of` has measured; None when it is bad, which `decompress` can explain."""
+    """The content of one frame bounded by `bounds_of`; None if it is bad, for which `decompress` raises the error."""
     try:
         return _contexts.decompressor.decompress(frame, max_output_size=bound_bytes or 1)
     except zstandard.ZstdError:
@@ -94,7 +93,7 @@ def decompress_bounded(frame: memoryview, bound_bytes: int) -> bytes | None:
 
 def _decompress_frame(frame: Buffer, at: int, room_bytes: int) -> bytes:
     try:
-        # 0 would mean "no bound given", so an empty frame gets room for a byte that it will not fill
+        # 0 would mean "no bound given", so an empty frame gets room for one byte, which stays unused
         return _contexts.decompressor.decompress(frame, max_output_size=max(room_bytes, 1))
     except zstandard.ZstdError as error:
         raise BadCompressedDataError(
@@ -103,7 +102,7 @@ def _decompress_frame(frame: Buffer, at: int, room_bytes: int) -> bytes:
 
 
 def _measure_frame(data: NDArray[np.uint8], at: int) -> tuple[int, int, int | None]:
-    """End of the frame at `at`, a bound for its content from its blocks, and the content size it states, if any."""
+    """End of the frame at `at`, a bound for its content from its blocks, and its stated content size, if any."""
     head = data[at : at + 18].tobytes()  # the longest frame header
     try:
         frame = zstandard.get_frame_parameters(head)
