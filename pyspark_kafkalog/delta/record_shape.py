@@ -63,9 +63,7 @@ class RecordShape:
         metadata_columns: bool = False,
         keys_needed: bool = False,
     ) -> RecordShape:
-        """From DDL such as `id LONG, name STRING`; needs a Spark session. Raises InvalidOptionError for invalid DDL or
-        columns.
-        """
+        """From DDL such as `id LONG, name STRING`; needs a Spark session. Raises InvalidOptionError for invalid DDL."""
         if schema is None and (key_schema is not None or metadata_columns):
             raise InvalidOptionError("a key schema and metadata columns need a schema: raw tables have the source's")
         taken = _METADATA if metadata_columns else {}

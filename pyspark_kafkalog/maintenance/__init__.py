@@ -1,1 +1,1 @@
-"""What keeps a log directory healthy while readers and writers go on: retention, cleaner, merge, verification."""
+"""Maintenance of a log directory while readers and writers continue: retention, cleaner, merge, verification."""

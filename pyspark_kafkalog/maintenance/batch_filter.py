@@ -80,9 +80,7 @@ class BatchVerdicts:
 
 
 def judge_batches(chunk: RecordChunk, transactions: CleanedTransactions, rules: RetentionRules) -> BatchVerdicts:
-    """The verdicts on a chunk's batches by headers, transactions and producers. Call it on chunks in the order of the
-    log.
-    """
+    """The verdicts on a chunk's batches by headers, transactions and producers. Chunks come in the order of the log."""
     batches = chunk.batches
     attributes = batches["attributes"]
     is_control = (attributes & CONTROL_MASK) != 0
@@ -119,9 +117,7 @@ def _is_last_of_producer(
 
 
 def start_keep(chunk: RecordChunk, verdicts: BatchVerdicts) -> NDArray[np.uint8]:
-    """1 for each record that the offset map has yet to judge or that stays, 0 for records that are dropped with their
-    batch.
-    """
+    """1 for each record that the offset map has yet to judge or that stays, 0 for records dropped with their batch."""
     counts = np.diff(chunk.records.firsts)
     return np.repeat(~verdicts.discards, counts).view(np.uint8)
 
@@ -220,9 +216,7 @@ def _sealed(rows: NDArray[np.int64], table: NDArray[np.void], data: NDArray[np.u
 def _rewrite(
     chunk: RecordChunk, keep: NDArray[np.uint8], rows: NDArray[np.int64], table: NDArray[np.void]
 ) -> list[tuple[int, memoryview]]:
-    """The batches `rows` with the records that stay; sets sizes and CRCs in `table`, whose other fields are already
-    set.
-    """
+    """The batches `rows` with the records that stay; sets sizes and CRCs in `table`, which has all other fields."""
     records = chunk.records
     section_ends = chunk.sections.addresses + chunk.sections.sizes
     room = int(chunk.sections.sizes[rows].sum()) + RECORD_BATCH_OVERHEAD_BYTES * len(rows)

@@ -55,8 +55,8 @@ _ORDER: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, 
 def put_aside_below_log_start(
     root: OwnRoot, topic_partition: TopicPartition, topic_id: str, *, now_ms: int
 ) -> int | None:
-    """Mark the files of one partition below its log start offset; return the base offset of the first segment that
-    stays.
+    """Mark the files of one partition below its log start offset; return the base offset of the first remaining
+    segment.
 
     0 if that is an empty segment whose files do not exist yet. None if there is no segment or the topic was deleted or
     re-created. The caller holds the partition's maintenance lock.

@@ -161,9 +161,7 @@ def _topic_change(topic: TopicImage, known: BrokerTopic | None) -> TopicChange |
 
 
 def _written_elsewhere(topic: TopicImage, known: BrokerTopic, identity: MetaProperties) -> Iterator[TopicPartition]:
-    """Partitions with records that the cluster assigns to other nodes; adopting created them, as the directory lacked
-    them.
-    """
+    """Partitions with records that the cluster assigns to other nodes; adopting created their directories."""
     for each in topic.partitions if topic.topic_id == known.topic_id else ():
         there = known.partitions.get(each.partition)
         if there is not None and each.state.log_end_offset and identity.node_id not in there.replicas:

@@ -133,10 +133,10 @@ def _is_overdue(
 def group_segments(
     segments: Sequence[ClosedSegment], config: LogConfig, *, first_uncleanable_offset: int
 ) -> list[tuple[ClosedSegment, ...]]:
-    """Groups of neighbours that become one segment each: as many as fit segment.bytes and segment.index.bytes by old
-    sizes.
+    """Groups of neighbours to become one segment each: as many as fit segment.bytes and segment.index.bytes.
 
-    Every offset of a group is within 2^31 of its base, judged by the base offset of the next segment.
+    Sizes are those of the old files. Every offset of a group is within 2^31 of its base, judged by the base offset of
+    the next segment.
     """
     groups: list[list[ClosedSegment]] = []
     sizes: tuple[int, ...] = (0, 0, 0)

@@ -63,9 +63,7 @@ class TaskLimits:
 
 
 def cleaner_slots(config: BrokerConfig, cores: int) -> int:
-    """The number of concurrent cleaning tasks: log.cleaner.threads if set, else as many cores as the buffer suffices
-    for.
-    """
+    """The number of concurrent cleaning tasks: log.cleaner.threads if set, else the cores, limited by the buffer."""
     if "log.cleaner.threads" in config.properties:
         return max(config.log_cleaner_threads, 1)
     return max(min(cores, config.log_cleaner_dedupe_buffer_size // _BUFFER_BYTES_MIN), 1)

@@ -173,9 +173,7 @@ class Cleaning:
 
 
 def judge(report: PartitionReport, found: CleanablePartition, *, force: bool = False) -> PartitionReport:
-    """The report with the dirty ratio and the dirty range, and with `skipped`, the reason, if the log is not to be
-    cleaned.
-    """
+    """The report with the dirty ratio and the dirty range, and with the reason (`skipped`) for not cleaning, if any."""
     plan = found.plan
     if not found.config.compact:
         return replace(report, skipped="cleanup.policy is not compact")

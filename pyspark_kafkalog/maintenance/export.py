@@ -94,8 +94,9 @@ def refuse_target(root: OwnRoot, target: Path) -> None:
 
 
 def _is_mountable(logs: PinnedLogs, target: Path, where: TopicPartition, *, overwrite: bool) -> bool:
-    """Whether to mount the partition: not if it is empty and the broker's has records. Raises LogDirError for a
-    conflict.
+    """Whether to mount the partition: not if it is empty and the broker's has records.
+
+    Raises LogDirError when the broker's directory is missing, or has records that would be replaced.
     """
     directory = target / str(where)
     if not (directory / PARTITION_METADATA).exists():

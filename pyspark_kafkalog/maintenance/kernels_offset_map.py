@@ -259,8 +259,7 @@ def put_rows(table, entries, entries_max, shard_mask, shard, hashes, second_hash
 def drop_rows(
     table, shard_mask, shard, latest_offset, hashes, second_hashes, offsets, flags, firsts, keeps_tombstones, keep
 ):
-    """Set keep[i] to 0 for each record replaced by a later one of its key, for records without a key and for
-    tombstones.
+    """Set keep[i] to 0 for records replaced by a later one of their key, records without a key and expired tombstones.
 
     `firsts` is the first row of each batch (one more at the end); `keeps_tombstones` has one value for each batch.
     Records above `latest_offset`, and keys of other shards, are left unchanged.
@@ -288,7 +287,9 @@ def drop_rows(
 
 @kernel(types.void(_UINT64_IN, types.int64, types.int64, _UINT8))
 def mark_latest(table, first_offset, shift, marks):
-    """Set marks[i] to 1 if a latest offset is in the i-th range of 2^shift offsets above `first_offset`."""
+    """Set marks[i] to 1 if a latest offset is in the i-th range (from 0) of 2^shift offsets, beginning at
+    `first_offset`.
+    """
     for at in range(0, len(table), ENTRY_WORDS):
         if table[at + 2] != np.uint64(0):
             mark = (np.int64(table[at + 2]) - 1 - first_offset) >> shift

@@ -143,8 +143,7 @@ class OffsetMap:
 
 @dataclass(frozen=True, slots=True)
 class LatestMarks:
-    """A byte for each 2^shift offsets from `first_offset` to `latest_offset`: whether any of them is the latest of its
-    key.
+    """A byte for each 2^shift offsets from `first_offset` to `latest_offset`: is any of them the latest of its key?
 
     4 MiB at most. If the map covers all records from `first_offset` on, no record of a data batch without a mark stays,
     so the batch need not be read.

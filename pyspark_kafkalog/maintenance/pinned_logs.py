@@ -88,9 +88,7 @@ def pinned_logs(root: OwnRoot, topics: Collection[str] | None = None) -> Iterato
 
 
 def _remove_abandoned(root: OwnRoot) -> None:
-    """Remove what killed exports left. The caller holds the root's lock, under which a new export locks its own
-    directory.
-    """
+    """Remove what killed exports left. The caller holds the root's lock, under which exports lock their own pins."""
     for directory in root.path.glob(f"{METADATA_DIR}.*{_PIN_SUFFIX}"):
         with contextlib.suppress(FileNotFoundError), partition_lock(directory, fs=root.fs) as is_abandoned:
             if is_abandoned:

@@ -73,8 +73,7 @@ def reindex(
     dry_run: bool = False,
     force: bool = False,
 ) -> list[PartitionReport]:
-    """Rebuild missing, damaged or wrong files of all topics, of `topics`, or of `partitions`; one report for each
-    partition.
+    """Rebuild missing, damaged or wrong files of all topics, of `topics`, or of `partitions`; one report a partition.
 
     `files_written` of a report counts the files replaced or, with `dry_run`, the files that would be. Damage in a
     `.log` is the report's error; everything else is rebuilt nevertheless. `force`: also replace correct index files
@@ -171,9 +170,7 @@ class _Reindexing:
         return ProducerStateManager(self.directory, expiration_ms=expiration_ms, fs=self.root.fs)
 
     def _producers_at(self, base_offset: int, so_far: ProducerStateManager, *, is_first: bool) -> ProducerStateManager:
-        """The producers' state at the start of a segment: its snapshot's, or else `so_far`, which is then written as
-        one.
-        """
+        """The producers' state at the start of a segment: its snapshot's, or else `so_far`, stored as a snapshot."""
         path = segment_file(self.directory, base_offset, PRODUCER_SNAPSHOT_SUFFIX)
         entries = _read_entries(path)
         if entries is not None:

@@ -36,8 +36,7 @@ _ALL_COUNTERS: Final = frozenset[str]().union(*COUNTERS.values())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
-    """One partition's outcome. `error` is None on success. `log_start_offset` is the resulting one, if the action
-    changes it.
+    """One partition's outcome. `error` is None on success. `log_start_offset` is set by actions that may change it.
 
     The cleaner also reports the dirty ratio, the dirty range, the part of the bytes read that was rewritten, the number
     of shards of keys, and, if it did nothing, the reason (`skipped`). Verification counts segments, batches and

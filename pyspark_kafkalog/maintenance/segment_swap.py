@@ -193,8 +193,9 @@ def _take_place(swap: Path, target: Path, fs: FileSystem) -> None:
 
 
 def _remove_swap_names(directory: Path, base_offset: int, fs: FileSystem) -> None:
-    """Remove the `.swap` names; durably the .log's first, since beside it a missing index would mean that there never
-    was one.
+    """Remove the `.swap` names, the .log's first and durably.
+
+    Next to a `.log.swap`, a missing index would mean that the new segment has none, and the index would be deleted.
     """
     for suffix in SEGMENT_SUFFIXES:
         fs.unlink_if_there(directory / (offset_file_name(base_offset, suffix) + SWAP_SUFFIX))

@@ -218,9 +218,7 @@ def _note(plan: _SpreadPlan, number: int, shard: Shard | None) -> int:
 
 
 def _copy(plan: _SpreadPlan, number: int, start: CleanedTransactions, noters: int) -> CopyCounts:
-    """Copy one group; `start` are the transactions at its beginning, `noters` the number of note files, 0 with a single
-    map.
-    """
+    """Copy one group; `start` are the transactions at its beginning, `noters` the number of notes files or 0."""
     with plan.joined() as part, plan.claimed(number) as group:
         survivors: Survivors
         if noters:

@@ -64,9 +64,7 @@ class LogPart:
 
 
 class Survivors(Protocol):
-    """Sets keep[i] to 0 if record i is dropped because of a later record of its key, or of a tombstone's delete
-    horizon.
-    """
+    """Sets keep[i] to 0 if record i is dropped because of a later record of its key or a tombstone's delete horizon."""
 
     def drop(
         self,
@@ -159,8 +157,7 @@ def note_shards(part: LogPart, offset_map: OffsetMap, left: list[Shard]) -> tupl
 
 
 def build_map(part: LogPart, offset_map: OffsetMap, shard: Shard) -> list[Shard]:
-    """Fill the map with the latest offsets of the shard's keys in the dirty part; return the shards that it has to
-    leave.
+    """Fill the map with the latest offsets of the shard's keys in the dirty part; return the shards left to other maps.
 
     Data of aborted transactions does not count. Source of the rules: Cleaner.buildOffsetMap.
     """

@@ -1,7 +1,7 @@
-"""Reports of a maintenance run for people: what was found, a table of what was done, and one line that sums it up.
+"""Readable reports of a maintenance run: the findings, a table of the partitions, and a summary line.
 
-Partitions where nothing was done are only counted. The table and the sum come when the round ends, findings as they
-come up.
+Partitions in which nothing was done are only counted. Findings are printed as they occur, the table and the summary at
+the end of the round.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, _Cell]]] = {
 
 
 class TextReport:
-    """A sink of reports. `stream` is standard output unless another is given."""
+    """A sink of reports. `stream` is standard output by default."""
 
     def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -65,7 +65,7 @@ class TextReport:
         self._notes = 0
 
     def tell(self, tree: Mapping[str, Any]) -> None:
-        """A finding or a repair step of `kafkalog verify`; findings that need no action are only counted."""
+        """Print a finding or a repair step of `kafkalog verify`; findings that need no action are only counted."""
         if tree.get("severity") == "info":
             self._notes += 1
             return
@@ -75,7 +75,7 @@ class TextReport:
         self._reports.append(report)
 
     def end(self) -> None:
-        """Print the table, the failures, and the sum."""
+        """Print the table, the failures, and the summary."""
         shown = sorted(
             (each for each in self._reports if _is_shown(each)), key=lambda each: (each.topic, each.partition)
         )
@@ -110,7 +110,7 @@ class TextReport:
 
 
 def _is_shown(report: PartitionReport) -> bool:
-    """Whether something was done, found, or went wrong."""
+    """Whether anything was done, was found, or failed."""
     if report.error is not None or report.errors_found or report.warnings_found:
         return True
     if report.action == "verify" or report.skipped is not None:
@@ -133,7 +133,7 @@ def _step(tree: Mapping[str, Any]) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """The first column to the left, numbers to the right."""
+    """The rows of a table with the first column aligned left, the others right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         first, *others = row

@@ -47,9 +47,7 @@ class EpochCheck:
         return cls(path, log_path, sink, is_ours, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
     def add(self, batches: NDArray[np.void]) -> None:
-        """Report the first batch of a run whose epoch differs from the checkpoint's, and the first whose epoch
-        decreases.
-        """
+        """Report the first batch of a run whose epoch differs from the checkpoint, and the first with a lower epoch."""
         if not len(batches):
             return
         self._check_rises(batches)

@@ -34,8 +34,7 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One fault. `what` names its kind and is stable; `position` is a byte of `file`, `offset` that of a record; or
-    None.
+    """One fault. `what` names its kind and is stable. `position` is a byte of `file`, `offset` that of a record.
 
     `partition` is None for a fault of the root.
     """

@@ -249,9 +249,7 @@ def _missing(scope: PartitionScope, offset: int, expected: str, sink: FindingSin
 
 
 def _check_snapshots(scope: PartitionScope, names: Sequence[str], sink: FindingSink) -> None:
-    """Check snapshots that are not at the base of a segment, and report missing ones; the others belong to their
-    segments.
-    """
+    """Check snapshots that are not at a segment's base, and report missing ones; check_unit checks the others."""
     parsed = [each for each in map(parse_segment_file, names) if each is not None]
     snapshots = {base for base, suffix in parsed if suffix == PRODUCER_SNAPSHOT_SUFFIX}
     bases = sorted(base for base, suffix in parsed if suffix == LOG_SUFFIX)

@@ -176,9 +176,7 @@ class ProducerCheck:
 
 
 def telling_batches(batches: NDArray[np.void]) -> NDArray[np.void]:
-    """The relevant batches with a producer id: markers, and the first and last of consecutive ones of a kind and
-    producer.
-    """
+    """The relevant batches with a producer id: markers, and the first and last of each run of one kind and producer."""
     rows = np.flatnonzero(batches["producer_id"] >= 0)
     if len(rows) <= 2:
         return batches[rows]

@@ -161,7 +161,7 @@ def foreign_scopes(
     *,
     are_records_checked: bool,
 ) -> list[PartitionScope]:
-    """Scopes of partitions of a broker's directory, from its checkpoint files; `configs` are the known topic
+    """Scopes of partitions of a broker's directory, from its checkpoint files; `configs` are known topic
     configurations.
     """
     root = log_dir.path

@@ -286,9 +286,7 @@ class _Look:
         )
 
     def _check_next_snapshot(self, producers: Producers, end_offset: int) -> None:
-        """Compare the snapshot at the segment's end with the state; a damaged snapshot is reported with the next
-        segment.
-        """
+        """Compare the snapshot at the segment's end with the state; a damaged one is reported with the next segment."""
         offset = end_offset if self.next_base is None else self.next_base
         path = segment_file(self.scope.directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
         nobody = FindingSink(self.scope.topic_partition)

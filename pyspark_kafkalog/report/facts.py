@@ -30,8 +30,7 @@ class SegmentRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerFacts:
-    """What the cleaner would find in a partition of a compacted topic: clean bytes, and dirty bytes that it could
-    clean.
+    """What the cleaner would find in a partition of a compacted topic: clean bytes, and dirty bytes to clean.
 
     `is_due`: the topic's configuration calls for a cleaning.
     """

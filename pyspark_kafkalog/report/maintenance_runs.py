@@ -32,9 +32,7 @@ TIME_COLUMN: Final = "timestamp"
 
 
 def read_runs(table: Path) -> tuple[Mapping[str, object], ...]:
-    """The newest rows of the table at `table`, newest first. Raises LogDirError when it cannot be read as a Delta
-    table.
-    """
+    """The newest rows of the table at `table`, newest first. Raises LogDirError when it cannot be read."""
     log = table / "_delta_log"
     try:
         files = _live_files(log)

@@ -86,9 +86,7 @@ def page_data(root: RootFacts, limits: Limits) -> dict[str, Any]:
 
 
 def _largest(those: Sequence[Any], count: int) -> list[Any]:
-    """The `count` largest items in their original order, partitions with an error before others; all if they are no
-    more.
-    """
+    """The `count` largest items in their original order, those with an error before others; all if there are fewer."""
     if len(those) <= count:
         return list(those)
     ranks = sorted(range(len(those)), key=lambda at: (getattr(those[at], "error", None) is None, -those[at].size_bytes))
