@@ -1,15 +1,17 @@
-"""A broker's directory becomes ours in place: nothing is copied, and a broker can still mount what was taken over.
+"""Converts a broker's directory into a native log directory in place. No records are copied.
+
+A broker can still mount the adopted directory.
 
     1  refuse a running broker, take its lock; make the plan, which changes nothing
-    2  unlink .kafka_cleanshutdown: from here on a broker, or the next try, recovers
-    3  strays renamed, missing partitions made, topic ids written where they lack
-    4  each log recovered as by the broker, and closed; its state is known now
-    5  our metadata log built whole in a directory of its own, with the states of all partitions
-    6  the broker's metadata log renamed to `__cluster_metadata-0.kafka-stray`, which Kafka passes over
-    7  ours renamed to `__cluster_metadata-0`: this decides
+    2  unlink .kafka_cleanshutdown: from here on a broker, or the next attempt, recovers the logs
+    3  rename strays, create missing partitions, write missing topic ids
+    4  recover each log as the broker would, and close it; its state is now known
+    5  build the commit log, with the states of all partitions, in a separate directory
+    6  rename the broker's metadata log to `__cluster_metadata-0.kafka-stray`, which Kafka ignores
+    7  rename the new commit log to `__cluster_metadata-0`: this decides
 
-Up to 7 the root is the broker's: it may start again after a crash, or adopting may, which does all steps once more from
-what it finds. After 7 it is ours, with all that was committed in 5.
+A crash before step 7 leaves a broker's directory: the broker may start again, or another adoption may, which repeats
+all steps from the state that it finds. After step 7 the directory is native, with all commits of step 5.
 """
 
 from __future__ import annotations
@@ -49,16 +51,16 @@ from pyspark_kafkalog.storage.partition_metadata import read_topic_id, write_top
 _OPERATION: Final = "adopt"
 _PARALLEL_LOGS: Final = 8
 _PARTITIONS_PER_COMMIT: Final = 10_000
-#: Brokers are given producer ids in blocks of this size, of which one may have handed out any.
+#: Brokers receive producer ids in blocks of this size, and may have given out any id of a block.
 _PRODUCER_ID_BLOCK: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedPartition:
-    """A partition that was taken over: offsets [log_start_offset, high_watermark), and what was found on the way.
+    """An adopted partition: its offsets [log_start_offset, high_watermark), and the results of its recovery.
 
-    `cut_bytes` of a damaged tail went, as in a broker's recovery. `last_stable_offset` is below the high watermark
-    where a transaction is open.
+    `cut_bytes` is the size of the damaged tail that was truncated, as in a broker's recovery. `last_stable_offset` is
+    below the high watermark if a transaction is open.
     """
 
     topic_partition: TopicPartition
@@ -71,10 +73,10 @@ class AdoptedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """What adopting did, or with `dry_run` would do. `was_ours`: the root was ours already, and nothing was done.
+    """The result of an adoption, or with `dry_run` its expected result.
 
-    `topics` with their ids; `partitions` is empty in a dry run, when no log has been opened yet. The user has to end
-    the `open_transactions`.
+    `was_ours` means that the directory was already native, and nothing was done. `topics` are given with their ids.
+    `partitions` is empty in a dry run, which recovers no log. The user has to end the `open_transactions`.
     """
 
     root: Path
@@ -99,14 +101,15 @@ def adopt(
     rng: random.Random | None = None,
     fs: FileSystem = LOCAL,
 ) -> Adoption:
-    """Make the broker's directory `root` ours; run it again after a crash. With `dry_run` only see whether it can be.
+    """Convert the broker's directory `root` into a native log directory. After a crash, call it again.
 
-    `server_properties` is the broker's configuration file, whose settings for topics are kept as those of the root;
-    `create_missing` makes partitions that the root does not hold, empty; `local_only` goes without the offsets that a
-    tiering broker has moved to remote storage.
+    - `server_properties`: the broker's configuration file, whose topic-level defaults become settings of the root
+    - `create_missing`: create, empty, the partitions that the root does not contain
+    - `local_only`: give up the offsets that a broker has moved to tiered storage
+    - `dry_run`: only check whether the directory can be adopted
 
-    Raises LogDirError for a running broker's directory, for what is none, and for what `make_plan` refuses;
-    DiskFormatError for a damaged log that a broker would refuse as well.
+    Raises LogDirError for a running broker's directory, for a path that is not a log directory, and for directories
+    that `make_plan` refuses; DiskFormatError for a damaged log that a broker would refuse too.
     """
     rng = rng if rng is not None else random.SystemRandom()
     if not root.is_dir():
@@ -130,7 +133,7 @@ def adopt(
 
 
 def _finish(root: Path, clock: Callable[[], int], fs: FileSystem) -> Adoption:
-    """What an adoption left that was stopped after it had decided."""
+    """Finish an adoption that was interrupted after step 7, if there was one."""
     shutil.rmtree(root / WORK_DIR, ignore_errors=True)
     store = MetadataStore.open(root)
     topics = {name: topic.topic_id for name, topic in store.image.topics.items()}
@@ -148,9 +151,9 @@ def _finish(root: Path, clock: Callable[[], int], fs: FileSystem) -> Adoption:
 
 
 def _check_ends(plan: AdoptionPlan) -> None:
-    """After a clean shutdown each log must reach its high watermark whole, for then nothing would recover it.
+    """After a clean shutdown, check that each log is undamaged up to its high watermark, since a broker recovers none.
 
-    Checked before anything is changed: `.kafka_cleanshutdown` goes first, and the next try would cut the damage off.
+    Checked before any change: `.kafka_cleanshutdown` is removed first, and the next attempt would truncate the damage.
     """
     if not plan.clean_shutdown:
         return
@@ -227,7 +230,7 @@ def _adopt_logs(plan: AdoptionPlan, clock: Callable[[], int], fs: FileSystem) ->
 
 
 def _next_producer_id(plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog]) -> int:
-    """Above any id that the cluster has handed out, as far as it can be told."""
+    """A producer id above all that the cluster has given out, as far as the directory shows."""
     largest = max((log.largest_producer_id for log in logs.values()), default=-1)
     if largest < 0:
         return plan.next_producer_id
@@ -242,13 +245,13 @@ def _build(
     rng: random.Random,
     fs: FileSystem,
 ) -> None:
-    """Make our metadata log, all of it durable, in a root of its own inside the root."""
+    """Create the commit log, durably, in a root of its own inside the root."""
     work = plan.root / WORK_DIR
     if work.exists():
         shutil.rmtree(work)
     fs.mkdir(work)
     fs.mkdir(metadata_dir(work))
-    # With the marker the identity beside it is taken for that of a root of ours that is not finished.
+    # With the marker, the identity beside it is read as that of an unfinished native root.
     write_marker(metadata_dir(work), fs)
     write_meta_properties(work / META_PROPERTIES, plan.properties, fs=fs)
     if not (plan.root / META_PROPERTIES).exists():
@@ -264,7 +267,7 @@ def _build(
 def _commits(
     plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog], next_producer_id: int, node: BrokerImage
 ) -> Iterator[list[MetadataRecord]]:
-    """The records of all topics, in commits of a bounded size; the first one says what holds for the root too."""
+    """The records of all topics, in commits of a bounded size; the first one also has the records of the root."""
     records = [broker_config_record(name, value) for name, value in sorted(plan.broker_config.properties.items())]
     if next_producer_id:
         records.append(record("ProducerIdsRecord", brokerId=node.broker_id, nextProducerId=next_producer_id))

@@ -1,12 +1,11 @@
-"""Keeping a broker, and any other adoption, away from a root while it is adopted; refusing one that a broker is using.
+"""Locks a root against brokers and other adoptions while it is adopted, and detects a running broker.
 
-A broker holds a POSIX record lock on `.lock` as long as it runs, which the kernel drops when the process ends, however
-it ends. The lock taken here, on the same file, is both: an flock, as by writers of this package, and an open file
-description lock, which excludes a broker's. Both on one descriptor, for on NFS they are the same.
+A broker holds a POSIX record lock on `.lock` while it runs; the kernel releases it when the process ends, also in a
+crash. An adoption takes two locks on the same file: an flock, as writers of this package do, and an open file
+description lock, which conflicts with the broker's. Both are on one descriptor, because NFS does not distinguish them.
 
-Over a file system that does not carry locks between hosts, a broker on another host shows in another way: it writes
-`replication-offset-checkpoint` every five seconds. That file is watched when it is fresh and there was no clean
-shutdown.
+If a file system does not share locks between hosts, a broker on another host is detected by its writes: it writes
+`replication-offset-checkpoint` every five seconds. That file is watched if it is fresh and there was no clean shutdown.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ _WATCHED: Final = (REPLICATION_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT)
 
 @contextmanager
 def adoption_lock(root: Path, *, fs: FileSystem, create: bool = True) -> Iterator[None]:
-    """Hold `.lock` of `root` against brokers and writers for the block; without `create`, only where the file is.
+    """Hold `.lock` of `root` against brokers and writers for the block; without `create`, only if the file exists.
 
-    Raises LogDirError when a broker is running on `root`, or another process is adopting it or writes to it.
+    Raises LogDirError if a broker is running on `root`, or another process is adopting it or writing to it.
     """
     path = root / LOCK_FILE
     try:
         fd = fs.open(path, os.O_RDWR | (os.O_CREAT if create else 0))
     except FileNotFoundError:
-        yield  # no broker has ever been here, and nothing is to be changed
+        yield  # no broker has ever used the directory, and the caller changes nothing
         return
     try:
         _lock(fd, path)
         try:
             yield
         finally:
-            # Closing is not enough: a child that another thread has forked meanwhile holds the descriptor too.
+            # Closing is not enough: a child that another thread forked meanwhile also holds the descriptor.
             lock_records(fd, fcntl.F_UNLCK)
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
@@ -75,7 +74,7 @@ def _lock(fd: int, path: Path) -> None:
 
 
 def refuse_signs_of_life(root: Path) -> None:
-    """Watch the checkpoints of `root` for a while if they are fresh. Raises LogDirError when one is written."""
+    """Watch the checkpoints of `root` for a while if they are fresh. Raises LogDirError if one is written."""
     before = _written(root)
     now_s = time.time()
     if was_clean_shutdown(root) or not any(abs(now_s - mtime_ns / 1e9) < FRESH_S for mtime_ns, _ in before.values()):
@@ -89,7 +88,7 @@ def refuse_signs_of_life(root: Path) -> None:
 
 
 def _written(root: Path) -> dict[str, tuple[int, int]]:
-    """Modification time and inode of the watched files: a checkpoint is replaced by a new file."""
+    """Modification time and inode of the watched files; the inode changes because each checkpoint is a new file."""
     found = {}
     for name in _WATCHED:
         try:

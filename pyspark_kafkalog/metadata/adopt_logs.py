@@ -1,9 +1,9 @@
-"""One partition of a broker's directory made ready for commits: recovered as by the broker, closed, and its state told.
+"""Adopts one partition of a broker's directory: recovers the log as the broker would, closes it, returns its state.
 
-The log is opened as a starting broker opens it, so that after an unclean shutdown it ends before its first damaged
-batch, and closed as by a broker that stops: indexes trimmed, a producer snapshot at its end. Its end is the high
-watermark from then on: the broker's own, had this been the only replica, which it is from now on. A crash leaves a log
-that a broker, or the next try, opens in the same way.
+The log is opened as by a starting broker, so after an unclean shutdown it ends before its first damaged batch. It is
+closed as by a stopping broker: indexes trimmed, a producer snapshot at its end. From then on the log's end is its high
+watermark, as on a broker with a single replica. A crash leaves a log that a broker, or the next attempt, opens in the
+same way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pyspark_kafkalog.storage.unified_log import UnifiedLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """What the broker left about a log beside its files: checkpointed offsets, the cluster's leader epoch."""
+    """The broker's data about a log outside of its files: checkpointed offsets, the cluster's leader epoch."""
 
     recovery_point: int
     log_start_offset: int
@@ -43,7 +43,7 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True)
 class AdoptedLog:
-    """A log that is ready: its state, the largest producer id seen (-1: none), bytes of a damaged tail cut off."""
+    """An adopted log: its state, the largest producer id (-1: none), and the bytes truncated from a damaged tail."""
 
     state: LogState
     largest_producer_id: int
@@ -59,13 +59,14 @@ def adopt_log(
     clock: Callable[[], int],
     fs: FileSystem,
 ) -> AdoptedLog:
-    """Recover the log in `directory`, which may be empty, and close it. Raises DiskFormatError for damage below that.
+    """Recover the log in `directory`, which may be empty, and close it.
 
-    The leader epoch is the latest that is known; one more after an unclean shutdown, as for any log that is recovered.
+    The leader epoch is the latest known one; after an unclean shutdown it increases by one, as for any recovered log.
+    Raises DiskFormatError for damage that recovery does not truncate.
     """
     found_bytes = _log_bytes(directory)
     largest_producer_id = _largest_snapshot_producer_id(directory)
-    # Before loading: that drops an epoch in which nothing was written, since the broker begins another.
+    # Read before loading, which drops an epoch without records, because a broker would begin another one.
     latest_epoch = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).latest
     epoch = max(facts.leader_epoch, -1 if latest_epoch is None else latest_epoch.epoch)
     log = UnifiedLog.open(
@@ -91,14 +92,14 @@ def adopt_log(
 
 
 def _assign_epoch(log: UnifiedLog, epoch: int) -> None:
-    """Let what is appended from now on be of `epoch`, or of a later one that recovery has found in the log."""
+    """Append with leader epoch `epoch` from now on, or with a later one that recovery has found in the log."""
     latest = log.epochs.latest
     if epoch >= 0 and (latest is None or latest.epoch < epoch):
         log.assign_epoch(epoch, log.log_end_offset)
 
 
 def _count_index_bytes(segment: LogSegment) -> None:
-    """Tell what follows the last index entry, which a commit's state has to say; a broker counts from its start."""
+    """Count the bytes after the last index entry, which a commit's state contains; a broker counts from its start."""
     index = segment.offset_index
     if not index.entries:
         segment.bytes_since_last_index_entry = segment.size_bytes
@@ -121,7 +122,7 @@ def _log_bytes(directory: Path) -> int:
 
 
 def _largest_snapshot_producer_id(directory: Path) -> int:
-    """Over all snapshots, so that producers that have expired count too."""
+    """The largest producer id in all snapshots, which include expired producers."""
     largest = -1
     for offset in list_snapshots(directory):
         try:

@@ -1,10 +1,10 @@
-"""What adopting a broker's directory will do, worked out without changing anything; what stands in the way is told.
+"""The plan for adopting a broker's directory. Making it changes nothing and reports all obstacles.
 
-Topics are those that have a partition directory in the root. Their ids, numbers of partitions and configurations come
-from the broker's metadata log where the root holds it; else ids from `partition.metadata`, and the number of partitions
-from the largest number there is. A directory that the metadata log does not know, has under another topic id, or gives
-to other nodes, is a stray to the broker, and is put aside as one. Directories put aside already (`...-delete`,
-`...-stray`, `...-future`) stay as they are.
+The topics are those with a partition directory in the root. Their ids, numbers of partitions and configurations come
+from the broker's metadata log if the root contains it; otherwise the ids come from `partition.metadata`, and the number
+of partitions from the largest partition number. A directory that the metadata log does not know, knows under another
+topic id, or assigns to other nodes, is a stray to the broker, and is renamed as a stray. Directories that are already
+renamed (`...-delete`, `...-stray`, `...-future`) are left as they are.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from pyspark_kafkalog.storage.offset_checkpoints import (
 )
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id
 
-#: Where the broker's own metadata log is kept. To Kafka it is a stray partition of the metadata topic, which it passes
-#: over when it loads logs; a directory with any other name would keep it from starting.
+#: The new name of the broker's metadata log. To Kafka it is a stray partition of the metadata topic, which it ignores
+#: when it loads logs; a directory with any other name would prevent the broker from starting.
 KEPT_METADATA_DIR: Final = f"{METADATA_DIR}.kafka-stray"
-#: Where the metadata log that is to be ours is built.
+#: The directory in which the commit log is built.
 WORK_DIR: Final = f"{METADATA_DIR}.adopting-stray"
 
-#: With more missing, a directory that merely looks like a partition's (backup-20240101) is likelier than a topic.
+#: With more missing, the directory probably only looks like a partition's (backup-20240101) and is not a topic.
 _MISSING_MAX: Final = 10_000
 _PUT_ASIDE: Final = ("-delete", "-stray", "-future")
-#: What a broker creates its internal topics with: without these, retention would take what compaction should keep.
+#: The configurations of a broker's internal topics. Without them retention would delete what compaction should keep.
 _INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
     "__consumer_offsets": {
         "cleanup.policy": "compact",
@@ -72,7 +72,7 @@ _INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """A topic to take over. `missing` are the partitions that have no directory; `leader_epochs` the cluster's."""
+    """A topic to adopt. `missing` are the partitions without a directory; `leader_epochs` are the cluster's."""
 
     name: str
     topic_id: str
@@ -84,9 +84,9 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptionPlan:
-    """All that is to be done to `root`. Offsets by partition are those of the checkpoint files.
+    """All changes to be made to `root`. Offsets by partition are those of the checkpoint files.
 
-    `metadata_dir` is where the broker's metadata log is now, None when there is none. `notes` are for the user.
+    `metadata_dir` is the current directory of the broker's metadata log, None if it has none. `notes` are for the user.
     """
 
     root: Path
@@ -104,11 +104,11 @@ class AdoptionPlan:
 
 
 def make_plan(root: Path, *, server_properties: Path | None, create_missing: bool, rng: random.Random) -> AdoptionPlan:
-    """Look at `root`, which is not ours, under its lock.
+    """Make the plan for `root`, a broker's directory. The caller holds its lock.
 
-    Raises LogDirError for what is no log directory, for missing partitions without `create_missing`, for topic ids that
-    contradict each other; InvalidConfigError for bad settings in `server_properties`, DiskFormatError for a damaged
-    meta.properties.
+    Raises LogDirError if `root` is not a log directory, for missing partitions without `create_missing`, and for
+    contradictory topic ids; InvalidConfigError for invalid settings in `server_properties`; DiskFormatError for a
+    damaged meta.properties.
     """
     found = list_partitions(root)
     if not found and not (root / META_PROPERTIES).exists():
@@ -151,7 +151,7 @@ def make_plan(root: Path, *, server_properties: Path | None, create_missing: boo
 
 
 def _metadata_dir(root: Path) -> Path | None:
-    """The broker's metadata log: under its name, or kept already by an adoption that did not come to its end."""
+    """The broker's metadata log: under its own name, or as renamed by an interrupted adoption."""
     current, kept = root / METADATA_DIR, root / KEPT_METADATA_DIR
     if current.is_dir() and kept.is_dir():
         raise LogDirError(
@@ -161,7 +161,7 @@ def _metadata_dir(root: Path) -> Path | None:
 
 
 def _properties(root: Path, rng: random.Random) -> MetaProperties:
-    """The root's identity, completed with new ids where meta.properties has none."""
+    """The root's identity, with new ids if meta.properties has none."""
     path = root / META_PROPERTIES
     there = read_meta_properties(path) if path.exists() else MetaProperties()
     return MetaProperties(
@@ -172,7 +172,7 @@ def _properties(root: Path, rng: random.Random) -> MetaProperties:
 
 
 def _is_stray(root: Path, each: TopicPartition, metadata: BrokerMetadata, node_id: int | None) -> bool:
-    """Kafka's rule: the topic, under the id that the directory has, gives the partition to this node no more."""
+    """Kafka's rule: the topic with the directory's id no longer assigns the partition to this node."""
     topic = metadata.topics.get(each.topic)
     partition = None if topic is None else topic.partitions.get(each.partition)
     topic_id = _topic_id(root / str(each))
@@ -190,7 +190,7 @@ def _topic_id(directory: Path) -> str | None:
     try:
         return read_topic_id(directory / PARTITION_METADATA)
     except (FileNotFoundError, DiskFormatError):
-        return None  # an older broker's, or damaged: written anew, as by a broker
+        return None  # an older broker's, or damaged: rewritten, as by a broker
 
 
 def _plan_topic(
@@ -237,7 +237,7 @@ def _agreed_topic_id(
 def _usable_configs(
     name: str, configs: Mapping[str, str], broker_config: BrokerConfig, notes: list[str]
 ) -> Mapping[str, str]:
-    """`configs` without those that are none of Kafka 4.1's, and values that it does not take."""
+    """`configs` without names and values that Kafka 4.1 does not accept."""
     usable = {}
     for config, value in sorted(configs.items()):
         try:
@@ -256,9 +256,9 @@ def _usable_configs(
 def adopted_broker_config(
     metadata: BrokerMetadata | None, node_id: int | None, server_properties: Path | None, notes: list[str]
 ) -> BrokerConfig:
-    """The settings that adopting takes over; what is left out is noted.
+    """The settings that adoption keeps; a note is added for each that it drops.
 
-    In the order in which they count for a broker: its own, those of all brokers, its server.properties.
+    Precedence is as for a broker: its own dynamic settings, those of all brokers, its server.properties.
     """
     settings: dict[str, str] = {}
     if server_properties is not None:
@@ -314,7 +314,7 @@ def _note_what_stays(
 
 
 def _checkpoint(path: Path, notes: list[str]) -> Mapping[TopicPartition, int]:
-    """The file's offsets; as with a broker, none when it is damaged."""
+    """The file's offsets; as for a broker, none if it is damaged."""
     with contextlib.suppress(CorruptIndexError):
         return read_offset_checkpoint(path)
     notes.append(f"{path.name} is damaged and not used, as by a broker")

@@ -1,7 +1,7 @@
-"""The open transactions of a directory that is to be adopted, or has been: the user has to end them.
+"""The open transactions of a directory before or after its adoption, which the user has to end.
 
-Before adoption, logs are read as they are, up to their last valid batch, where recovery would end them. Damage that
-keeps transactions from being read is noted; it fails neither the adoption nor the dry run.
+Before adoption, logs are read up to their last valid batch, where recovery would end them. Damage that prevents reading
+transactions is noted for the user; it fails neither the adoption nor the dry run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark_kafkalog.storage.read_only_state import load_read_only
 
 
 def transactions_of_plan(plan: AdoptionPlan, clock: Callable[[], int]) -> tuple[OpenTransactions, tuple[str, ...]]:
-    """What would be open once `plan` is carried out, and notes for the user."""
+    """The transactions that would be open after carrying out `plan`, and notes for the user."""
     notes = []
     found = []
     for topic in plan.topics:
@@ -78,7 +78,7 @@ def _describe(plan: AdoptionPlan, where: TopicPartition) -> PartitionDescription
 def transactions_of_root(
     root: Path, clock: Callable[[], int], fs: FileSystem
 ) -> tuple[OpenTransactions, tuple[str, ...]]:
-    """What is open in `root`, which is ours, and notes for the user."""
+    """The open transactions of `root`, a native log directory, and notes for the user."""
     try:
         return open_transactions_of(OwnRoot(MetadataStore.open(root, clock=clock, fs=fs), clock=clock, fs=fs)), ()
     except DiskFormatError as error:

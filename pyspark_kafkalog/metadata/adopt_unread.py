@@ -1,9 +1,9 @@
-"""What adopting changes for offsets that readers of the broker's directory are not shown.
+"""The effect of adoption on offsets that readers of the broker's directory cannot read.
 
-Offsets in whole batches above the checkpointed high watermark become part of the log: there is no other replica any
-more. Offsets in remote storage do not come along: the adopted log begins at the first local segment. A broker that
-mounted the directory later would take that for the log start, and delete the remote segments below it
-(RemoteLogManager), so going without them must be asked for.
+Offsets in complete batches above the checkpointed high watermark become part of the log, because there is no other
+replica. Offsets in remote storage do not: the adopted log begins at the first local segment. A broker that mounts the
+directory later would take that for the log start offset and delete the remote segments below it (RemoteLogManager), so
+adoption without them has to be requested.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def unread_notes(
 
 
 def _describe(root: ForeignRoot, partitions: Iterable[TopicPartition]) -> list[PartitionDescription]:
-    """The partitions that can be looked at; damage in the others is told of when their logs are opened."""
+    """The partitions that can be described; damage in the others is reported when their logs are opened."""
     found = []
     for each in partitions:
         try:
