@@ -1,1 +1,1 @@
-"""Kafka's record format v2: batches, records, compression, control records, and Arrow on the other side."""
+"""Kafka's record format v2: batches, records, compression, control records, and conversion to and from Arrow."""

@@ -68,7 +68,7 @@ def _to_array(name: str, columns: RecordColumns, topic: str, partition: int) -> 
 
 
 def _rounded_up(count: int) -> int:
-    """A length shared by most batches, so that the constant columns are usually in the cache."""
+    """`count` rounded up, so that few distinct lengths occur and the constant columns are usually cached."""
     return -(-count // _CONSTANT_ROWS_STEP) * _CONSTANT_ROWS_STEP
 
 

@@ -75,7 +75,7 @@ def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
 
 
 def bounds_of(addresses: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The `bound_bytes` for `decompress_bounded` of each piece of memory, below 0 for other than one plain frame."""
+    """The `bound_bytes` for `decompress_bounded` of each piece of memory, below 0 unless it is one simple frame."""
     from pyspark_kafkalog.record.kernels_zstd import bound_contents  # compiled, imported only when needed
 
     bounds = np.empty(len(addresses), np.int64)

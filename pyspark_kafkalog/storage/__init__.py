@@ -1,1 +1,1 @@
-"""What lies in a partition directory and in a log directory's root, one module an artefact; segment and log on top."""
+"""The files of a partition directory and of a log directory's root, one module per file format; segments and logs."""

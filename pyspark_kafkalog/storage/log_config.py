@@ -109,13 +109,13 @@ class LogConfig:
 
     @property
     def max_segment_ms(self) -> int:
-        """Time after which a segment is rolled; includes a compacted topic's maximum compaction lag."""
+        """Time in ms after which a segment is rolled: segment.ms, or a compacted topic's maximum lag if less."""
         if self.compact and self.max_compaction_lag_ms > 0:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
 
     def random_segment_jitter_ms(self, rng: Random) -> int:
-        """The time by which one segment rolls earlier: below segment.jitter.ms and segment.ms."""
+        """The time in ms by which one segment rolls earlier: below segment.jitter.ms and segment.ms."""
         if self.segment_jitter_ms == 0:
             return 0
         return rng.randrange(min(self.segment_jitter_ms, self.segment_ms))

@@ -36,7 +36,7 @@ class ReadOnlyState:
 
 
 def load_read_only(directory: Path, *, log_start_offset: int = 0) -> ReadOnlyState:
-    """Read the state of the partition in `directory`; `log_start_offset` is its checkpointed one, 0 without one.
+    """Read the state of the partition in `directory`; `log_start_offset` is from its checkpoint, 0 without a line.
 
     Raises OSError if the directory cannot be read, UnsupportedFormatError for batches of an older record format.
     """

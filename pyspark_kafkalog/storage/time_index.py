@@ -44,7 +44,7 @@ class TimeIndex(MappedIndex):
 
     @property
     def is_full(self) -> bool:
-        """Whether only the slot reserved for the closing entry is left."""
+        """Whether no slot is left besides the one reserved for the closing entry."""
         return self._entries >= self.max_entries - 1
 
     @property
