@@ -1,1 +1,1 @@
-"""Java's regular expressions of topic names, as Spark's Kafka source and Kafka's tools take them."""
+"""Java's regular expressions for topic names, as in Spark's Kafka source and Kafka's tools."""

@@ -1,7 +1,7 @@
-"""Escapes of a Java regular expression that stand for a character or a set of characters, and classes in brackets.
+"""Escapes of a Java regular expression that denote a character or a set of characters, and bracketed classes.
 
-How classes combine is java.util.regex.Pattern.clazz: a class is the union of its members and nested classes; `&&` is
-the intersection with all that follows it; `^` at the start makes the complement of the result.
+The rules for classes are those of java.util.regex.Pattern.clazz: a class is the union of its members and nested
+classes; `&&` intersects it with everything that follows; `^` at the start complements the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FOLDED: Final = {"\u017f": "s", "\u212a": "k", "\u0130": "i", "\u0131": "i"}
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Those of Java's flags that matter for a topic name: i, u and U."""
+    """The Java flags that affect topic names: i, u and U."""
 
     ignores_case: bool = False
     unicode_case: bool = False
@@ -44,7 +44,7 @@ def single(code: int, flags: Flags) -> CharSet:
 
 
 def read_escape(tokens: Tokens, flags: Flags, *, is_in_range: bool = False) -> int | CharSet:
-    """What the escape means whose backslash has been read: a character's code, or a set.
+    """The meaning of the escape whose backslash has been read: a character's code, or a set.
 
     `is_in_range`: it begins or ends a range in a class, where `\\v` is one character (a vertical tab). Raises
     ValueError, also for escapes that are neither, such as boundaries and references to groups.
@@ -84,7 +84,7 @@ def read_escape(tokens: Tokens, flags: Flags, *, is_in_range: bool = False) -> i
 def read_class(tokens: Tokens, flags: Flags, *, is_bracketed: bool = True) -> CharSet:
     """A class whose opening bracket has been read; `is_bracketed` is false for the right-hand side of `&&`.
 
-    Then it ends before a closing bracket, which is left there.
+    In that case the class ends before a closing bracket, which is not consumed.
     """
     start = tokens.at - 1
     is_complement = is_bracketed and tokens.skip_if("^")

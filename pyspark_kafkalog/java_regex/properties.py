@@ -1,7 +1,7 @@
-"""Which characters of a topic name Java's predefined classes and `\\p{...}` contain.
+"""The characters of topic names in Java's predefined classes and `\\p{...}`.
 
-A topic name holds only ASCII letters, digits, `.`, `_` and `-` (org.apache.kafka.common.internals.Topic), so a class of
-characters is the set of those among these 65. The names are those of java.util.regex.CharPredicates.
+A topic name contains only ASCII letters, digits, `.`, `_` and `-` (org.apache.kafka.common.internals.Topic), so a
+character class is represented by its subset of these 65. The names are those of java.util.regex.CharPredicates.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ _CASED: Final = frozenset(
 
 
 def property_chars(name: str, *, ignores_case: bool, is_unicode: bool) -> CharSet | None:
-    """What `\\p{name}` contains under the flags i and U; None for a name that is not known here."""
+    """The characters in `\\p{name}` under the flags i and U; None for an unknown name."""
     key, equals, value = name.partition("=")
     if equals:
         key = key.lower()

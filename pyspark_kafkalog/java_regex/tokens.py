@@ -1,7 +1,7 @@
-"""The characters of a Java regular expression, each with its place and whether `\\Q...\\E` makes it stand for itself.
+"""The characters of a Java regular expression, each with its position and whether `\\Q...\\E` makes it literal.
 
 Java removes quotes before it parses (java.util.regex.Pattern.RemoveQEQuoting). They may begin and end anywhere, also
-in a class; a quote that is not ended reaches to the end of the expression.
+in a class; an unterminated quote extends to the end of the expression.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Tokens:
 
     @property
     def at(self) -> int:
-        """Where the next character stands."""
+        """The index of the next character."""
         return len(self._text) if self.is_at_end else self._tokens[self._cursor].at
 
     @property
@@ -39,7 +39,7 @@ class Tokens:
         return self._cursor == len(self._tokens)
 
     def peek(self, ahead: int = 0) -> str:
-        """The next character, or one further ahead, if it may be syntax: empty for a quoted one and at the end."""
+        """The next character, or one further ahead, if it may be syntax; empty for a quoted one and at the end."""
         at = self._cursor + ahead
         return "" if at >= len(self._tokens) or self._tokens[at].is_quoted else self._tokens[at].char
 
@@ -69,11 +69,11 @@ class Tokens:
         return found
 
     def invalid(self, what: str, at: int) -> NoReturn:
-        """Raise ValueError: Java does not take it either."""
+        """Raise ValueError for an expression that Java rejects too."""
         raise ValueError(f"{self._text!r} is not a Java regular expression: {what}{self._place(at)}")
 
     def refuse(self, what: str, at: int) -> NoReturn:
-        """Raise ValueError: Java takes it, or gives it a meaning that cannot be had here."""
+        """Raise ValueError for an expression that Java accepts, but that cannot be translated."""
         raise ValueError(f"the Java regular expression {self._text!r} is not supported: {what}{self._place(at)}")
 
     def _place(self, at: int) -> str:
@@ -91,7 +91,7 @@ def _without_quotes(text: str) -> list[Token]:
             is_quoting = not is_quoting
             at += 2
             continue
-        length = 2 if pair[0] == "\\" and not is_quoting else 1  # A backslash belongs to what follows it.
+        length = 2 if pair[0] == "\\" and not is_quoting else 1  # A backslash belongs to the next character.
         tokens.extend(Token(text[each], each, is_quoting) for each in range(at, min(at + length, len(text))))
         at += length
     return tokens

@@ -1,12 +1,12 @@
-"""A Java regular expression of topic names, translated to Python's `re`, or refused.
+"""Translates a Java regular expression for topic names to Python's `re`, or refuses it.
 
-Spark's Kafka source and Kafka's tools compile such expressions with java.util.regex.Pattern, which Python's `re` reads
-differently in many places. The translation rests on what a topic name is: at most 249 of 65 ASCII characters. Each
-character, class and property becomes the set of those that it matches; anchors, boundaries and groups have
-counterparts. What cannot be translated exactly raises ValueError with its position: no expression matches other topics
-than it does in Java.
+Spark's Kafka source and Kafka's tools compile such expressions with java.util.regex.Pattern, which differs from
+Python's `re` in many places. The translation relies on the form of topic names: at most 249 of 65 ASCII characters.
+Each character, class and property becomes the set of those characters that it matches; anchors, boundaries and groups
+have counterparts. An expression that cannot be translated exactly raises ValueError with the position: no expression
+matches other topics than in Java.
 
-As in Java, nested repetition can make an expression take exponential time, such as `(a+)+b` on a name of many `a`.
+As in Java, nested repetition can take exponential time, such as `(a+)+b` on a name of many `a`.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ _NEVER: Final = r"[^\x00-\U0010ffff]"
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """A compiled expression; `text` is as the user wrote it."""
+    """A compiled expression; `text` is the original one."""
 
     text: str
     _found: re.Pattern[str]
     _whole: re.Pattern[str]
 
     def is_found_in(self, topic: str) -> bool:
-        """Whether it matches a part of the name, as Matcher.find."""
+        """Whether it matches a part of the name, as in Matcher.find."""
         return self._found.search(topic) is not None
 
     def matches(self, topic: str) -> bool:
-        """Whether it matches the whole name, as Matcher.matches."""
+        """Whether it matches the whole name, as in Matcher.matches."""
         return self._whole.match(topic) is not None
 
 
 @functools.lru_cache(maxsize=64)
 def compile_topic_pattern(text: str) -> TopicPattern:
-    """Raises ValueError that says what is wrong, or not supported, and where."""
+    """Compile `text`. Raises ValueError for an invalid or unsupported expression, with the position."""
     translated = _Translator(text).translate()
     try:
         return TopicPattern(text, _compiled(translated), _compiled(rf"(?:{translated})\Z"))
@@ -62,9 +62,9 @@ def _compiled(translated: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A part of the translation. `width`: how many characters it matches, None if that varies.
+    """A part of the translation. `width`: the number of characters that it matches, None if that varies.
 
-    `is_atom`: a quantifier can follow it as it is. `groups`: numbers, by Java's count, of the groups in it.
+    `is_atom`: a quantifier can follow it directly. `groups`: the numbers of the groups in it, as Java counts them.
     """
 
     text: str
@@ -74,13 +74,13 @@ class _Piece:
 
 
 class _Translator:
-    """Reads an expression as java.util.regex.Pattern does, from left to right, and writes Python's form of it."""
+    """Parses an expression as java.util.regex.Pattern does, from left to right, and writes Python's form of it."""
 
     def __init__(self, text: str) -> None:
         self._tokens = Tokens(text)
         self._flags = Flags()
         self._groups_count = 0
-        self._closed: set[int] = set()  # groups that a reference to can be translated
+        self._closed: set[int] = set()  # groups to which references can be translated
         self._names: dict[str, int] = {}
         self._atomic_count = 0
         self._depth = 0
@@ -195,7 +195,7 @@ class _Translator:
             tokens.refuse("in a lookbehind, a repetition other than a character a fixed number of times", at)
         self._closed -= piece.groups
         body = piece.text if piece.is_atom else f"(?:{piece.text})"
-        if is_possessive:  # Java never backtracks into one repetition, not even while it looks for the next.
+        if is_possessive:  # Java never backtracks into one repetition, not even while it tries the next.
             body = body if piece.is_atom else self._atomic(body)
         bounds = f"{{{least},{'' if most is None else most}}}"
         text = f"{body}{bounds}{'?' if is_lazy else ''}"
@@ -203,7 +203,7 @@ class _Translator:
         return _Piece(self._atomic(text) if is_possessive else f"(?:{text})", width, groups=piece.groups)
 
     def _counts(self, at: int) -> tuple[int, int | None] | None:
-        """How often what stands before is repeated, None for no limit; None where nothing says so."""
+        """Minimum and maximum (None: no limit) of the next quantifier; None if the next token is no quantifier."""
         tokens = self._tokens
         for char, counts in (("?", (0, 1)), ("*", (0, None)), ("+", (1, None))):
             if tokens.skip_if(char):
@@ -229,14 +229,14 @@ class _Translator:
         return int(digits)
 
     def _atomic(self, text: str) -> str:
-        """What `text` matches first is final: `(?>...)` also for Python 3.10, as nothing backtracks into lookaheads."""
+        """An atomic group of `text`: `(?>...)`, also for Python 3.10, as nothing backtracks into a lookahead."""
         self._atomic_count += 1
         return f"(?:(?=(?P<a{self._atomic_count}>{text}))(?P=a{self._atomic_count}))"
 
     # Groups
 
     def _group(self) -> _Piece | None:
-        """A group, or None for flags that hold from here to the end of the group around."""
+        """A group, or None for flags that apply from here to the end of the enclosing group."""
         tokens = self._tokens
         at = tokens.at
         self._depth += 1
@@ -286,7 +286,7 @@ class _Translator:
         return _Piece(f"(?:{inner.text})", inner.width, groups=inner.groups)
 
     def _inside(self, at: int) -> _Piece:
-        """What is left of the group that began at `at`."""
+        """The rest of the group that began at `at`."""
         inner = _joined(self._alternatives())
         if not self._tokens.skip_if(")"):
             self._tokens.invalid("a group is not closed", at)
@@ -300,7 +300,7 @@ class _Translator:
         return _Piece(f"(?{sign}{inner.text})", 0, groups=inner.groups)
 
     def _lookbehind(self, at: int) -> _Piece:
-        """Python wants one width: each alternative becomes a lookbehind of its own."""
+        """A lookbehind. Python requires a fixed width, so each alternative becomes a separate lookbehind."""
         sign = self._tokens.next("the sign of a lookbehind").char
         self._lookbehinds += 1
         alternatives = self._alternatives()
@@ -315,7 +315,7 @@ class _Translator:
         return _Piece(f"(?:{'|'.join(texts)})" if sign == "=" else "".join(texts), 0, groups=groups)
 
     def _read_flags(self) -> None:
-        """Of Java's flags d, m and s are of no matter in a name without line ends; x and c are refused."""
+        """Read flags. Java's d, m and s have no effect on a name without line ends; x and c are refused."""
         tokens = self._tokens
         is_set = True
         while True:

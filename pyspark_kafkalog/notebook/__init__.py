@@ -1,4 +1,4 @@
-"""What notebooks use: topics and logs as Arrow, pandas, polars and DuckDB tables, drawn and explained.
+"""Views for notebooks: topics and logs as Arrow, pandas, polars and DuckDB tables, with drawings and explanations.
 
 >>> import tempfile, pyarrow
 >>> from pyspark_kafkalog import LogDir
@@ -7,7 +7,7 @@
 >>> _ = log_dir.append("orders", pyarrow.table({"key": ["a", "b", "a"], "value": ["1", "2", "3"]}))
 >>> log_dir.refresh()
 
-A topic, a partition's log, and slices of it; nothing is read until somebody asks for records.
+A topic, a partition's log, and slices of it. Records are read only when a method needs them.
 
 >>> log_dir["orders"]
 TopicLog(orders, 1 partition)
@@ -21,7 +21,7 @@ PartitionLog(orders-0, offsets [1, 3))
 >>> log[1]["value"]
 b'2'
 
-What it is made of, and how a reader finds its way.
+The segments and batches of the log, and the steps of a lookup.
 
 >>> log.segments().select(["base_offset", "end_offset", "state"]).to_pylist()
 [{'base_offset': 0, 'end_offset': 3, 'state': 'active'}]
@@ -30,7 +30,7 @@ What it is made of, and how a reader finds its way.
 >>> print(log.at(1).scan.found.base_offset)
 0
 
-New records as they come; `tail` waits for them, here not at all.
+New records as they arrive; `tail` waits for them (here with a timeout of 0).
 
 >>> tail = log.tail(timeout_seconds=0, columns=["value"], text=True)
 >>> _ = log_dir.append("orders", pyarrow.table({"value": ["4"]}))

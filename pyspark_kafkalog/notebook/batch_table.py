@@ -1,15 +1,15 @@
-"""The headers of a log's record batches as an Arrow table, one batch a row, without their records.
+"""The headers of a log's record batches as an Arrow table, one row per batch, without their records.
 
     base_offset, last_offset    of the batch, as it was written; records_count may be less after compaction
-    file, position, size_bytes  where it lies
+    file, position, size_bytes  its location
     codec                       none, gzip, snappy, lz4, zstd
     max_timestamp               the largest of its records; timestamp_type: create or append
-    base_timestamp              of its first record; null where a delete horizon has its place, see delete_horizon
-    kind                        data, or what a control batch says: commit, abort, leader_change, …
+    base_timestamp              of its first record; null if a delete horizon takes its place, see delete_horizon
+    kind                        data, or the type of a control batch: commit, abort, leader_change, …
     is_transactional, producer_id, producer_epoch, base_sequence      -1 without a producer
     leader_epoch, crc
 
-CRCs are checked on the way, so a table is also proof that its batches are whole.
+CRCs are checked while the table is built, so a table also proves that its batches are intact.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _times(timestamps_ms: NDArray[np.int64], known: NDArray[np.bool_]) -> pa.Arr
 
 
 def _kinds(run: BatchRun) -> list[str]:
-    """What each batch is; control batches, of which there are few, are looked into."""
+    """The kind of each batch; control batches, which are few, are decoded."""
     kinds = ["data"] * len(run.batches)
     for row in np.flatnonzero(run.batches["attributes"] & CONTROL_MASK).tolist():
         kinds[row] = _marker(run, row)

@@ -1,4 +1,4 @@
-"""How far the cleaner has come in each partition of a directory: what tells clean segments from dirty ones."""
+"""The cleaner's progress in each partition of a directory, which separates clean segments from dirty ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CleanerMarks:
-    """The cleaner's checkpoint and which topics are compacted, read once for any number of partitions."""
+    """The cleaner's checkpoint and the compacted topics, read once for any number of partitions."""
 
     def __init__(self, log_dir: LogDir) -> None:
         self._log_dir = log_dir
@@ -27,7 +27,7 @@ class CleanerMarks:
             self._checkpoint = {}
 
     def first_dirty_offset(self, found: PartitionDescription) -> int | None:
-        """Below it the log is clean; None of a topic that is not compacted, as far as a broker's directory tells."""
+        """The offset below which the log is clean; None if the topic is not known to be compacted."""
         clean_until = self._checkpoint.get(TopicPartition(found.topic, found.partition))
         if clean_until is None and self._is_compacted(found.topic):
             return found.log_start_offset

@@ -1,6 +1,6 @@
-"""A log directory as it shows itself in a notebook: a table of its topics, bounded whatever there is.
+"""A log directory as HTML for a notebook: a table of its topics, bounded in size.
 
-Offsets, segments and sizes are those of the first partitions only: each costs a look at its directory.
+Only the first partitions are shown with offsets, segments and sizes, because each requires a listing of its directory.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pyspark_kafkalog.wording import plural, size_text
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
 
-#: Topics that are listed, and partitions that are looked at for their offsets and sizes.
+#: The maximum numbers of topics listed, and of partitions whose offsets and sizes are read.
 TOPICS_SHOWN: Final = 40
 _PARTITIONS_LOOKED_AT: Final = 300
 _NOT_LOOKED_AT: Final = "…"
 
 
 def log_dir_html(log_dir: LogDir) -> str:
-    """The directory's topics with their partitions, offsets, segments and sizes."""
+    """HTML with the directory's topics, their partitions, offsets, segments and sizes."""
     topics = log_dir.topics()
     shown = topics[:TOPICS_SHOWN]
     whose = "a Kafka broker's log directory, read-only" if log_dir.is_foreign else f"version {log_dir.version}"
@@ -37,7 +37,7 @@ def log_dir_html(log_dir: LogDir) -> str:
         if left >= 0:
             try:
                 details = _details(log_dir, name, numbers, marks)
-            except (KafkalogError, OSError):  # one topic's trouble is not the others'
+            except (KafkalogError, OSError):  # an error in one topic does not affect the others
                 details = ["cannot be read", "", ""]
         rows.append([name, f"{len(numbers):,}", *details])
     parts = [heading(str(log_dir.path.name), f"{whose}, {plural(len(topics), 'topic')}")]

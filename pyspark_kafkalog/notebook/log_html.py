@@ -1,8 +1,8 @@
-"""Topics and partitions' logs as they show themselves in a notebook: segments drawn to scale.
+"""Topics and partitions' logs as HTML for notebooks: segments drawn to scale.
 
-A bar is a log, its width the bytes on disk; the parts are segments, coloured by what they are. Marks show where the log
-starts and where reading ends. What is drawn is bounded, whatever there is: neighbouring segments are drawn as one when
-there are many, and of many partitions the first ones are shown.
+A bar is a log, and its width the bytes on disk; its parts are segments, coloured by state. Marks show the log start
+offset and the end of reading. The size of a drawing is bounded: of many segments, neighbours are drawn as one, and of
+many partitions only the first ones are shown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark_kafkalog.notebook.svg import (
 from pyspark_kafkalog.notebook.topic_log import TopicLog
 from pyspark_kafkalog.wording import plural, size_text
 
-#: Partitions of a topic that are drawn, and segments of a log.
+#: The maximum numbers of partitions drawn per topic, and of segments per log.
 PARTITIONS_SHOWN: Final = 24
 _SEGMENTS_DRAWN: Final = 160
 _ROW: Final = 24.0
@@ -89,7 +89,7 @@ def _last_stable_offset(log: PartitionLog) -> int | None:
     try:
         return log.log_dir.last_stable_offset(log.topic, log.partition)
     except DiskFormatError:
-        return None  # the log is damaged: drawn all the same
+        return None  # the log is damaged, but is drawn nevertheless
 
 
 def _times_text(log: PartitionLog, segments: Sequence[SegmentInfo]) -> str:
@@ -144,7 +144,7 @@ def _mark_label(x: float, y: float, text: str) -> str:
 
 
 def merged(segments: Sequence[SegmentInfo], most: int = _SEGMENTS_DRAWN) -> list[SegmentInfo]:
-    """The segments; where there are more than `most`, about `most` runs of neighbours of one state, each as one."""
+    """The segments; if there are more than `most`, neighbours of one state are merged, to about `most` segments."""
     if len(segments) <= most:
         return list(segments)
     width = -(-len(segments) // most)
@@ -167,7 +167,7 @@ def _bars(segments: Sequence[SegmentInfo], x: float, y: float, scale: float, hei
 
 
 def _base_labels(segments: Sequence[SegmentInfo], scale: float, y: float) -> list[str]:
-    """Base offsets under the segments, as many as have room."""
+    """Base offsets below the segments, as many as fit."""
     parts, x, free_from = [], 0.0, 0.0
     for each in segments:
         text = f"{each.base_offset:,}"
@@ -179,7 +179,7 @@ def _base_labels(segments: Sequence[SegmentInfo], scale: float, y: float) -> lis
 
 
 def _place(segments: Sequence[SegmentInfo], offset: int) -> float:
-    """Where an offset lies, in bytes from the first segment on: inside a segment by its share of the offsets."""
+    """The position of an offset, in bytes after the start of the first segment; interpolated within a segment."""
     before = 0
     for each in segments:
         if offset < each.end_offset:

@@ -1,11 +1,11 @@
-"""How a reader finds the record at an offset, step by step, as `LogReader` and Kafka's brokers do it.
+"""The steps by which a reader, `LogReader` or a Kafka broker, finds the record at an offset.
 
-    segment   the last one that begins at or below the offset: its name says where it begins
-    index     the last entry of its offset index at or below the offset: a byte of the .log file
+    segment   the last one that begins at or below the offset; its name is its base offset
+    index     the last entry of its offset index at or below the offset: a position in the .log file
     scan      batch headers from there on, up to the batch whose last offset is at or above the offset
     record    that batch, decompressed and decoded
 
-An entry counts only when the batch that it points at confirms it.
+An index entry is used only if the batch that it points at confirms it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from pyspark_kafkalog.wording import plural
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class OffsetSeek:
-    """The search for `offset`: prints as its steps, and is drawn in a notebook.
+    """The lookup of `offset`: prints its steps, and is drawn in a notebook.
 
-    `index` (OFFSET_INDEX_DTYPE) are the entries of `segment`'s offset index, `slot` the number of the one found, -1
-    without. `scan.position` is 0 where the index does not help. `record` is the one at `offset`, or where that has none
-    the next of the batch found; None when there is none left in the segment.
+    `index` (OFFSET_INDEX_DTYPE): the entries of `segment`'s offset index. `slot`: the number of the entry found, or -1.
+    `scan.position` is 0 if no entry can be used. `record`: the record at `offset`, or if there is none, the next one of
+    the batch found; None if no record is left in the segment.
     """
 
     name: str
@@ -104,7 +104,7 @@ class OffsetSeek:
 
 
 def explain_offset(found: PartitionDescription, segments: Sequence[SegmentInfo], offset: int) -> OffsetSeek:
-    """The search for `offset` in the partition, which it is in range of. Raises CorruptRecordError for damage."""
+    """The lookup of `offset`, which must be in the partition's range. Raises CorruptRecordError for damage."""
     bases = np.array([each.base_offset for each in segments])
     segment = segments[max(floor_slot(bases, offset), 0)]
     index = offset_index_entries(found.directory, segment.base_offset)

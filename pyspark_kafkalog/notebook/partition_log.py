@@ -1,4 +1,4 @@
-"""One partition's log, or a slice of it, to look at from Python.
+"""One partition's log, or a slice of it, for use from Python.
 
     log = log_dir["orders", 0]
     log[100:200]                                    records with offsets 100 to 199
@@ -6,13 +6,13 @@
     log["2024-01-15T10:00":"2024-01-15T11:00"]      an hour
     log[100]                                        one record
 
-A slice is a stretch of the log, and no records are read to make one. Offsets are absolute, also in a slice of a
-slice; negative ones count from the end; what lies outside is left out, as in Python's lists. Offsets may have gaps
-(compaction, markers of transactions), so a slice of ten offsets can have fewer records.
+A slice is a range of the log; creating one reads no records. Offsets are absolute, also in a slice of a slice;
+negative offsets count from the end; offsets outside of the log are ignored, as in Python's lists. Offsets may have gaps
+(compaction, transaction markers), so a slice of ten offsets can have fewer records.
 
-A slice by time goes by the time indexes, as Kafka's offsetsForTimes does: from the first record at or after the start
-up to, not with, the first one at or after the end. Where timestamps are out of order, records between these two belong
-to the slice whatever their timestamps, and late ones after it do not.
+A slice by time uses the time indexes, as Kafka's offsetsForTimes does: it extends from the first record at or after the
+start to the first record at or after the end, which is excluded. If timestamps are out of order, all records between
+these two belong to the slice regardless of their timestamps, and late records after it do not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.notebook.offset_seek import OffsetSeek
     from pyspark_kafkalog.notebook.time_seek import TimeSeek
 
-#: Where a slice begins or ends: an offset, negative from the end, or a point in time.
+#: A bound of a slice: an offset (negative: from the end) or a point in time.
 Bound: TypeAlias = "SupportsIndex | PointInTime | None"
 
 
@@ -43,7 +43,8 @@ Bound: TypeAlias = "SupportsIndex | PointInTime | None"
 class PartitionLog(Records):
     """Offsets [start_offset, end_offset) of one partition; `log_dir[topic, partition]` is all of them.
 
-    What there is is as of the LogDir's last refresh. An unsliced log grows with each, a slice keeps its offsets.
+    The contents are as of the LogDir's last refresh. An unsliced log grows with each refresh, a slice keeps its
+    offsets.
     """
 
     log_dir: LogDir
@@ -55,25 +56,25 @@ class PartitionLog(Records):
 
     @property
     def start_offset(self) -> int:
-        """The first offset: of a whole log the log start."""
+        """The first offset; for a whole log, the log start offset."""
         return self.describe().log_start_offset if self._start is None else self._start
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last: of a whole log the high watermark, or when committed the last stable offset."""
+        """The offset after the last; for a whole log, the high watermark, or the last stable offset if committed."""
         return readable_end(self.log_dir, self.describe(), self.isolation) if self._end is None else self._end
 
     @property
     def fixed_end_offset(self) -> int | None:
-        """The end that slicing has set; None where it moves with the log."""
+        """The end set by slicing; None if the end moves with the log."""
         return self._end
 
     def describe(self) -> PartitionDescription:
-        """Directory, leader epoch, log start and high watermark of the partition."""
+        """Directory, leader epoch, log start offset and high watermark of the partition."""
         return self.log_dir.partition(self.topic, self.partition)
 
     def refresh(self) -> PartitionLog:
-        """Take in what has been committed since, for everything of the same LogDir."""
+        """Read new commits, for all objects of the same LogDir."""
         self.log_dir.refresh()
         return self
 
@@ -92,7 +93,7 @@ class PartitionLog(Records):
     def __getitem__(self, item: slice | SupportsIndex) -> PartitionLog | dict[str, Any]:
         """A slice by offsets or points in time, or the one record at an offset.
 
-        Raises InvalidOptionError for a bound that is neither, OffsetOutOfRangeError where there is no record.
+        Raises InvalidOptionError for a bound that is neither, OffsetOutOfRangeError if there is no record.
         """
         if not isinstance(item, slice):
             return self._record(item)
@@ -127,7 +128,7 @@ class PartitionLog(Records):
         )
 
     def offset_at(self, point: PointInTime) -> int | None:
-        """The offset of the first record at or after the point in time; None when there is none."""
+        """The offset of the first record at or after the point in time; None if there is no such record."""
         start, end = self.start_offset, self.end_offset
         found = self.log_dir.reader(self.topic, self.partition).offset_for_timestamp(
             point_in_time_ms(point), start, end
@@ -135,11 +136,11 @@ class PartitionLog(Records):
         return None if found is None else found.offset
 
     def __len__(self) -> int:
-        """How many records there are, as `count`."""
+        """The number of records, as `count`."""
         return self.count()
 
     def __bool__(self) -> bool:
-        """Whether there is any offset, which costs nothing to tell."""
+        """Whether the range contains any offset; reads nothing."""
         return self.start_offset < self.end_offset
 
     def _record_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -156,11 +157,12 @@ class PartitionLog(Records):
         text: bool = False,
         poll_seconds: float = 0.1,
     ) -> Iterator[pa.RecordBatch]:
-        """Records as they are committed, as Arrow batches; waits for more. From the present end on, or from `start`.
+        """Yield records as they are committed, as Arrow batches, from the current end or `start` on; waits for more.
 
-        Ends when nothing has come for `timeout_seconds`, when `stop()` is true (asked after every batch and every
-        look), or at the end of a slice. Every `poll_seconds` it looks for anything new, which costs one failed open and
-        one stat, and refreshes the LogDir when there is. Raises OffsetOutOfRangeError when retention is faster.
+        Ends if no record arrives for `timeout_seconds`, if `stop()` is true (called after every batch and every poll),
+        or at the end of a slice. It polls every `poll_seconds`, which costs one failed open and one stat, and refreshes
+        the LogDir if there are new commits. Raises OffsetOutOfRangeError if retention deletes records before they are
+        read.
         """
         from pyspark_kafkalog.notebook.tail import follow
 
@@ -175,7 +177,7 @@ class PartitionLog(Records):
         )
 
     def segments(self) -> pa.Table:
-        """The segments that overlap the slice, one a row: offsets, sizes, time range, clean, dirty or active.
+        """The segments that overlap the slice, one per row: offsets, sizes, time range, clean, dirty or active.
 
         See `notebook.segments` for the columns.
         """
@@ -188,13 +190,13 @@ class PartitionLog(Records):
         )
 
     def batches(self) -> pa.Table:
-        """The headers of the record batches that overlap the slice, one a row: see `notebook.batch_table`."""
+        """The headers of the record batches that overlap the slice, one per row: see `notebook.batch_table`."""
         from pyspark_kafkalog.notebook.batch_table import batch_table
 
         return batch_table(self.log_dir.reader(self.topic, self.partition), self.start_offset, self.end_offset)
 
     def at(self, offset: SupportsIndex) -> OffsetSeek:
-        """How a reader finds the record at `offset`, step by step: segment, index, scan."""
+        """The steps by which a reader finds the record at `offset`: segment, index, scan."""
         from pyspark_kafkalog.notebook.offset_seek import explain_offset
         from pyspark_kafkalog.notebook.segments import list_segments
 
@@ -206,7 +208,7 @@ class PartitionLog(Records):
         return explain_offset(self.describe(), list_segments(self.log_dir, self.describe()), found)
 
     def seek(self, point: PointInTime) -> TimeSeek:
-        """How a reader finds the first record at or after a point in time, step by step."""
+        """The steps by which a reader finds the first record at or after a point in time."""
         from pyspark_kafkalog.notebook.segments import list_segments
         from pyspark_kafkalog.notebook.time_seek import explain_timestamp
 
@@ -217,7 +219,7 @@ class PartitionLog(Records):
 
     @property
     def name(self) -> str:
-        """The name of the partition's directory, as `orders-0`."""
+        """The name of the partition's directory, such as `orders-0`."""
         return f"{self.topic}-{self.partition}"
 
     def __repr__(self) -> str:

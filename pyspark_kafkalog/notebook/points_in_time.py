@@ -1,4 +1,4 @@
-"""Points in time as people write them, in ms since 1970 as records have them.
+"""Parses points in time in human-readable form to ms since 1970, the unit of records' timestamps.
 
 >>> point_in_time_ms("2024-01-15T10:00")
 1705312800000
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidOptionError
 
-#: ISO 8601 text or a datetime; UTC when it names no zone. A date is its midnight.
+#: ISO 8601 text or a datetime; UTC if it has no zone. A date means its midnight.
 PointInTime: TypeAlias = str | date
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -21,9 +21,9 @@ _MS: Final = timedelta(milliseconds=1)
 
 
 def point_in_time_ms(point: PointInTime) -> int:
-    """`point` in ms, a part of a ms rounded up: a record is at or after the one exactly when it is so for the other.
+    """`point` in ms, rounded up: a record is at or after the result exactly if it is at or after `point`.
 
-    Raises InvalidOptionError for text that is no ISO 8601 date or time.
+    Raises InvalidOptionError for text that is not an ISO 8601 date or time.
     """
     if isinstance(point, str):
         point = _parse(point)
@@ -35,7 +35,7 @@ def point_in_time_ms(point: PointInTime) -> int:
 
 
 def iso_text(timestamp_ms: int) -> str:
-    """`timestamp_ms` as people read it, in UTC; the number itself where no calendar reaches."""
+    """`timestamp_ms` as ISO 8601 text in UTC; the number itself if it is outside the calendar."""
     try:
         return (_EPOCH + timedelta(milliseconds=timestamp_ms)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     except OverflowError:

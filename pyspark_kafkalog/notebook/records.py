@@ -1,7 +1,7 @@
-"""Records as tables: what a topic, a log and a slice of one have in common.
+"""Records as tables: the common base of a topic, a log and a slice of a log.
 
-All go by Arrow. An object is itself an Arrow stream (`__arrow_c_stream__`), so that `pyarrow.table(log)` and
-`polars.DataFrame(log)` take it too, batch by batch.
+All conversions use Arrow. An object is itself an Arrow stream (`__arrow_c_stream__`), so that `pyarrow.table(log)` and
+`polars.DataFrame(log)` accept it too, batch by batch.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _TEXT_COLUMNS = ("key", "value")
 class Records(ABC):
     """Records with the columns of Spark's Kafka source: key, value, topic, partition, offset, timestamp, …
 
-    `columns` of the methods chooses some, all by default. With `text` keys and values are strings instead of bytes;
-    bytes that are no UTF-8 come out with U+FFFD.
+    `columns` of the methods selects columns, all by default. With `text`, keys and values are strings instead of bytes;
+    invalid UTF-8 is replaced by U+FFFD.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def _record_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The records with the columns of `schema`, a choice of KAFKA_SCHEMA's."""
+        """The records with the columns of `schema`, a subset of KAFKA_SCHEMA's."""
 
     def batches_of_records(
         self, columns: Sequence[str] | None = None, *, text: bool = False
@@ -47,12 +47,12 @@ class Records(ABC):
         )
 
     def to_pandas(self, columns: Sequence[str] | None = None, *, text: bool = False) -> Any:
-        """All records in a pandas DataFrame. Raises MissingPackageError where there is no pandas."""
+        """All records in a pandas DataFrame. Raises MissingPackageError if pandas is not installed."""
         _import("pandas")
         return self.to_arrow(columns, text=text).to_pandas()
 
     def to_polars(self, columns: Sequence[str] | None = None, *, text: bool = False) -> Any:
-        """All records in a polars DataFrame. Raises MissingPackageError where there is no polars."""
+        """All records in a polars DataFrame. Raises MissingPackageError if polars is not installed."""
         return _import("polars").from_arrow(self.to_arrow(columns, text=text))
 
     def to_duckdb(
@@ -60,13 +60,13 @@ class Records(ABC):
     ) -> Any:
         """All records as a DuckDB relation, of `connection` or the default one: `log.to_duckdb().aggregate(...)`.
 
-        Raises MissingPackageError where there is no duckdb.
+        Raises MissingPackageError if duckdb is not installed.
         """
         duckdb = _import("duckdb")
         return (connection or duckdb).from_arrow(self.to_arrow(columns, text=text))
 
     def count(self) -> int:
-        """How many records there are. Reads them, without making them: offsets alone do not tell, they have gaps."""
+        """The number of records. Reads the log, but decodes no columns; offsets do not suffice, as they have gaps."""
         return sum(batch.num_rows for batch in self._record_batches(pa.schema([])))
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -79,7 +79,7 @@ class Records(ABC):
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """KAFKA_SCHEMA, or these columns of it. Raises InvalidOptionError for one that there is not."""
+    """KAFKA_SCHEMA, or these columns of it. Raises InvalidOptionError for an unknown column."""
     if columns is None:
         return KAFKA_SCHEMA
     unknown = [name for name in columns if name not in KAFKA_SCHEMA.names]
@@ -105,7 +105,7 @@ def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _as_text(array: pa.Array) -> pa.Array:
     try:
         return array.cast(pa.string())
-    except pa.ArrowInvalid:  # not all of it is UTF-8: the slow way
+    except pa.ArrowInvalid:  # some of it is not UTF-8: the slow path
         values = (None if value is None else value.decode(errors="replace") for value in array.to_pylist())
         return pa.array(values, pa.string())
 

@@ -1,9 +1,9 @@
-"""Searches in a log, drawn: from all segments into one, from its index into its bytes, from there to one batch.
+"""Draws lookups in a log as HTML: from all segments to one, from its index to its bytes, from there to one batch.
 
-Rows from top to bottom, each to scale and a part of the one above it enlarged:
+Rows from top to bottom, each to scale; each enlarges a part of the row above it:
 
-    segments      all of the log, by bytes; of very many those around the one found
-    time index    of that segment, entries by their timestamps                      (searches for a time)
+    segments      all of the log, by bytes; if there are very many, those around the one found
+    time index    of that segment, entries by their timestamps                      (lookups by time)
     offset index  of that segment: its .log by bytes, a tick for each entry
     batches       those whose headers were read, by bytes
 """
@@ -36,13 +36,13 @@ from pyspark_kafkalog.notebook.time_seek import TimeSeek
 from pyspark_kafkalog.wording import size_text
 
 _BAR: Final = 22.0
-_STEP: Final = 84.0  # from one row to the next
+_STEP: Final = 84.0  # the distance between rows
 _TICKS_DRAWN: Final = 300
 _NEIGHBOURS: Final = 12  # segments on either side of the one found
 
 
 def offset_seek_html(seek: OffsetSeek) -> str:
-    """The search for an offset: three rows and the steps in words."""
+    """The lookup of an offset: three rows and the steps as text."""
     parts, box = _segments_row(18, seek.segments, seek.segment)
     parts += _file_row(18 + _STEP, seek.segment, seek.index, seek.slot, seek.scan, box)
     parts += _batches_row(18 + 2 * _STEP, seek.segment, seek.scan, f"offset {seek.offset}")
@@ -52,7 +52,7 @@ def offset_seek_html(seek: OffsetSeek) -> str:
 
 
 def time_seek_html(seek: TimeSeek) -> str:
-    """The search for a point in time: four rows and the steps in words."""
+    """The lookup of a point in time: four rows and the steps as text."""
     when = iso_text(seek.timestamp_ms)
     text = f"{when}: segment, time index, offset index, scan, record"
     if seek.segment is None or seek.scan is None:
@@ -66,7 +66,7 @@ def time_seek_html(seek: TimeSeek) -> str:
     return view(heading(seek.name, text), drawing(height, text, *_shades_first(parts)), _steps(seek.steps()))
 
 
-#: Where a row is entered from above: left edge, right edge, lower edge.
+#: The part of a row that the next row enlarges: left edge, right edge, lower edge.
 _Box = tuple[float, float, float]
 
 
@@ -181,26 +181,26 @@ def _offsets_text(batch: SeenBatch) -> str:
 
 
 def _scanned_bytes(scan: Scan) -> tuple[int, int]:
-    """The bytes that the batches shown take."""
+    """The range of bytes of the displayed batches."""
     if not scan.batches:
         return scan.position, scan.position
     return scan.batches[0].position, scan.batches[-1].end_position
 
 
 def _zoom(box: _Box, y: float, left: float, right: float) -> list[str]:
-    """A shade from a part of the row above to the whole of this one."""
+    """A shade from a part of the row above to all of this one."""
     from_left, from_right, from_y = box
     corners = [(from_left, from_y), (max(from_right, from_left + 1), from_y), (right, y), (left, y)]
     return [polygon(corners, "zoom")]
 
 
 def _shades_first(parts: Sequence[str]) -> list[str]:
-    """The shades between rows behind everything else."""
+    """The parts, with the shades between rows first, so that they are behind everything else."""
     return sorted(parts, key=lambda part: not part.startswith("<polygon"))
 
 
 def _sampled(places: NDArray[np.float64]) -> Iterable[float]:
-    """Some of very many places, evenly."""
+    """An evenly spaced sample of very many places."""
     if len(places) > _TICKS_DRAWN:
         places = places[np.linspace(0, len(places) - 1, _TICKS_DRAWN).astype(np.int64)]
     return [float(each) for each in places]

@@ -1,4 +1,4 @@
-"""What the explanations of a search in a log are made of: segments, index entries, the batches looked at on the way."""
+"""Parts of the explanation of a lookup in a log: segments, index entries, and the batches scanned."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from pyspark_kafkalog.storage.offset_index import OFFSET_INDEX_DTYPE, OffsetInde
 from pyspark_kafkalog.storage.segment_reader import SegmentReader
 from pyspark_kafkalog.storage.time_index import TIME_INDEX_DTYPE, TimeIndex
 
-#: Batches of a scan that are kept for showing, the last ones; the others are counted.
+#: The number of batches of a scan that are kept for display, the last ones; the others are only counted.
 _BATCHES_KEPT: Final = 48
 _TEXT_MAX: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class SeenBatch:
-    """A batch whose header was read on the way."""
+    """A batch whose header was read in the scan."""
 
     position: int
     size_bytes: int
@@ -47,9 +47,9 @@ class SeenBatch:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Headers read one after the other from `position` on; `count` of them, of which the last ones are `batches`.
+    """`count` headers read in order from `position` on; `batches` are the last of them.
 
-    `found` is the batch that ended the scan; None when the segment ended first.
+    `found` is the batch that ended the scan; None if the segment ended first.
     """
 
     position: int
@@ -59,7 +59,7 @@ class Scan:
 
 
 def scan_until(segment: SegmentReader, position: int, is_wanted: Callable[[SeenBatch], bool]) -> Scan:
-    """Read headers from `position` on up to the first batch that is wanted. Raises CorruptRecordError."""
+    """Read headers from `position` on up to the first batch for which `is_wanted`. Raises CorruptRecordError."""
     kept: deque[SeenBatch] = deque(maxlen=_BATCHES_KEPT)
     count = 0
     for at, header in segment.headers(position):
@@ -74,7 +74,7 @@ def scan_until(segment: SegmentReader, position: int, is_wanted: Callable[[SeenB
 
 
 def offset_index_entries(directory: Path, base_offset: int) -> NDArray[np.void]:
-    """The entries of the segment's offset index (OFFSET_INDEX_DTYPE), none where it cannot be read."""
+    """The entries of the segment's offset index (OFFSET_INDEX_DTYPE); none if it cannot be read."""
     path = segment_file(directory, base_offset, INDEX_SUFFIX)
     try:
         with OffsetIndex.open(path, base_offset, max_index_bytes=MAX_INDEX_BYTES) as index:
@@ -84,7 +84,7 @@ def offset_index_entries(directory: Path, base_offset: int) -> NDArray[np.void]:
 
 
 def time_index_entries(directory: Path, base_offset: int) -> NDArray[np.void]:
-    """The entries of the segment's time index (TIME_INDEX_DTYPE), none where it cannot be read."""
+    """The entries of the segment's time index (TIME_INDEX_DTYPE); none if it cannot be read."""
     path = segment_file(directory, base_offset, TIME_INDEX_SUFFIX)
     try:
         with TimeIndex.open(path, base_offset, max_index_bytes=MAX_INDEX_BYTES) as index:
@@ -94,12 +94,12 @@ def time_index_entries(directory: Path, base_offset: int) -> NDArray[np.void]:
 
 
 def floor_slot(keys: NDArray[Any], key: int) -> int:
-    """Number of the last entry at or below `key`, -1 when there is none."""
+    """The number of the last entry at or below `key`, or -1."""
     return int(np.searchsorted(keys, key, side="right")) - 1
 
 
 def record_text(record: Record) -> str:
-    """A record in one line: offset, time, key and value, cut where they are long."""
+    """A record in one line: offset, time, key and value, truncated if they are long."""
     when = iso_text(record.timestamp_ms)
     return f"offset {record.offset}, {when}, key {_short(record.key)}, value {_short(record.value)}"
 

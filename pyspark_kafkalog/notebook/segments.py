@@ -1,14 +1,14 @@
-"""A partition's segments as they lie on disk: offsets, sizes, times, and which of them the cleaner has cleaned.
+"""A partition's segments on disk: offsets, sizes, times, and which of them are clean.
 
     base_offset, end_offset     offsets [base_offset, end_offset)
     size_bytes                  of the .log; index_bytes, time_index_bytes, txn_index_bytes: of the indexes
-    first_timestamp             of the first batch's first record, null where its header does not tell
+    first_timestamp             of the first batch's first record, null if its header does not contain it
     max_timestamp               the largest of the segment, by its time index
     state                       active: appended to; clean, dirty: below or above the cleaner's checkpoint, of a
                                 compacted topic; closed: of any other
     file                        name of the .log
 
-Sizes cost one listing of the directory; times some reads a segment.
+Sizes require one listing of the directory, times a few reads per segment.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SEGMENTS_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
-    """One segment; timestamps in ms, None where not asked for or not known."""
+    """One segment; timestamps in ms, None if not requested or not known."""
 
     base_offset: int
     end_offset: int
@@ -89,17 +89,16 @@ def list_segments(
     times: bool = False,
     marks: CleanerMarks | None = None,
 ) -> list[SegmentInfo]:
-    """The partition's segments in order, the active one last. Sizes of a root of ours are those of its last commit.
+    """The partition's segments in order, the active one last. In a native log directory, sizes are of the last commit.
 
-    `marks` are the directory's, where the caller has them already. Of a partition that has no directory yet there
-    are none.
+    `marks`: the directory's, if the caller already has them. A partition that has no directory yet has no segments.
     """
     try:
         sizes = _file_sizes(found.directory)
     except FileNotFoundError:
         return []
     bases = sorted(base for base, files in sizes.items() if LOG_SUFFIX in files)
-    if found.active_base_offset >= 0:  # what lies above it a crashed writer has left
+    if found.active_base_offset >= 0:  # a crashed writer left the data above it
         bases = [base for base in bases if base <= found.active_base_offset]
     clean_until = (marks or CleanerMarks(log_dir)).first_dirty_offset(found) if bases[1:] else None
     ends = [*bases[1:], max(found.high_watermark, bases[-1])] if bases else []
@@ -124,7 +123,7 @@ def list_segments(
 
 
 def segments_table(segments: Sequence[SegmentInfo]) -> pa.Table:
-    """The segments with the columns of SEGMENTS_SCHEMA."""
+    """The segments as a table with the columns of SEGMENTS_SCHEMA."""
     return pa.table(
         {
             "base_offset": [each.base_offset for each in segments],
@@ -147,7 +146,7 @@ def max_timestamp_ms(directory: Path, segment: SegmentInfo) -> int:
     base_offset = segment.base_offset
     if segment.state != "active":
         return closed_largest_timestamp_ms(directory, StoredSegment(base_offset, segment.size_bytes, 0))
-    # The time index tells up to the batch of the last offset index entry; the headers after it tell the rest.
+    # The time index covers the batches up to the last offset index entry; the headers after it cover the rest.
     largest_ms = NO_TIMESTAMP
     try:
         path = segment_file(directory, base_offset, TIME_INDEX_SUFFIX)
@@ -160,12 +159,12 @@ def max_timestamp_ms(directory: Path, segment: SegmentInfo) -> int:
         for _, header in reader.headers(position):
             largest_ms = max(largest_ms, header.max_timestamp_ms)
             if header.next_offset >= segment.end_offset:
-                break  # what follows is not committed, or the torn tail of a broker that was killed
+                break  # the rest is uncommitted, or the torn tail of a broker that was killed
     return largest_ms
 
 
 def with_times(directory: Path, segment: SegmentInfo) -> SegmentInfo:
-    """`segment` with its times; without them where it is damaged or was taken meanwhile."""
+    """`segment` with its times; without them if it is damaged or was deleted meanwhile."""
     try:
         first_ms = _first_timestamp_ms(directory, segment.base_offset)
         largest_ms = max_timestamp_ms(directory, segment)
@@ -179,7 +178,7 @@ def with_times(directory: Path, segment: SegmentInfo) -> SegmentInfo:
 
 
 def _first_timestamp_ms(directory: Path, base_offset: int) -> int:
-    """Of the first record: the cleaner puts a delete horizon in its place in the header, then it is not known."""
+    """The first record's timestamp; unknown if the cleaner has replaced it by a delete horizon in the header."""
     with SegmentReader(directory, base_offset) as segment:
         for _, header in segment.headers(0):
             return NO_TIMESTAMP if header.attributes & DELETE_HORIZON_MASK else header.base_timestamp_ms
@@ -193,7 +192,7 @@ def _closed_state(end_offset: int, clean_until: int | None) -> SegmentState:
 
 
 def _file_sizes(directory: Path) -> dict[int, dict[str, int]]:
-    """Size in bytes by base offset and suffix."""
+    """Sizes in bytes by base offset and suffix."""
     sizes: dict[int, dict[str, int]] = {}
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -202,5 +201,5 @@ def _file_sizes(directory: Path) -> dict[int, dict[str, int]]:
                 try:
                     sizes.setdefault(parsed[0], {})[parsed[1]] = entry.stat().st_size
                 except FileNotFoundError:
-                    continue  # retention has taken it since
+                    continue  # retention has deleted it since
     return sizes

@@ -1,9 +1,9 @@
-"""Small things that every notebook with Spark does.
+"""Small helpers for notebooks with Spark.
 
-    register(spark)                                     where Spark does not find the data source by itself
+    register(spark)                                     if Spark does not find the data source automatically
     set_active_session(spark)                           in a thread that writes
     parse_json(df, "id LONG, amount DOUBLE").select("key", "value.*")
-    latest_by_key(df)                                   what a finished compaction would leave
+    latest_by_key(df)                                   the records that a complete compaction would keep
 
 They are exported by `pyspark_kafkalog`.
 """
@@ -18,9 +18,9 @@ from pyspark_kafkalog.errors import InvalidOptionError
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("kafkalog")` known to the session.
+    """Register `format("kafkalog")` with the session.
 
-    Where the package is installed Spark finds it by itself; a session whose driver got it as an archive needs this.
+    If the package is installed, Spark finds it automatically; a session whose driver got it as an archive needs this.
     """
     from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 
@@ -28,17 +28,17 @@ def register(spark: SparkSession) -> None:
 
 
 def set_active_session(spark: SparkSession) -> None:
-    """Make `spark` the active session of the calling thread, which then can write and start streaming queries.
+    """Make `spark` the active session of the calling thread, so that it can write and start streaming queries.
 
     Spark 4.2 looks up the format of a write, and of `writeStream.start()`, in the active session of the calling thread
-    (DataSource.lookupDataSource), and fails with DATA_SOURCE_NOT_FOUND where the thread has none. Only the thread that
-    created the session has one, and the thread that runs a `foreachBatch` function. Call this in each other thread, or
-    pass it to the pool that starts them:
+    (DataSource.lookupDataSource), and fails with DATA_SOURCE_NOT_FOUND if the thread has none. Only the thread that
+    created the session and the thread that runs a `foreachBatch` function have one. Call this function in each other
+    thread, or pass it to the pool that starts them:
 
         with ThreadPoolExecutor(4, initializer=set_active_session, initargs=(spark,)) as pool: ...
 
-    A Spark Connect session needs no active session: nothing is done. Raises InvalidOptionError where
-    PYSPARK_PIN_THREAD=false leaves open in which JVM thread a call of this thread runs.
+    A Spark Connect session needs no active session: the function does nothing. Raises InvalidOptionError if
+    PYSPARK_PIN_THREAD=false, because then a call of this thread may run in any JVM thread.
     """
     from py4j.clientserver import ClientServer  # type: ignore[import-untyped]
 
@@ -56,8 +56,8 @@ def set_active_session(spark: SparkSession) -> None:
 def parse_json(records: DataFrame, schema: str | StructType) -> DataFrame:
     """`records` with the key as text and the value, JSON, as a struct of `schema` (DDL text or a StructType).
 
-    The other columns stay. A value that is no JSON of that schema becomes null, as with Spark's from_json. Works on
-    streams. `.select("value.*")` makes columns of the fields. Raises InvalidOptionError without a column value.
+    The other columns are kept. A value that is not JSON of that schema becomes null, as in Spark's from_json. Works on
+    streams. `.select("value.*")` converts the fields to columns. Raises InvalidOptionError if there is no column value.
     """
     _need(records, "value")
     parsed = records.withColumn("value", F.from_json(F.col("value").cast("string"), schema))
@@ -65,11 +65,11 @@ def parse_json(records: DataFrame, schema: str | StructType) -> DataFrame:
 
 
 def latest_by_key(records: DataFrame, *, keep_tombstones: bool = False) -> DataFrame:
-    """The last record of each key, by offset: what compacting each partition to the end would leave.
+    """The last record of each key, by offset: the result of compacting each partition to the end.
 
-    Records without a key are left out, as the cleaner drops them. A key whose last value is null has been deleted: it
-    is left out too, unless `keep_tombstones`. A key that changed its partition, because partitions were added, is there
-    once for each. Needs the columns key, value and offset, and topic and partition where there are several.
+    Records without a key are omitted, as the cleaner drops them. A key whose last value is null is deleted: it is
+    omitted too, unless `keep_tombstones`. A key that changed its partition, because partitions were added, appears
+    once for each partition. Needs the columns key, value and offset, and topic and partition if there are several.
     """
     _need(records, "key", "value", "offset")
     where = [name for name in ("topic", "partition") if name in records.columns]

@@ -1,7 +1,7 @@
-"""HTML and SVG for notebooks: few shapes, one style for light and dark, and everything from outside escaped.
+"""HTML and SVG for notebooks: few shapes, one style for light and dark, and all external text escaped.
 
-Names of topics, keys and values are hostile text: all text goes through `escaped`, and numbers alone reach attributes.
-The style follows Jupyter's and VS Code's own theme where they say which, else what the reader's system prefers.
+Names of topics, keys and values are untrusted text: all text is passed through `escaped`, and attributes contain only
+numbers. The style follows the theme of Jupyter or VS Code if that is known, else the preference of the reader's system.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from html import escape
 from typing import Final
 
 WIDTH: Final = 760
-_CHARACTER_WIDTH: Final = 6.2  # of the 11 px sans-serif that labels have, on average and a little over
+_CHARACTER_WIDTH: Final = 6.2  # slightly above the average of the 11 px sans-serif of labels
 
 _LIGHT: Final = (
     "--fg:#1f2328;--soft:#59636e;--line:#c3cad1;--bg:#ffffff;--clean:#3d8bd4;--dirty:#e08a1e;--closed:#8a96a3;"
@@ -43,23 +43,23 @@ _STYLE: Final = (
 
 
 def escaped(text: object) -> str:
-    """`text` as HTML text; control characters, which no document may hold, as U+FFFD."""
+    """`text` as HTML text; control characters, which no document may contain, become U+FFFD."""
     shown = "".join(each if each.isprintable() or each == " " else "\ufffd" for each in str(text))
     return escape(shown, quote=True)
 
 
 def view(*parts: str) -> str:
-    """The parts, which are HTML, with the style around them."""
+    """The parts, which are HTML, together with the style."""
     return f'<div class="kafkalog"><style>{_STYLE}</style>{"".join(parts)}</div>'
 
 
 def heading(name: str, facts: str) -> str:
-    """A name and, in soft letters, what there is to say of it; both plain text."""
+    """A name and, in a muted colour, facts about it; both plain text."""
     return f'<div><b class="name">{escaped(name)}</b> <span class="soft">{escaped(facts)}</span></div>'
 
 
 def note(text: str) -> str:
-    """A line in soft letters; plain text."""
+    """A line in a muted colour; plain text."""
     return f'<div class="soft">{escaped(text)}</div>'
 
 
@@ -71,7 +71,7 @@ def table(columns: list[str], rows: list[list[object]]) -> str:
 
 
 def drawing(height: float, label: str, *parts: str) -> str:
-    """An SVG of WIDTH by `height`; `label` is what a screen reader says."""
+    """An SVG of WIDTH by `height`; `label` is the text for screen readers."""
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" height="{height:.0f}" role="img" '
         f'aria-label="{escaped(label)}">{"".join(parts)}</svg>'
@@ -79,7 +79,7 @@ def drawing(height: float, label: str, *parts: str) -> str:
 
 
 def rect(x: float, y: float, width: float, height: float, kind: str, title: str = "") -> str:
-    """A rectangle; `kind` is one of the style's classes, `title` shows on hovering."""
+    """A rectangle; `kind` is one of the style's classes, `title` is shown on hover."""
     tip = f"<title>{escaped(title)}</title>" if title else ""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{height:.1f}" class="{kind}">{tip}</rect>'
@@ -92,7 +92,7 @@ def line(x: float, y: float, to_x: float, to_y: float, kind: str = "") -> str:
 
 
 def polygon(points: list[tuple[float, float]], kind: str) -> str:
-    """A filled outline."""
+    """A filled polygon."""
     text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return f'<polygon points="{text}" class="{kind}"/>'
 
@@ -106,5 +106,5 @@ def label(x: float, y: float, text: object, kind: str = "", anchor: str = "start
 
 
 def text_width(text: object) -> float:
-    """About how wide a label is."""
+    """The approximate width of a label."""
     return len(str(text)) * _CHARACTER_WIDTH

@@ -1,8 +1,8 @@
-"""Following logs: records as they are committed.
+"""Follows logs: yields records as they are committed.
 
-A look for anything new is cheap: of a root of ours it costs one failed open and one stat, of a broker's some stats (its
-checkpoint of high watermarks, the partitions' directories and active segments). Only when there is something new is
-the root read again.
+A poll is cheap: in a native log directory it costs one failed open and one stat, in a broker's directory some stats
+(the checkpoint of high watermarks, the partitions' directories and active segments). The root is read again only if
+there is something new.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def follow(
     text: bool,
     poll_seconds: float,
 ) -> Iterator[pa.RecordBatch]:
-    """See `PartitionLog.tail`. Where each log begins is settled by this call, not by the first batch."""
+    """See `PartitionLog.tail`. This call, not the first batch, determines where each log begins."""
     schema_of(columns)
     positions = [log.end_offset if start is None else log[start:].start_offset for log in logs]
     return _follow(list(logs), positions, timeout_seconds, stop or (lambda: False), columns, text, poll_seconds)
@@ -84,7 +84,7 @@ def _check_not_gone(log: PartitionLog, position: int) -> None:
 
 
 class _News:
-    """Tells whether anything has been committed, and refreshes the LogDir then."""
+    """Detects new commits, and then refreshes the LogDir."""
 
     def __init__(self, logs: Sequence[PartitionLog]) -> None:
         self._log_dir: LogDir = logs[0].log_dir
@@ -92,7 +92,7 @@ class _News:
         self._seen = self._stamp()
 
     def take(self) -> bool:
-        """Whether something is new since it was last asked."""
+        """Whether there are new commits since the last call."""
         if not self._log_dir.is_foreign:
             self._log_dir.refresh()
         now = self._stamp()

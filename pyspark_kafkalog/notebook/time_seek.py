@@ -1,13 +1,13 @@
-"""How a reader finds the first record at or after a point in time, step by step.
+"""The steps by which a reader finds the first record at or after a point in time.
 
     segment       the first whose largest timestamp, the last of its time index, is late enough
     time index    its last entry at or before the point in time: no record before that batch
                   is late enough
-    offset index  where that batch lies in the .log file
+    offset index  the position of that batch in the .log file
     scan          batch headers from there on, up to one whose largest timestamp is late enough
     record        the first of that batch that is late enough
 
-It is the first in the order of offsets: timestamps need not be in order.
+The result is the first record in offset order: timestamps need not be in order.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from pyspark_kafkalog.wording import plural
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TimeSeek:
-    """The search for `timestamp_ms`: prints as its steps, and is drawn in a notebook.
+    """The lookup of `timestamp_ms`: prints its steps, and is drawn in a notebook.
 
-    `passed` are segments whose largest timestamps are too early, or that gave nothing. Without a `segment` no record is
-    late enough. `time_index` (TIME_INDEX_DTYPE) and `index` (OFFSET_INDEX_DTYPE) are its indexes'
-    entries, `time_slot` and `slot` the numbers of those found, -1 without.
+    `passed`: segments whose largest timestamps are too early, or in which no record was found. `segment` None: no
+    record is late enough. `time_index` (TIME_INDEX_DTYPE) and `index` (OFFSET_INDEX_DTYPE) are the entries of its
+    indexes; `time_slot` and `slot` are the numbers of the entries found, or -1.
     """
 
     name: str
@@ -62,7 +62,7 @@ class TimeSeek:
 
     @property
     def offset(self) -> int | None:
-        """Where the search ends; None when no record is late enough."""
+        """The offset of the record found; None if no record is late enough."""
         return None if self.record is None else self.record.offset
 
     def steps(self) -> list[tuple[str, str]]:
@@ -136,9 +136,9 @@ class TimeSeek:
 def explain_timestamp(
     found: PartitionDescription, segments: Sequence[SegmentInfo], timestamp_ms: int, start_offset: int, end_offset: int
 ) -> TimeSeek:
-    """The search for the first record of [start_offset, end_offset) at or after `timestamp_ms`.
+    """The lookup of the first record of [start_offset, end_offset) at or after `timestamp_ms`.
 
-    Raises CorruptRecordError for damage on the way.
+    Raises CorruptRecordError for damage in the data read.
     """
     passed: list[SegmentInfo] = []
     for segment in segments:

@@ -1,11 +1,11 @@
-"""A topic to look at from Python: its partitions' logs, and all of their records.
+"""A topic for use from Python: the logs of its partitions, and all of their records.
 
     topic = log_dir["orders"]
     topic[0]                                        a partition's log
     topic["2024-01-15T10:00":]                      all partitions from then on
     topic.to_pandas(text=True)                      all records
 
-Partitions that are added later are those of a `log_dir["orders"]` that is asked for then.
+A TopicLog keeps its set of partitions; to include partitions added later, get `log_dir["orders"]` again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TopicLog(Records):
 
     @classmethod
     def open(cls, log_dir: LogDir, name: str) -> TopicLog:
-        """The whole topic. Raises UnknownTopicError that lists the topics there are."""
+        """The whole topic. Raises UnknownTopicError, which lists the existing topics."""
         numbers = log_dir.partition_numbers(name)
         return cls(log_dir, name, tuple(PartitionLog(log_dir, name, number) for number in numbers))
 
@@ -52,7 +52,7 @@ class TopicLog(Records):
         return self.log_dir.topic(self.name)
 
     def refresh(self) -> TopicLog:
-        """Take in what has been committed since, for everything of the same LogDir."""
+        """Read new commits, for all objects of the same LogDir."""
         self.log_dir.refresh()
         return self
 
@@ -69,7 +69,7 @@ class TopicLog(Records):
     def __getitem__(self, item: int | slice) -> PartitionLog | TopicLog:
         """A partition's log by its number, or a slice of all partitions by points in time.
 
-        Raises UnknownTopicError where there is no such partition.
+        Raises UnknownTopicError if the partition does not exist.
         """
         if isinstance(item, slice):
             bounds = [each for each in (item.start, item.stop) if each is not None]
@@ -86,7 +86,7 @@ class TopicLog(Records):
         raise UnknownTopicError(f"topic {self.name!r} has no partition {item}; there are: {numbers}")
 
     def __len__(self) -> int:
-        """How many partitions there are here; `count` tells how many records."""
+        """The number of partitions in this directory; `count` is the number of records."""
         return len(self.logs)
 
     def _record_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
