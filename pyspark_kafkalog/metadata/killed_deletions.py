@@ -1,11 +1,10 @@
-"""Directories of topics whose deletion was committed, but whose deleter was killed before it put them aside.
+"""Finds directories of deleted topics that a process, killed after committing the deletion, has not renamed.
 
     <root>/orders-0/     the topic is not in the image, and a commit has removed the id in partition.metadata
 
-A topic that is created under the same name puts them aside itself. Without one they would take room for ever, so
-retention looks for them. Only an id that this root's commit log has removed counts: a directory that somebody put there
-is nobody's to remove. The newest commits are looked at, a bounded number of them, and only when there is a directory in
-question.
+Creating a topic of the same name renames them too. Otherwise they would take space for ever, so retention searches for
+them. Only ids that this root's commit log has removed count: a directory that a user put there is not removed. A
+bounded number of the newest commits is read, and only if there is such a directory.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition, parse_partition_dir
 
-#: A second's worth of reading. A run of retention every few minutes comes long before there are so many.
+#: Reading so many takes about a second. Retention that runs every few minutes comes long before there are so many.
 _COMMITS_MAX: Final = 10_000
 
 
@@ -46,7 +45,7 @@ def find_left_by_deletions(root: Path, image: MetadataImage, log: CommitLog) -> 
 
 
 def put_aside_left(root: Path, image: MetadataImage, left: Mapping[TopicPartition, str], fs: FileSystem) -> None:
-    """Put these aside, unless a topic of the name is there by now. The caller holds the root's lock."""
+    """Rename these for deletion, unless a topic of that name exists by now. The caller holds the root's lock."""
     for where, topic_id in left.items():
         if where.topic not in image.topics and topic_id_of(root / str(where)) == topic_id:
             put_aside(root, where, fs)

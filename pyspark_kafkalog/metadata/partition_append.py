@@ -1,8 +1,8 @@
-"""The appends of one write, before its commit: staged files go to the ends of their partitions' logs and to the disk.
+"""The appends of one write, before its commit: copies staged files to the ends of their partitions' logs, and flushes.
 
-For each partition: resume the log from the image's state, which cuts what a crashed writer left (and begins a new
-leader epoch then), append its staged files. Then wait for the disk, for all side by side: data, indexes, names. A
-crash, or an error, leaves bytes above the high watermarks; after an error `undo` cuts them again, which frees the room.
+For each partition: resume the log from the image's state, which truncates the bytes of a crashed writer (and then
+begins a new leader epoch), and append its staged files. Then flush all partitions concurrently: data, indexes, names.
+A crash or an error leaves bytes above the high watermarks; after an error `undo` truncates them, which frees the space.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pyspark_kafkalog.storage.unified_log import UnifiedLog
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: Partitions whose files are open at the same time: three descriptors each, of 1024 that a process has by default.
+#: Maximum of partitions with open files: each takes three of the 1024 descriptors that a process has by default.
 _OPEN_PARTITIONS: Final = 64
-#: From so much data on, copying it takes longer than handing it to threads.
+#: From this size on, copying takes longer than passing the work to threads.
 _PARALLEL_COPY_BYTES: Final = 8 << 20
 
 StagedByPartition = Mapping[TopicPartition, Sequence[StagedFile]]
@@ -39,7 +39,7 @@ StagedByPartition = Mapping[TopicPartition, Sequence[StagedFile]]
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """One partition after the append, before the commit; `others` are staged files of other writes that lie there."""
+    """One partition after the append, before the commit; `others` are staged files of other writes in its directory."""
 
     topic_id: str
     before: LogState
@@ -70,7 +70,7 @@ class PartitionAppender:
     fs: FileSystem
 
     def append(self, by_partition: StagedByPartition) -> list[Appended]:
-        """Append all, in the order of the partitions, and wait until it is on disk."""
+        """Append all files, in the order of the partitions, and wait until they are on disk."""
         partitions = sorted(by_partition.items())
         appended: list[Appended] = []
         for at in range(0, len(partitions), _OPEN_PARTITIONS):
@@ -78,10 +78,10 @@ class PartitionAppender:
         return appended
 
     def undo(self, newest: MetadataImage, by_partition: StagedByPartition) -> None:
-        """Cut what was appended, where `newest` still has the partition as it was. Never raises.
+        """Truncate the appended bytes of each partition that is unchanged in `newest`. Never raises.
 
-        Each partition is tried, whatever becomes of the others: of a topic that was re-created since the staging it may
-        not even exist.
+        A failure in one partition does not affect the others: a partition of a topic that was re-created since staging
+        may not even exist.
         """
         for each in by_partition:
             topic = newest.topics.get(each.topic)
@@ -115,7 +115,7 @@ class PartitionAppender:
             ensure_partition_directory(self.root, topic_partition, topic.topic_id, self.fs)
         log = self._resume(topic_partition, topic, before)
         closing.callback(log.suspend)
-        # Not before: resuming removes a file that is committed already.
+        # Only after resuming, which removes files that are already committed.
         for each in staged:
             if each.name not in log.staged:
                 raise UnknownTopicError(

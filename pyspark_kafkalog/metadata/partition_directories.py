@@ -1,12 +1,12 @@
-"""Partition directories of a root of ours: made, told apart by topic id, put aside when their topic is deleted.
+"""Partition directories of a native root: creates them, checks their topic ids, renames those of deleted topics.
 
     <root>/orders-0/                     partition.metadata holds the topic's id
     <root>/orders-0.<32 hex>-delete/     of a deleted topic, removed after file.delete.delay.ms
 
-The commit log decides which topics there are; directories follow it. A crash between a commit and its directories is
-made good by the next writer: a missing directory is made, one with another topic's id is put aside first. Lines that
-the root's checkpoint files have for a log of the name that was there before go at that time too. Where just the id
-cannot be read, of a partition that has records, it is written anew.
+The commit log defines which topics exist; directories are changed after the commit. After a crash in between, the next
+writer repairs them: it creates missing directories, and first renames those with another topic's id. It then also
+removes the lines in the root's checkpoint files for an earlier log of the same name. If only the id of a partition with
+records is unreadable, it is rewritten.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pyspark_kafkalog.storage.offset_checkpoints import forget_partitions
 from pyspark_kafkalog.storage.partition_metadata import read_topic_id, write_topic_id
 
 _DELETE_SUFFIX: Final = "-delete"
-#: Bytes of a file name, as Kafka has it; topic names are ASCII.
+#: Maximum length of a file name in bytes, as in Kafka; topic names are ASCII.
 _NAME_MAX: Final = 255
 _DELETED_DIR = re.compile(r".+\.[0-9a-f]{32}-delete")
 
 
 def ensure_partition_directories(root: Path, topic: TopicImage, fs: FileSystem) -> None:
-    """Make the directories of `topic` that are not there. The caller holds the root's lock."""
+    """Create the missing directories of `topic`. The caller holds the root's lock."""
     have_records = {
         TopicPartition(topic.name, each.partition): each.state.log_end_offset > 0 for each in topic.partitions
     }
@@ -41,12 +41,12 @@ def ensure_partition_directories(root: Path, topic: TopicImage, fs: FileSystem) 
 
 
 def ensure_partition_directory(root: Path, topic_partition: TopicPartition, topic_id: str, fs: FileSystem) -> None:
-    """Make the directory of a partition without records if it is not there; see `ensure_partition_directories`."""
+    """Create the directory of a partition without records if it is missing; see `ensure_partition_directories`."""
     _ensure(root, {topic_partition: False}, topic_id, fs)
 
 
 def has_partition_directories(root: Path, topic: TopicImage) -> bool:
-    """Whether the directories of `topic` have been made. They are made in order, so the last one tells."""
+    """Whether the directories of `topic` exist. They are created in order, so only the last one is checked."""
     last = TopicPartition(topic.name, topic.partitions[-1].partition)
     return topic_id_of(root / str(last)) == topic.topic_id
 
@@ -55,7 +55,7 @@ def _ensure(root: Path, have_records: Mapping[TopicPartition, bool], topic_id: s
     lacking = [where for where in have_records if topic_id_of(root / str(where)) != topic_id]
     if not lacking:
         return
-    # The ids come last: who finds them does not look for lines of another log any more.
+    # Ids are written last: a process that finds them does not look for another log's lines in the checkpoints.
     forget_partitions(root, {where for where in lacking if not have_records[where]}, fs=fs)
     for where in lacking:
         directory = root / str(where)
@@ -69,7 +69,7 @@ def _ensure(root: Path, have_records: Mapping[TopicPartition, bool], topic_id: s
 
 
 def topic_id_of(directory: Path) -> str | None:
-    """The id in the directory's partition.metadata, None where it cannot be told."""
+    """The id in the directory's partition.metadata; None if it is missing or unreadable."""
     try:
         return read_topic_id(directory / PARTITION_METADATA)
     except (FileNotFoundError, DiskFormatError):
@@ -81,15 +81,15 @@ def _holds_a_log(directory: Path) -> bool:
 
 
 def name_put_aside(topic_partition: TopicPartition, suffix: str) -> str:
-    """A new name for the directory, with the topic's cut to fit, as Kafka makes it."""
+    """A new name for the directory, as Kafka forms it; the topic's name is cut to fit."""
     end = f"-{topic_partition.partition}.{uuid.uuid4().hex}{suffix}"
     return f"{topic_partition.topic[: _NAME_MAX - len(end)]}{end}"
 
 
 def put_aside(root: Path, topic_partition: TopicPartition, fs: FileSystem) -> None:
-    """Rename the directory as Kafka does for a deleted topic; none there is fine.
+    """Rename the directory as Kafka does for a deleted topic, if it exists.
 
-    A full disk may have no room for the longer name: then the directory goes at once.
+    If a full disk has no room for the longer name, the directory is removed immediately.
     """
     target = root / name_put_aside(topic_partition, _DELETE_SUFFIX)
     with contextlib.suppress(FileNotFoundError):
@@ -100,12 +100,12 @@ def put_aside(root: Path, topic_partition: TopicPartition, fs: FileSystem) -> No
                 raise
             _remove_tree(root / str(topic_partition), fs)
             return
-        # The time of the rename decides when the directory goes; its own mtime may be old.
+        # The delay until removal counts from the rename; the directory's own mtime may be old.
         os.utime(target)
 
 
 def remove_deleted(root: Path, *, now_ms: int, delay_ms: int, fs: FileSystem = LOCAL) -> None:
-    """Remove the directories of deleted topics that were put aside more than `delay_ms` ago."""
+    """Remove the directories of deleted topics that were renamed more than `delay_ms` before `now_ms`."""
     for directory in root.glob(f"*{_DELETE_SUFFIX}"):
         if not _DELETED_DIR.fullmatch(directory.name) or directory.is_symlink():
             continue

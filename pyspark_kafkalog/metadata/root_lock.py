@@ -1,11 +1,11 @@
-"""The root's `.lock`: one writer at a time moves data and commits; readers never take it.
+"""The root's `.lock`: one writer at a time appends and commits; readers never take it.
 
-An flock on an empty file, held by an open descriptor: the kernel lets go of it when the holder ends, however it ends,
-so a crash leaves nothing to clean up. What is committed is decided by the commit log's put-if-absent, lock or not; the
-lock keeps two writers from putting their bytes into the same segment.
+It is an flock on an empty file, held by an open descriptor. The kernel releases it when the holder ends, also in a
+crash, so a crash leaves nothing to clean up. Commits are decided by the commit log's put-if-absent, with or without the
+lock; the lock prevents two writers from writing to the same segment.
 
-A broker holds a record lock on the same file as long as it runs. Writers take one too, on the same descriptor, so none
-writes to a root that a broker has mounted, and no broker starts on it in the middle of a commit.
+A broker holds a record lock on the same file while it runs. Writers take one too, on the same descriptor, so no writer
+writes to a root that a broker has mounted, and no broker starts on a root during a commit.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _LONGEST_WAIT_S: Final = 0.02
 def root_lock(
     root: Path, *, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S, is_new: bool = False, fs: FileSystem = LOCAL
 ) -> Iterator[None]:
-    """Hold the lock of `root` for the block. Not reentrant, also within one thread.
+    """Hold the lock of `root` for the block. Not reentrant, not even within one thread.
 
-    The lock file is created where it is missing in a log directory, or in one about to be created (`is_new`), but not
-    in the directory that an unmounted volume leaves.
+    A missing lock file is created in a log directory, or in one about to be created (`is_new`), but not in the empty
+    mount point of an unmounted volume.
 
-    Raises LogDirError when another holder keeps it for `timeout_s` seconds, a broker is running on `root`, or the file
-    cannot be opened.
+    Raises LogDirError if another holder keeps the lock for `timeout_s` seconds, a broker is running on `root`, or the
+    file cannot be opened.
     """
     path = root / LOCK_FILE
     try:
@@ -54,20 +54,20 @@ def root_lock(
             _keep_brokers_away(fd, path)
             yield
         finally:
-            # Closing is not enough: a child that another thread has forked meanwhile holds the descriptor too.
+            # Closing is not enough: a child that another thread forked meanwhile also holds the descriptor.
             with contextlib.suppress(OSError):
                 lock_records(fd, fcntl.F_UNLCK)
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
-        # Whatever closing says, the lock is let go of; what was done under it is not to be called a failure for that.
+        # An error of close() still releases the lock, and must not make the work under it look failed.
         with contextlib.suppress(OSError):
             fs.close(fd)
 
 
 def file_system_time_ns(root: Path, fs: FileSystem) -> int:
-    """The time by the clock that sets the times of files in `root`: of a server's, where it is on one.
+    """The time by the clock that sets the times of files in `root`, which may be a file server's.
 
-    Files of others are as old as this clock says; this machine's may differ. Raises OSError.
+    The age of other processes' files is measured by this clock, since this machine's may differ. Raises OSError.
     """
     return fs.touch(root / LOCK_FILE)
 
@@ -76,7 +76,7 @@ def _keep_brokers_away(fd: int, path: Path) -> None:
     try:
         lock_records(fd, fcntl.F_WRLCK)
     except OSError as error:
-        # Where there are no record locks at all no broker can run either.
+        # On a file system without record locks no broker can run either.
         if error.errno in (errno.EAGAIN, errno.EACCES):
             raise LogDirError(f"a Kafka broker is running on {path.parent} (it holds {path.name}): stop it") from None
 
@@ -84,7 +84,7 @@ def _keep_brokers_away(fd: int, path: Path) -> None:
 def lock_records(fd: int, kind: int) -> None:
     """Take (F_WRLCK) or drop (F_UNLCK) a lock on the whole file that conflicts with a Java FileLock.
 
-    Raises OSError when somebody holds one.
+    Raises OSError if another process holds one.
     """
     if hasattr(fcntl, "F_OFD_SETLK"):
         whole_file = struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)

@@ -1,10 +1,10 @@
-"""The snapshots of one commit log: find and load the newest that is whole, write the next.
+"""The snapshots of one commit log: finds and loads the newest whole one, and writes the next.
 
     __cluster_metadata-0/
       kafkalog-newest-snapshot                          names the newest (snapshot_pointer.py)
       00000000000000000194-0000000000.checkpoint        a snapshot (snapshot_file.py)
 
-A damaged snapshot does no harm while an older one, or the first commit, is there to begin from.
+A damaged snapshot does no harm as long as an older one, or the first commit, exists to start from.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading a log begins: an image, empty without a snapshot, and the damage of newer snapshots, if any.
+    """The start for reading a log: an image, empty without a snapshot, and the damage of newer snapshots, if any.
 
-    With `damage` the commits must lead on to `must_reach` at least: as far as the damaged snapshots did.
+    With `damage`, the commits must reach at least `must_reach`, the end of the damaged snapshots.
     """
 
     loaded: LoadedImage
@@ -42,7 +42,7 @@ class Start:
 
 
 class Snapshots:
-    """The snapshots in `directory`. Made here only ever in the one leader epoch; others are not looked at."""
+    """The snapshots in `directory` of the commit log's only leader epoch; others are ignored."""
 
     def __init__(self, directory: Path, fs: FileSystem) -> None:
         self._directory = directory
@@ -53,7 +53,7 @@ class Snapshots:
         return self._directory / SnapshotId(end_offset, LEADER_EPOCH).file_name
 
     def pointed_to(self) -> tuple[int, int] | None:
-        """End offset and size in bytes of the snapshot that the pointer names, None unless it is there."""
+        """End offset and size in bytes of the snapshot that the pointer names; None if it does not exist."""
         snapshot = read_pointer(self._directory)
         if snapshot is None or not _is_own(snapshot):
             return None
@@ -63,7 +63,7 @@ class Snapshots:
             return None
 
     def load_newest(self) -> Start:
-        """The image of the newest snapshot that is whole. Raises OSError, or UnsupportedFormatError."""
+        """The image of the newest whole snapshot. Raises OSError, or UnsupportedFormatError."""
         pointed = read_pointer(self._directory)
         if pointed is not None and _is_own(pointed):
             try:
@@ -103,7 +103,7 @@ class Snapshots:
         return LoadedImage(delta.build(end_offset), LogTail(path, known, timestamp_ms))
 
     def write(self, image: MetadataImage) -> KnownSnapshot:
-        """Make the snapshot of `image`, durably, and point to it. Raises OSError."""
+        """Write the snapshot of `image`, durably, and set the pointer to it. Raises OSError."""
         size_bytes = write_snapshot(
             self.path(image.next_offset),
             image_records(image),
