@@ -1,8 +1,9 @@
-"""Access control entries: who may, or may not, do what with which topics, groups and transactional ids.
+"""Access control entries: permit or deny principals operations on topics, groups and transactional ids.
 
-The metadata log keeps them as Kafka's does (acl_records.py); the numbers of the enums are those of its records. Source
-of the rules: AclBinding, AclBindingFilter and ResourcePatternFilter of org.apache.kafka.common.acl and .resource,
-org.apache.kafka.controller.AclControlManager, org.apache.kafka.security.authorizer.AclEntry.
+The commit log stores them as Kafka's metadata log does (acl_records.py); the enums have the numbers of Kafka's records.
+
+Source of the rules: AclBinding, AclBindingFilter and ResourcePatternFilter of org.apache.kafka.common.acl and
+.resource, org.apache.kafka.controller.AclControlManager, org.apache.kafka.security.authorizer.AclEntry.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidAclError, InvalidRecordError
 
-#: As a resource's name, a principal's name or a host: any.
+#: Matches any resource name, principal name or host.
 WILDCARD: Final = "*"
 WILDCARD_PRINCIPAL: Final = "User:*"
 #: The one resource of type CLUSTER: the log directory as a whole.
@@ -22,7 +23,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class ResourceType(IntEnum):
-    """What an entry is about. ANY only in filters."""
+    """The type of an entry's resource. ANY only in filters."""
 
     ANY = 1
     TOPIC = 2
@@ -34,7 +35,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How an entry's resource name is read. ANY and MATCH only in filters."""
+    """How an entry's resource name is matched. ANY and MATCH only in filters."""
 
     ANY = 1
     MATCH = 2
@@ -43,7 +44,7 @@ class PatternType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """What is done to the resource."""
+    """An operation on a resource."""
 
     ALL = 2
     READ = 3
@@ -62,13 +63,13 @@ class AclOperation(IntEnum):
 
 
 class PermissionType(IntEnum):
-    """Whether the entry forbids or permits."""
+    """Whether an entry denies or allows the operation."""
 
     DENY = 2
     ALLOW = 3
 
 
-#: Operations that there are for each type of resource, besides ALL.
+#: The operations of each type of resource, besides ALL.
 OPERATIONS: Final[Mapping[ResourceType, frozenset[AclOperation]]] = {
     ResourceType.TOPIC: frozenset(
         {
@@ -124,11 +125,11 @@ class Acl:
 
     @property
     def pattern(self) -> AclFilter:
-        """The resources that it is about."""
+        """The entry's resources, as a filter."""
         return AclFilter(self.resource_type, self.resource_name, self.pattern_type)
 
     def covers(self, resource_type: ResourceType, name: str) -> bool:
-        """Whether it is about the resource of that type and name."""
+        """Whether the entry applies to the resource of that type and name."""
         if self.resource_type != resource_type:
             return False
         if self.pattern_type == PatternType.PREFIXED:
@@ -138,7 +139,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Which entries are meant: None, or ANY, for all. With MATCH: those that cover a resource of that name."""
+    """Selects entries; None or ANY matches all. With MATCH: the entries that cover a resource of that name."""
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str | None = None
@@ -149,7 +150,7 @@ class AclFilter:
     permission: PermissionType | None = None
 
     def matches(self, acl: Acl) -> bool:
-        """Whether the entry is one of those that are asked for."""
+        """Whether the filter selects the entry."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self._matches_name(acl)
@@ -170,7 +171,7 @@ class AclFilter:
 
 
 def check_acl(acl: Acl) -> None:
-    """Raises InvalidAclError for an entry that Kafka does not take."""
+    """Raises InvalidAclError for an entry that Kafka does not accept."""
     if acl.resource_type == ResourceType.ANY or acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise InvalidAclError(f"an entry is about literal or prefixed names of one type of resource, not {acl}")
     if not acl.resource_name:

@@ -1,4 +1,4 @@
-"""Access control entries as metadata records: one each, under a random id by which another record takes it away."""
+"""Access control entries as metadata records: one record each, with a random id that the record of a removal names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark_kafkalog.metadata.records import MetadataRecord, record
 
 
 def add_acls(image: MetadataImage, acls: Collection[Acl], rng: random.Random) -> list[MetadataRecord]:
-    """Records of the entries that are not there yet. Raises InvalidAclError."""
+    """Records of the entries that do not exist yet. Raises InvalidAclError."""
     there = set(image.acls.values())
     records = []
     for acl in acls:
@@ -24,7 +24,7 @@ def add_acls(image: MetadataImage, acls: Collection[Acl], rng: random.Random) ->
 
 
 def remove_acls(acl_ids: Iterable[str]) -> list[MetadataRecord]:
-    """Records that take entries away."""
+    """Records that remove entries."""
     return [record("RemoveAccessControlEntryRecord", id=acl_id) for acl_id in acl_ids]
 
 

@@ -1,13 +1,15 @@
-"""Whether a principal may do something, by the entries of the metadata log: Kafka's StandardAuthorizer.
+"""Decides whether a principal may do an operation, by the access control entries, as Kafka's StandardAuthorizer.
 
-    super.users names the principal                  yes
-    an entry denies it                               no, whatever others allow
-    an entry allows it, or what implies it           yes
-    no entry is about the resource                   allow.everyone.if.no.acl.found says
-    otherwise                                        no
+    super.users contains the principal                             yes
+    an entry denies the operation                                  no, even if others allow it
+    an entry allows the operation, or one that implies it          yes
+    no entry covers the resource                                   the value of allow.everyone.if.no.acl.found
+    otherwise                                                      no
 
-This is a guard rail: who can read the files of a log directory can pass by it. File permissions are the wall. Source of
-the rules: org.apache.kafka.metadata.authorizer.StandardAuthorizerData.
+Access control entries only guard against mistakes: a user with access to the files of a log directory can bypass them.
+File permissions are the security boundary.
+
+Source of the rules: org.apache.kafka.metadata.authorizer.StandardAuthorizerData.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from pyspark_kafkalog.metadata.acl import (
     ResourceType,
 )
 
-#: The principal of those who do not say who they are.
+#: The principal of unauthenticated clients.
 ANONYMOUS: Final = "User:ANONYMOUS"
 
 _IMPLY_DESCRIBE: Final = frozenset(
@@ -38,14 +40,14 @@ _IMPLY_DESCRIBE_CONFIGS: Final = frozenset({AclOperation.DESCRIBE_CONFIGS, AclOp
 
 @dataclass(frozen=True, slots=True)
 class Authorizer:
-    """The entries of one image, and the settings beside them."""
+    """The entries of one image, and the related settings."""
 
     acls: Collection[Acl] = ()
     super_users: frozenset[str] = field(default=frozenset())
     allows_without_acl: bool = False
 
     def allows(self, principal: str, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        """Whether `principal` may do `operation` to the resource. Entries for one host count for nobody."""
+        """Whether `principal` may do `operation` on the resource. Entries for a single host apply to no principal."""
         if principal in self.super_users:
             return True
         is_covered, is_allowed = False, False
@@ -63,7 +65,7 @@ class Authorizer:
         return is_allowed if is_covered else self.allows_without_acl
 
     def check(self, principal: str, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
-        """Raises AuthorizationError unless it is allowed."""
+        """Raises AuthorizationError unless the operation is allowed."""
         if not self.allows(principal, operation, resource_type, name):
             what = "the cluster" if name == CLUSTER_NAME else f"{resource_type.name.lower().replace('_', ' ')} {name!r}"
             raise AuthorizationError(
@@ -73,7 +75,7 @@ class Authorizer:
 
 
 def _implied_by(operation: AclOperation) -> frozenset[AclOperation]:
-    """The operations whose permission is one for `operation` too."""
+    """The operations whose permission implies one for `operation`."""
     if operation == AclOperation.DESCRIBE:
         return _IMPLY_DESCRIBE
     if operation == AclOperation.DESCRIBE_CONFIGS:
@@ -82,5 +84,5 @@ def _implied_by(operation: AclOperation) -> frozenset[AclOperation]:
 
 
 def parse_super_users(text: str) -> frozenset[str]:
-    """The principals of super.users, which are parted by semicolons as names may hold commas."""
+    """The principals of super.users, separated by semicolons, since names may contain commas."""
     return frozenset(each.strip() for each in text.split(";") if each.strip())

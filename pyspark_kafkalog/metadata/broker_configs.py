@@ -1,7 +1,7 @@
-"""Records that change broker-level configuration: settings (`log.*`, `num.partitions`, …) that hold for a whole root.
+"""Records that change broker-level configuration: settings (`log.*`, `num.partitions`, …) of a whole root.
 
-They are kept as Kafka keeps its cluster-wide dynamic configuration, as ConfigRecords of the broker with the empty
-name. A root has one node, so there are none for a single broker.
+They are stored like Kafka's cluster-wide dynamic configuration, as ConfigRecords of the broker with the empty name.
+A root has one node, so it has no settings for a single broker.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage
 from pyspark_kafkalog.metadata.records import MetadataRecord, record
 from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS, BrokerConfig
 
-#: The resource name under which settings of all brokers are kept.
+#: The resource name of settings for all brokers.
 ALL_BROKERS: Final = ""
 
 
 def broker_configs(image: MetadataImage) -> Mapping[str, str]:
-    """The settings that were made, by name; those left out have their defaults."""
+    """The settings that have been set, by name; all others have their defaults."""
     return image.broker_configs.get(ALL_BROKERS, {})
 
 
 def alter_broker_configs(
     image: MetadataImage, *, add: Mapping[str, str], delete: Collection[str] = ()
 ) -> list[MetadataRecord]:
-    """The root's settings with `add` set and `delete` gone; what is so already makes no record.
+    """Records that set the settings in `add` and delete those in `delete`; none for unchanged settings.
 
-    Raises InvalidConfigError for a name or value that is not allowed, and when a topic's own values do not go with the
-    new ones.
+    Raises InvalidConfigError for an invalid name or value, and if a topic's overrides conflict with the new values.
     """
     there = broker_configs(image)
     unknown = sorted({*add, *delete} - BROKER_CONFIGS.keys() - there.keys())
@@ -52,7 +51,7 @@ def alter_broker_configs(
 
 
 def broker_config_record(name: str, value: str | None) -> MetadataRecord:
-    """The record that sets one setting, or with None puts it back to its default."""
+    """The record that sets one setting, or with None resets it to its default."""
     return record("ConfigRecord", resourceType=BROKER_RESOURCE, resourceName=ALL_BROKERS, name=name, value=value)
 
 

@@ -1,18 +1,18 @@
-"""Ending a transaction that a broker's producer left open: its markers, and what its coordinator would note of it.
+"""Ends a transaction that a broker's producer left open: writes its markers and its coordinator's record.
 
     lock the root; refresh the image; read __transaction_state
-    append a control batch with the marker to the log of each partition that the transaction is open in
-    append the record CompleteAbort or CompleteCommit to __transaction_state, where that knows the transaction
+    append a control batch with the marker to the log of each partition in which the transaction is open
+    append the record CompleteAbort or CompleteCommit to __transaction_state, if the transaction is recorded there
     wait for the disk: data, indexes, names
-    publish one commit with the states of all these partitions: their last stable offsets move on
+    publish one commit with the states of all these partitions: their last stable offsets increase
     unlock
 
-An adopted log has no coordinator that would do it; a broker that mounts it again finds the transaction ended. A crash
-before the publish leaves markers and a record above the high watermarks, which the next writer cuts.
+An adopted log has no coordinator that would do this; a broker that mounts it again finds the transaction ended. A crash
+before the publish leaves markers and a record above the high watermarks, which the next writer truncates.
 
-A transaction that is decided is ended as it was decided: one in PrepareCommit is committed, since its producer was told
-so. One that is undecided is aborted, and the producer epoch rises, as when it times out: its producer is fenced. One
-that no coordinator knows is aborted in its partition alone.
+A decided transaction is ended as decided: one in PrepareCommit is committed, since the commit was confirmed to its
+producer. An undecided one is aborted and its producer epoch increases, as at a timeout, which fences its producer. One
+that no coordinator knows is aborted in its partition only.
 
 Source of the rules: org.apache.kafka.coordinator.transaction.TransactionMetadata, kafka.coordinator.transaction.
 TransactionMarkerChannelManager, and kafka.server.KafkaApis.handleWriteTxnMarkersRequest.
@@ -50,7 +50,7 @@ _DECIDED: Final = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedPartition:
-    """One partition of a transaction that has been ended: where that began there, and where its marker is."""
+    """One partition of an ended transaction: the transaction's first offset and the marker's offset."""
 
     topic_partition: TopicPartition
     producer_id: int
@@ -62,9 +62,9 @@ class EndedPartition:
 
 @dataclass(frozen=True, slots=True)
 class EndedTransaction:
-    """A transaction that has been ended, in `partitions`. `transactional_id` None: no coordinator knew of it.
+    """An ended transaction in `partitions`. `transactional_id` is None if no coordinator knew the transaction.
 
-    `elsewhere` are partitions of it that the root does not have, such as those in other directories of the broker.
+    `elsewhere` are its partitions that this root does not contain, such as those in other directories of the broker.
     """
 
     transactional_id: str | None
@@ -74,10 +74,11 @@ class EndedTransaction:
 
 
 def abort_transaction(root: OwnRoot, where: TopicPartition, first_offset: int) -> EndedTransaction:
-    """Abort the transaction that began at `first_offset` of the partition and is open, in one durable commit.
+    """Abort the open transaction that began at `first_offset` of the partition, in one durable commit.
 
-    In all its partitions, if `__transaction_state` knows it. Raises OffsetOutOfRangeError when there is none,
-    CommitConflictError when it is to be committed, UnknownTopicError, and what `MetadataStore.commit` does.
+    If `__transaction_state` has the transaction, it is aborted in all its partitions. Raises OffsetOutOfRangeError if
+    no open transaction begins there, CommitConflictError if it has been decided to commit, UnknownTopicError, and the
+    errors of `MetadataStore.commit`.
     """
     with root_lock(root.path, fs=root.fs):
         ending = _Ending(root)
@@ -94,7 +95,7 @@ def abort_transaction(root: OwnRoot, where: TopicPartition, first_offset: int) -
 def abort_transactional_id(root: OwnRoot, transactional_id: str) -> EndedTransaction:
     """Abort the open transaction of `transactional_id` in all its partitions, in one durable commit.
 
-    Raises UnknownTopicError when `__transaction_state` has no open one, CommitConflictError when it is to be committed.
+    Raises UnknownTopicError if `__transaction_state` has no open one, CommitConflictError if it was decided to commit.
     """
     with root_lock(root.path, fs=root.fs):
         ending = _Ending(root)
@@ -102,9 +103,9 @@ def abort_transactional_id(root: OwnRoot, transactional_id: str) -> EndedTransac
 
 
 def complete_transactional_id(root: OwnRoot, transactional_id: str) -> EndedTransaction:
-    """Carry out what was decided about the transaction of `transactional_id`, commit or abort, in one durable commit.
+    """Complete the transaction of `transactional_id` as decided, by commit or abort, in one durable commit.
 
-    Raises UnknownTopicError when `__transaction_state` has no open one, CommitConflictError when it is undecided.
+    Raises UnknownTopicError if `__transaction_state` has no open one, CommitConflictError if it is undecided.
     """
     with root_lock(root.path, fs=root.fs):
         ending = _Ending(root)
@@ -155,7 +156,7 @@ def _end(ending: _Ending, state: TransactionState, *, is_commit: bool) -> EndedT
 
 
 class _Ending:
-    """What is appended to logs to end one transaction, and the commit that publishes it. The root's lock is held."""
+    """The appends that end one transaction, and the commit that publishes them. The caller holds the root's lock."""
 
     def __init__(self, root: OwnRoot) -> None:
         self._root = root
@@ -166,7 +167,7 @@ class _Ending:
             flush_earlier(root.path, root.fs)
 
     def open_producer(self, where: TopicPartition, first_offset: int) -> ProducerState:
-        """The producer whose transaction began at `first_offset`. Raises OffsetOutOfRangeError when there is none."""
+        """The producer whose transaction began at `first_offset`. Raises OffsetOutOfRangeError if there is no such."""
         self._image.partition(where.topic, where.partition)
         for producer in self._open_producers(where):
             if producer.current_txn_first_offset == first_offset:
@@ -176,12 +177,12 @@ class _Ending:
         )
 
     def has(self, where: TopicPartition) -> bool:
-        """Whether the root has the partition."""
+        """Whether the root contains the partition."""
         topic = self._image.topics.get(where.topic)
         return topic is not None and 0 <= where.partition < len(topic.partitions)
 
     def producer_in_transaction(self, where: TopicPartition, producer_id: int) -> ProducerState | None:
-        """The producer if it has a transaction open in the partition; None also for a partition elsewhere."""
+        """The producer if it has an open transaction in the partition; None also if the root lacks the partition."""
         if not self.has(where):
             return None
         return next((each for each in self._open_producers(where) if each.producer_id == producer_id), None)
@@ -213,7 +214,7 @@ class _Ending:
         )
 
     def note_completed(self, state: TransactionState, *, is_commit: bool, producer_epoch: int) -> None:
-        """Append to `__transaction_state` that all markers are written."""
+        """Append the record to `__transaction_state` that all markers are written."""
         key, value = state.completed(is_commit=is_commit, producer_epoch=producer_epoch, now_ms=self._root.clock())
         self._append(TopicPartition(TRANSACTION_STATE_TOPIC, state.state_partition), key, value)
 
@@ -241,13 +242,13 @@ class _Ending:
                 is_control=is_marker,
             )
             log.append_as_leader(data, leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR)
-            log.names_changed = True  # the transaction index is made with its first entry
+            log.names_changed = True  # the transaction index file is created with its first entry
             log.flush(is_last=True)
             self._appended[where] = log.state()
         return self._appended[where]
 
     def publish(self, operation: str) -> None:
-        """Commit what was appended. Raises CommitConflictError when a topic was changed without the root's lock."""
+        """Commit the appends. Raises CommitConflictError if a topic was changed without the root's lock."""
 
         def build(newest: MetadataImage) -> list[MetadataRecord]:
             return [

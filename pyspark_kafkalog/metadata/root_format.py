@@ -1,15 +1,15 @@
 """The version of a root's format: one number for all files and records of this package in a root.
 
-    __cluster_metadata-0/kafkalog-format     "version=1\\n". Checked by whoever opens the root, and before each commit
+    __cluster_metadata-0/kafkalog-format     "version=1\\n". Checked when the root is opened, and before each commit
     FormatRecord in the commit log           the same number: in the first commit, in every snapshot, and in the commit
                                              that changes it
 
 Versions `OLDEST_FORMAT_VERSION` to `FORMAT_VERSION` are read and written; a root keeps its version. Any other version
-is refused. The marker speaks before anything else is read, so a root that this package cannot parse is refused by its
-version. The commit log decides: a process that has the root open reads the FormatRecord of an upgrade before whatever
-was committed after it, and loses the race for the next commit until it has.
+is refused. The marker is read first, so a root that this package cannot parse is refused by its version. The commit log
+decides: a process that has the root open reads the FormatRecord of an upgrade before all later commits, and until then
+loses the race for the next commit.
 
-While an export makes a root as a copy of another one, the marker is "unfinished copy\\n", which every version refuses.
+While an export creates a root as a copy of another, the marker is "unfinished copy\\n", which every version refuses.
 
 The marker is replaced by a rename, so a crash leaves the old one or the new one. An upgrade publishes its commit first;
 a crash before the marker follows is harmless, as either of the two keeps earlier packages away.
@@ -24,14 +24,14 @@ from typing import Final
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 
-#: What new roots get. CONTRIBUTING.md ("Change the on-disk format") lists the steps for a new version.
+#: The version of new roots. CONTRIBUTING.md ("Change the on-disk format") lists the steps for a new version.
 FORMAT_VERSION: Final = 1
 #: Roots of this version and later ones are read and written.
 OLDEST_FORMAT_VERSION: Final = 1
 
 FORMAT_MARKER: Final = "kafkalog-format"
 
-#: What the marker says while an export makes the root as a copy of another one.
+#: The content of the marker while an export creates the root as a copy of another.
 _UNFINISHED_COPY: Final = b"unfinished copy\n"
 
 _MARKER: Final = re.compile(rb"version=([1-9][0-9]{0,8})\n")
@@ -39,12 +39,12 @@ _MARKER_BYTES_MAX: Final = 64
 
 
 def write_marker(directory: Path, fs: FileSystem, version: int = FORMAT_VERSION) -> None:
-    """Make the root with the metadata directory `directory` one of this package, of `version`; durably."""
+    """Mark the root with the metadata directory `directory` as native, with format `version`, durably."""
     fs.write_file_atomic(directory / FORMAT_MARKER, b"version=%d\n" % version)
 
 
 def mark_unfinished_copy(directory: Path, fs: FileSystem) -> None:
-    """Have everyone refuse the root until `write_marker`; durably."""
+    """Mark the root as an unfinished copy, durably; opening it is refused until `write_marker`."""
     fs.write_file_atomic(directory / FORMAT_MARKER, _UNFINISHED_COPY)
 
 
@@ -88,7 +88,7 @@ def _read_marker(directory: Path) -> bytes | None:
 
 
 def check_format_version(version: int, file: Path) -> None:
-    """Raise UnsupportedFormatError, which names `file`, unless `version` is one that this package reads."""
+    """Raise UnsupportedFormatError, with the name of `file`, unless this package reads `version`."""
     if OLDEST_FORMAT_VERSION <= version <= FORMAT_VERSION:
         return
     if version > FORMAT_VERSION:

@@ -1,6 +1,6 @@
 """Records that create, delete and change topics, with Kafka's validation.
 
-Each builder takes the image it must hold against and returns records for `MetadataStore.commit`:
+Each builder validates against an image and returns records for `MetadataStore.commit`:
 
     store.commit(lambda image: create_topic(image, "orders", partitions=4), operation="create topic")
 
@@ -32,9 +32,9 @@ def create_topic(
     broker_configs: Mapping[str, str] | None = None,
     rng: random.Random | None = None,
 ) -> list[MetadataRecord]:
-    """A new topic with `partitions` partitions, `configs` over those of the broker (`log.*` names), and a random id.
+    """Create a topic with `partitions` partitions, `configs` over those of the broker (`log.*` names), and a random id.
 
-    Raises InvalidTopicError (name, or number of partitions), TopicExistsError, InvalidConfigError.
+    Raises InvalidTopicError for an invalid name or number of partitions, TopicExistsError, InvalidConfigError.
     """
     _check_new_name(image, name)
     _check_partitions(name, partitions, first=0)
@@ -49,12 +49,12 @@ def create_topic(
 
 
 def delete_topic(image: MetadataImage, name: str) -> list[MetadataRecord]:
-    """The topic goes, with its partitions and configs. Raises UnknownTopicError."""
+    """Delete the topic, with its partitions and configs. Raises UnknownTopicError."""
     return [record("RemoveTopicRecord", topicId=image.topic(name).topic_id)]
 
 
 def add_partitions(image: MetadataImage, name: str, *, total: int) -> list[MetadataRecord]:
-    """The topic gets partitions up to `total`. Raises UnknownTopicError, or InvalidTopicError when that is not more."""
+    """Add partitions up to `total`. Raises UnknownTopicError, or InvalidTopicError if that is not an increase."""
     topic = image.topic(name)
     there = len(topic.partitions)
     if name in INTERNAL_TOPICS:
@@ -73,10 +73,9 @@ def alter_configs(
     delete: Collection[str] = (),
     broker_configs: Mapping[str, str] | None = None,
 ) -> list[MetadataRecord]:
-    """The topic's overrides with `add` set and `delete` gone; what is so already makes no record.
+    """Set the topic's overrides in `add` and delete those in `delete`; no records for unchanged ones.
 
-    Raises UnknownTopicError, or InvalidConfigError for a bad name or value, or when the overrides together are not
-    allowed.
+    Raises UnknownTopicError, or InvalidConfigError for an invalid name or value, or an invalid combination.
     """
     configs = image.topic(name).configs
     add = add or {}
@@ -123,5 +122,5 @@ def _config_record(topic: str, name: str, value: str | None) -> MetadataRecord:
 
 
 def _partition_record(image: MetadataImage, topic_id: str, partition: int) -> MetadataRecord:
-    """A partition on the one node that stands for the root, as its leader."""
+    """A partition led by the single node that represents the root."""
     return partition_record(topic_id, partition, leader_epoch=0, node=image.node)
