@@ -1,9 +1,10 @@
 """A Kafka broker's own metadata log, batch by batch: every KRaft node has a copy.
 
     __cluster_metadata-0/<20 digit end offset>-<10 digit epoch>.checkpoint   snapshots, the newest whole one counts
-    __cluster_metadata-0/<base offset>.log                                   what came after
+    __cluster_metadata-0/<base offset>.log                                   the log after the snapshot
 
-Read as far as it is whole. The broker may be running: a batch whose end is not there yet is not seen, as after a crash.
+It is read up to the first damage. The broker may be running: an incomplete batch at the end is ignored, as after a
+crash.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class BrokerBatch:
 class BrokerLog:
     """The newest whole snapshot in `directory` and the log after it; read once.
 
-    `damage` says what could not be read, the first such; a torn batch at an end, which a crash leaves, is none.
-    `end_offset` is the offset after what has been read, `leader_epoch` its last epoch.
+    `damage` describes the first damage, None if there is none; a torn batch at the end, which a crash leaves, is not
+    damage. `end_offset` is the offset after the last batch read, `leader_epoch` the last epoch.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -52,7 +53,7 @@ class BrokerLog:
         self._has_footer = False
 
     def snapshot(self, *, control_only: bool = False) -> list[BrokerBatch]:
-        """The batches of the newest snapshot that is whole; the newer ones are noted as damage. Raises OSError."""
+        """The batches of the newest whole snapshot; newer, damaged ones are noted as damage. Raises OSError."""
         for end_offset, epoch, path in _snapshots(self._directory):
             self.end_offset = 0
             self._has_footer = False
@@ -71,14 +72,14 @@ class BrokerLog:
             yield from self._batches(segment_file(self._directory, base_offset, LOG_SUFFIX), start_offset, control_only)
 
     def note(self, damage: str) -> None:
-        """Say what could not be read, if nothing has been said before."""
+        """Set `damage`, unless it is already set."""
         if self.damage is None:
             self.damage = damage
 
     def _batches(self, path: Path, start_offset: int, control_only: bool) -> Iterator[BrokerBatch]:
         """The batches of a file that end at or after `start_offset`, up to the first damaged one.
 
-        With `control_only` those of metadata records are checked, not decoded.
+        With `control_only`, batches of metadata records are checked but not decoded.
         """
         file = str(path)
         with open_to_read(path) as stream:

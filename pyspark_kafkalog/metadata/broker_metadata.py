@@ -1,8 +1,9 @@
-"""What a Kafka broker's own metadata log (broker_log.py) says of topics, where its directory holds one.
+"""Topics, configurations and access control entries from a Kafka broker's metadata log (broker_log.py), if it has one.
 
-Types and versions that are not known here are passed over. Records between a BeginTransactionRecord and an
-EndTransactionRecord count together or, after an AbortTransactionRecord or without an end, not at all. Source of the
-rules: org.apache.kafka.image.loader.MetadataBatchLoader.
+Unknown record types and versions are ignored. Records between a BeginTransactionRecord and an EndTransactionRecord
+apply together; after an AbortTransactionRecord, or without an end, they do not apply.
+
+Source of the rules: org.apache.kafka.image.loader.MetadataBatchLoader.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class BrokerTopic:
 
 @dataclass(slots=True)
 class BrokerMetadata:
-    """What the metadata log adds up to.
+    """The state that a broker's metadata log adds up to.
 
-    `topic_configs` by topic name, `broker_configs` by node id as text ("" for all nodes), `acls` by id. `damage` says
-    why something may be missing: None when all that is there was read.
+    `topic_configs` by topic name, `broker_configs` by node id as text ("" for all nodes), `acls` by id. `damage`
+    describes why something may be missing; None if the whole log was read.
     """
 
     topics: dict[str, BrokerTopic] = field(default_factory=dict)
@@ -57,7 +58,7 @@ class BrokerMetadata:
     _names: dict[str, str] = field(default_factory=dict)
 
     def apply(self, metadata_record: MetadataRecord) -> None:
-        """Take in one record. One of a topic that is not there is passed over."""
+        """Apply one record. Records of unknown topics are ignored."""
         fields = metadata_record.fields
         if metadata_record.type == "TopicRecord":
             self.topics[fields["name"]] = BrokerTopic(fields["name"], fields["topicId"])
@@ -79,7 +80,7 @@ class BrokerMetadata:
             self.acls.pop(fields["id"], None)
 
     def _topic(self, fields: Mapping[str, Any]) -> BrokerTopic | None:
-        """The topic with the id that a record names, if it is there."""
+        """The topic with the id that a record names, if it exists."""
         topic = self.topics.get(self._names.get(fields["topicId"], ""))
         return topic if topic is not None and topic.topic_id == fields["topicId"] else None
 
@@ -105,7 +106,7 @@ class BrokerMetadata:
     def _access_control_entry(self, fields: Mapping[str, Any]) -> None:
         try:
             self.acls[fields["id"]] = parse_acl(fields)
-        except InvalidRecordError as error:  # a later version's: leaving it out must not pass unseen, it may deny
+        except InvalidRecordError as error:  # a later version's: it may deny, so its omission must be reported
             self.damage = self.damage or str(error)
 
     def _config(self, fields: Mapping[str, Any]) -> None:
@@ -121,13 +122,13 @@ class BrokerMetadata:
 
 
 def read_topic_configs(root: Path) -> Mapping[str, Mapping[str, str]]:
-    """Configuration overrides by topic name; empty where `root` has no metadata log."""
+    """Configuration overrides by topic name; empty if `root` has no metadata log."""
     directory = root / METADATA_DIR
     return read_broker_metadata(directory).topic_configs if directory.is_dir() else {}
 
 
 def read_broker_metadata(directory: Path) -> BrokerMetadata:
-    """What the metadata log in `directory` says. Raises OSError when it cannot be read."""
+    """The state of the metadata log in `directory`. Raises OSError if it cannot be read."""
     metadata = BrokerMetadata()
     log = BrokerLog(directory)
     for metadata_record in _metadata_records(log.snapshot(), log):
@@ -151,7 +152,7 @@ def _metadata_records(batches: Iterable[BrokerBatch], log: BrokerLog) -> Iterato
 
 
 def committed_records(records: Iterator[MetadataRecord]) -> Iterator[MetadataRecord]:
-    """`records` without those of metadata transactions that were aborted or have no end."""
+    """`records` without those of aborted or unfinished metadata transactions."""
     pending: list[MetadataRecord] | None = None
     for metadata_record in records:
         if metadata_record.type == "BeginTransactionRecord":

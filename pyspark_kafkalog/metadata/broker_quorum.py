@@ -1,13 +1,14 @@
-"""What a KRaft node's disk says of the quorum that keeps the metadata log.
+"""The quorum of a broker's metadata log, from the disk of one KRaft node.
 
     meta.properties                      cluster; the node itself
     __cluster_metadata-0/quorum-state    leader and epoch (quorum_state.py), unless the log has a later epoch
     the log's KRAFT_VOTERS records       the voters, the newest record counts; where there is none, they are configured:
     its LEADER_CHANGE records            ids of the voters at the last election, else those in quorum-state
 
-Each node moves the high watermark by what the leader tells it, and writes it nowhere: it can only be told of a node
-that is the one voter, where it follows the last batch. How far other nodes are, only the running leader knows. Source
-of the rules: org.apache.kafka.raft.QuorumState and KRaftControlRecordStateMachine.
+Nodes receive the high watermark from the leader and do not write it to disk. It is known only for a node that is the
+single voter, where it follows the last batch. The progress of other nodes is known only to the running leader.
+
+Source of the rules: org.apache.kafka.raft.QuorumState and KRaftControlRecordStateMachine.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from pyspark_kafkalog.storage.names import META_PROPERTIES, encode_uuid
 
 
 def read_broker_quorum(root: Path) -> Quorum:
-    """The quorum, as the node whose directory `root` is saw it last.
+    """The quorum as last seen by the node with the directory `root`.
 
-    Raises LogDirError when no metadata log is there or it is damaged, DiskFormatError for other damaged files, OSError.
+    Raises LogDirError if `root` has no metadata log or a damaged one, DiskFormatError for other damaged files, OSError.
     """
     directory = root / METADATA_DIR
     if not directory.is_dir():
@@ -41,7 +42,7 @@ def read_broker_quorum(root: Path) -> Quorum:
     voters = _voters_in(log)
     if log.damage is not None:
         raise LogDirError(f"the metadata log is damaged: {log.damage}")
-    state = _quorum_state(directory / QUORUM_STATE)  # after the log, or an election between would look like damage
+    state = _quorum_state(directory / QUORUM_STATE)  # read after the log: an election in between would look like damage
     if state.leader_epoch < log.leader_epoch:
         state = replace(state, leader_id=NO_LEADER, leader_epoch=log.leader_epoch)
     if voters is None and state.voter_ids is not None:
@@ -63,7 +64,7 @@ def read_broker_quorum(root: Path) -> Quorum:
 
 
 def _voters_in(log: BrokerLog) -> tuple[QuorumReplica, ...] | None:
-    """What the newest record about voters says, having read the whole of `log`; None: there is no such record."""
+    """The voters in the newest record about them, after reading all of `log`; None if there is no such record."""
     voters = elected = None
     for batches in (log.snapshot(control_only=True), log.after_snapshot(control_only=True)):
         for batch in batches:
@@ -83,7 +84,7 @@ def _replica(voter: Voter) -> QuorumReplica:
 
 
 def _directory_id(directory_id: uuid.UUID | None) -> str | None:
-    """In Kafka's text form; the Uuid of zeros stands for none."""
+    """The id in Kafka's text form; None for the Uuid of zeros."""
     return encode_uuid(directory_id.bytes) if directory_id is not None and directory_id.int != 0 else None
 
 
@@ -107,7 +108,7 @@ def _node(path: Path) -> MetaProperties:
 
 
 def _is_node(voter: QuorumReplica, node: MetaProperties) -> bool:
-    """Whether `voter` is the node: one whose disk was replaced is another replica of the same number."""
+    """Whether `voter` is the node. A node with a replaced disk has another directory id and is another replica."""
     is_directory = voter.directory_id is None or node.directory_id in (None, voter.directory_id)
     return voter.node_id == node.node_id and is_directory
 
@@ -115,7 +116,7 @@ def _is_node(voter: QuorumReplica, node: MetaProperties) -> bool:
 def _observers(
     voters: tuple[QuorumReplica, ...] | None, node: MetaProperties, log_end_offset: int
 ) -> tuple[QuorumReplica, ...]:
-    """The node itself where it is no voter; of others its disk knows nothing."""
+    """The node itself, unless it is a voter; its disk has no information about other observers."""
     if voters is None or node.node_id is None or any(_is_node(each, node) for each in voters):
         return ()
     return (QuorumReplica(node.node_id, node.directory_id, log_end_offset=log_end_offset),)

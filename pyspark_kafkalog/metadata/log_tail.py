@@ -1,7 +1,7 @@
-"""Where in the commit log an image stands, and how far behind it the newest snapshot lies.
+"""The position of an image in the commit log, and its distance from the newest snapshot.
 
-It is kept beside the image and moves with it by each commit, so that neither "is a snapshot due?" nor "was I left
-behind?" reads anything of the history.
+It is stored with the image and updated by each commit. Checking whether a snapshot is due, or whether the image's files
+were removed, therefore reads nothing of the history.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 
 @dataclass(frozen=True, slots=True)
 class KnownSnapshot:
-    """A snapshot that is there: the offset it ends at, its size, the time (ms) of the last commit in it.
+    """An existing snapshot: its end offset, its size in bytes, the time (ms) of the last commit in it.
 
-    `is_sound`: this process has read it whole, or written it and waited for the disk, so what it holds may go.
+    `is_sound` means that this process has read it completely, or has written it durably, so the commits that it
+    contains may be removed.
     """
 
     end_offset: int

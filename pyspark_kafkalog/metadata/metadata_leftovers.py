@@ -3,9 +3,9 @@
     00000000000000000005.log.<hex>.tmp                      a commit before its link
     00000000000000000194-0000000000-<hex>.checkpoint.part   a snapshot before its rename
 
-They go once they are an hour old by the clock of the file system: nobody is at them any more. Looked for after each
-snapshot, in the first few thousand names that the directory gives out, so that a long history costs no more than a
-short one.
+They are removed once they are an hour old by the clock of the file system, since no process can still be writing them.
+The search follows each snapshot and covers the first few thousand names in the directory, so a long history costs no
+more than a short one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEFTOVER = re.compile(r"\d{20}\.log\.[0-9a-f]+\.tmp|\d{20}-\d{10}-[0-9a-f]+\.ch
 
 
 def remove_leftovers(directory: Path, *, now_ns: int, fs: FileSystem) -> None:
-    """Remove what was last written to more than an hour before `now_ns`, the file system's time. Raises OSError."""
+    """Remove leftovers last written more than an hour before `now_ns`, the file system's time. Raises OSError."""
     with os.scandir(directory) as entries:
         names = [entry.name for entry in islice(entries, _NAMES_MAX) if _LEFTOVER.fullmatch(entry.name)]
     for name in names:

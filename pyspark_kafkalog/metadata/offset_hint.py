@@ -1,9 +1,9 @@
-"""A small file that holds one offset of the commit log as a hint. Written over in place, never waited for.
+"""A small file with one offset of the commit log as a hint. It is overwritten in place, without waiting for the disk.
 
     00000000000000000194 9b1c2f7e\\n     20 digits, a blank, the CRC-32C of the digits
 
-What it says may be late, never early: who writes it has done what it tells of. A crash or a power failure leaves it as
-it was, short, or mixed; what the CRC does not confirm counts as no hint.
+The offset may be behind but is never ahead: it is written after the change that it records. A crash or a power failure
+leaves the file unchanged, short, or mixed; content that does not match the CRC counts as no hint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OffsetHint:
         self._fs = fs
 
     def read(self) -> int | None:
-        """The offset, or None when there is no file or its bytes are no hint. Raises OSError when it cannot be read."""
+        """The offset; None if the file is missing or its content invalid. Raises OSError if it cannot be read."""
         try:
             fd = os.open(self.path, READ_FLAGS)
         except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The transactions that are open in a log directory's partitions: whose they are, where and when they began.
+"""The open transactions in a log directory's partitions: their producers, first offsets and start times.
 
-A partition's log tells its open transactions by producer id: from its newest producer snapshot and the batches after
-it. The transactional id and the state come from `__transaction_state`, where that is in the directory. A transaction
-that no record there covers was left hanging by a broker, or its coordinator's partition is elsewhere.
+The newest producer snapshot of a partition and the batches after it give the open transactions by producer id. The
+transactional id and the state come from `__transaction_state`, if the directory contains it. A transaction without a
+record there was left hanging by a broker, or its coordinator's partition is in another directory.
 
 Nothing is written.
 """
@@ -29,10 +29,10 @@ from pyspark_kafkalog.storage.segment_reader import SegmentReader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """One transaction in one partition: the producer's first offset in it, and when it began (below 0: not known).
+    """One transaction in one partition: the producer's first offset in it, and its start time (below 0: unknown).
 
-    `state` is the coordinator's record of it, None for one that was left hanging; `transactional_id` is the producer's,
-    None where it has none or `__transaction_state` does not tell.
+    `state` is the coordinator's record of it, None for a hanging transaction. `transactional_id` is the producer's,
+    None if it has none or `__transaction_state` does not contain it.
     """
 
     topic_partition: TopicPartition
@@ -48,7 +48,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransactions:
-    """Those of a log directory, by partition, and the states of all transactional ids that have one."""
+    """The open transactions of a log directory, by partition, and the states of all recorded transactional ids."""
 
     in_partitions: tuple[OpenTransaction, ...] = ()
     states: tuple[TransactionState, ...] = ()
@@ -61,7 +61,7 @@ def find_open_transactions(
     expiration_ms: int,
     now_ms: int,
 ) -> OpenTransactions:
-    """The transactions that are open in `partitions` below their high watermarks. Raises DiskFormatError for damage."""
+    """The open transactions in `partitions`, below their high watermarks. Raises DiskFormatError for damage."""
     names = {state.producer_id: name for name, state in states.items()}
     found = []
     for each in partitions:
@@ -86,7 +86,7 @@ def find_open_transactions(
 
 
 def open_transactions_of(root: OwnRoot) -> OpenTransactions:
-    """Those of a root of ours, as of its last refresh."""
+    """The open transactions of a native root, as of its last refresh."""
     image = root.store.image
     unstable = [
         root.partition(where)
@@ -102,7 +102,7 @@ def open_transactions_of(root: OwnRoot) -> OpenTransactions:
 
 
 def transaction_states_of(root: OwnRoot) -> Mapping[str, TransactionState]:
-    """What the coordinator of a root of ours knew when the root was a broker's, and what has been added since."""
+    """The states in a native root's `__transaction_state`: those of the former broker, and those added since."""
     if TRANSACTION_STATE_TOPIC not in root.topics():
         return {}
     return read_transaction_states(root.topic(TRANSACTION_STATE_TOPIC).partitions)
@@ -125,7 +125,7 @@ def producers_of(found: PartitionDescription, *, expiration_ms: int, now_ms: int
 
 
 def _first_timestamp_ms(found: PartitionDescription, producer: ProducerState) -> int:
-    """The time of the transaction's first batch in the partition; below 0 where its segment is gone or damaged."""
+    """The time of the transaction's first batch in the partition; below 0 if its segment is missing or damaged."""
     first_offset = producer.current_txn_first_offset
     base_offset = max((base for base in list_base_offsets(found.directory) if base <= first_offset), default=None)
     if base_offset is None:

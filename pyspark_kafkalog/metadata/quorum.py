@@ -1,4 +1,4 @@
-"""Who keeps the metadata log together: its leader, voters and observers, as kafka-metadata-quorum tells them."""
+"""The quorum of the metadata log: its leader, voters and observers, as kafka-metadata-quorum shows them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class QuorumReplica:
 class Quorum:
     """The quorum of the metadata log; None: not known. `leader_id` is -1 while there is no leader.
 
-    `as_of_ms` is when the replicas stood where they do.
+    `as_of_ms` is the time of the replicas' positions.
     """
 
     cluster_id: str | None
@@ -36,16 +36,16 @@ class Quorum:
     as_of_ms: int | None = None
 
     def max_follower_lag(self) -> int | None:
-        """How many records the last of the voters lies behind the leader."""
+        """The number of records by which the slowest voter is behind the leader."""
         return 0 if self.voters is not None and len(self.voters) == 1 else None
 
     def lag(self, replica: QuorumReplica) -> int | None:
-        """How many records `replica` lies behind the leader."""
+        """The number of records by which `replica` is behind the leader."""
         return 0 if replica.node_id == self.leader_id and replica in (self.voters or ()) else None
 
 
 def own_quorum(root: OwnRoot) -> Quorum:
-    """Of a root of ours: its node is the one voter, and leader; the high watermark follows the last commit."""
+    """A native root's quorum: its node is the single voter and leader; the high watermark follows the last commit."""
     properties = read_meta_properties(root.path / META_PROPERTIES)
     node_id = root.store.image.node.broker_id
     return Quorum(

@@ -1,13 +1,13 @@
-"""A metadata snapshot: one file with the records that make an image, as KRaft writes it.
+"""A metadata snapshot: one file with the records that rebuild an image, in KRaft's format.
 
     <20 digit end offset>-<10 digit epoch>.checkpoint     the image as of all commits below the end offset
       control batch    SnapshotHeader: time (ms) of the last commit in it
       batches          metadata records (image_records.py), offsets going on from the header's 0
       control batch    SnapshotFooter, the last record
 
-Written under a name that ends in `.checkpoint.part`, fsynced and renamed, so a snapshot is whole or not there; what a
-crash leaves under the other name is never read. Reading takes any snapshot of KRaft's, with the quorum's control
-records in its first batch, and checks everything: a snapshot without its footer is refused.
+It is written under a name that ends in `.checkpoint.part`, fsynced and renamed, so a snapshot is complete or does not
+exist; a `.part` file that a crash leaves is never read. Any KRaft snapshot can be read, including the quorum's control
+records in its first batch. Everything is checked: a snapshot without its footer is refused.
 
 Source of the format: org.apache.kafka.snapshot.RecordsSnapshotWriter, RecordsSnapshotReader and Snapshots.
 """
@@ -36,7 +36,7 @@ from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, enc
 from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX
 
-#: A snapshot above this is damaged: reading it would not be bounded. Room for a million partitions.
+#: A larger snapshot is treated as damaged, to bound reads. It has room for a million partitions.
 MAX_SNAPSHOT_BYTES: Final = 256 << 20
 
 _RECORDS_A_BATCH: Final = 1000
@@ -46,7 +46,7 @@ _ADVICE: Final = "remove the file when the commits from offset 0 on are there, e
 
 @dataclass(frozen=True, slots=True, order=True)
 class SnapshotId:
-    """What a snapshot holds: the commits below `end_offset`, the last of them of leader epoch `epoch`."""
+    """The id of a snapshot: it contains the commits below `end_offset`; the last of them has leader epoch `epoch`."""
 
     end_offset: int
     epoch: int
@@ -57,16 +57,17 @@ class SnapshotId:
 
     @staticmethod
     def parse(file_name: str) -> SnapshotId | None:
-        """The id that a file's name gives, None when it is no snapshot's."""
+        """The id in a file's name; None if it is not a snapshot's name."""
         match = _FILE_NAME.fullmatch(file_name)
         return None if match is None else SnapshotId(int(match[1]), int(match[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot file that was read: the time (ms) of the last commit in it, its size, its records.
+    """A snapshot file: the time (ms) of the last commit in it, its size in bytes, its records.
 
-    `records` are decoded as they are asked for, once; damage is raised then, a missing footer after the last one.
+    `records` can be iterated once and are decoded lazily. The iteration raises errors for damage, and, after the last
+    record, for a missing footer.
     """
 
     last_contained_timestamp_ms: int
@@ -77,9 +78,9 @@ class Snapshot:
 def write_snapshot(
     path: Path, records: Iterable[MetadataRecord], *, last_contained_timestamp_ms: int, epoch: int, fs: FileSystem
 ) -> int:
-    """Write the snapshot `path`, durably, in place of one that may be there; its size in bytes.
+    """Write the snapshot `path`, durably, and replace an existing one; return its size in bytes.
 
-    Raises OSError; then there is no snapshot. Raises InvalidRecordError for records that cannot be encoded.
+    Raises OSError, in which case no snapshot was written; InvalidRecordError for records that cannot be encoded.
     """
     batches = _encode_batches(records, last_contained_timestamp_ms, epoch)
     temporary = path.with_name(f"{path.name.removesuffix(CHECKPOINT_SUFFIX)}-{os.urandom(8).hex()}.checkpoint.part")
@@ -122,7 +123,7 @@ def _encode_control(control: ControlRecord, offset: int, timestamp_ms: int, epoc
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """The snapshot `path`. Raises CorruptRecordError, UnsupportedFormatError, or OSError when it cannot be read."""
+    """Read the snapshot `path`. Raises CorruptRecordError, UnsupportedFormatError, or OSError if it is unreadable."""
     with open_to_read(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         if size_bytes > MAX_SNAPSHOT_BYTES:
@@ -138,7 +139,7 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def _decode_batches(data: bytes, path: Path) -> Iterator[tuple[int, RecordBatch]]:
-    """Place and content of each batch; offsets without gaps from 0."""
+    """Position and content of each batch. Checks that the offsets begin at 0 and have no gaps."""
     at = offset = 0
     while at < len(data):
         batch = decode_batch(data, at, file=str(path), file_position=at)

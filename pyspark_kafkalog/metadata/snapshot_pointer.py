@@ -1,9 +1,10 @@
-"""Which snapshot is the newest: a hint, so that opening a root need not list its metadata directory.
+"""The name of the newest snapshot: a hint that saves listing the metadata directory when a root is opened.
 
     __cluster_metadata-0/kafkalog-newest-snapshot     the snapshot's file name and a line end
 
-Replaced by a rename after the snapshot is there. A crash in between leaves the name of the one before: that costs
-reading more commits. Without the file, or when what it names is gone or damaged, the directory is listed.
+It is replaced by a rename after the snapshot is written. A crash in between leaves the name of the previous snapshot,
+which costs reading more commits. If the file is missing, or names a missing or damaged snapshot, the directory is
+listed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _MAX_BYTES: Final = 64
 
 
 def read_pointer(directory: Path) -> SnapshotId | None:
-    """The snapshot that the pointer names, None when it names none. Raises OSError when it cannot be read."""
+    """The snapshot that the pointer names; None if it names none. Raises OSError if it cannot be read."""
     try:
         with open_to_read(directory / POINTER_FILE) as file:
             data = file.read(_MAX_BYTES)
@@ -29,5 +30,5 @@ def read_pointer(directory: Path) -> SnapshotId | None:
 
 
 def write_pointer(directory: Path, snapshot: SnapshotId, fs: FileSystem) -> None:
-    """Make `snapshot` the one that is named, durably. Raises OSError."""
+    """Set the pointer to `snapshot`, durably. Raises OSError."""
     fs.write_file_atomic(directory / POINTER_FILE, f"{snapshot.file_name}\n".encode("ascii"))
