@@ -3,9 +3,9 @@
     key     int16 record type (0), transactional id
     value   int16 version (0 or 1), producer id and epoch, timeout, status, partitions of the transaction, timestamps
 
-The last value of a key counts; a null value says that the id has expired. A transaction whose last status is
+The last value of a key counts; a null value means that the id has expired. A transaction whose last status is
 PrepareCommit or PrepareAbort is decided: its producer, or its timeout, has ended it, and markers may be missing in some
-of its partitions. Ongoing ones are undecided.
+of its partitions. Transactions with the status Ongoing are undecided.
 
 Source of the rules: org.apache.kafka.coordinator.transaction.TransactionLog, TransactionMetadata and TransactionState.
 """
@@ -35,7 +35,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class TransactionStatus(IntEnum):
-    """What has become of a transactional id's last transaction."""
+    """The status of a transactional id's last transaction."""
 
     EMPTY = 0
     ONGOING = 1
@@ -59,7 +59,7 @@ _OPEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionState:
-    """The last that a coordinator wrote about a transactional id, and the partition of the topic that has it.
+    """The last record of a transactional id, and the partition of `__transaction_state` that contains it.
 
     `fields` are those of a TransactionLogValue of `version`. `status` is a number that a later Kafka may have added to.
     """
@@ -91,7 +91,7 @@ class TransactionState:
 
     @property
     def is_open(self) -> bool:
-        """Whether a marker is missing, or may be, in one of its partitions."""
+        """Whether a marker is, or may be, missing in one of its partitions."""
         return self.status in _OPEN
 
     @property
@@ -100,7 +100,7 @@ class TransactionState:
 
     @property
     def start_ms(self) -> int:
-        """When the last transaction began; below 0 for an id without one."""
+        """Start time (ms) of the last transaction; below 0 for an id without one."""
         return int(self.fields["transactionStartTimestampMs"])
 
     @property
@@ -112,7 +112,7 @@ class TransactionState:
         )
 
     def covers(self, where: TopicPartition, producer_id: int) -> bool:
-        """Whether what the producer has open in the partition is this transaction."""
+        """Whether the producer's open transaction in the partition is this one."""
         return self.is_open and self.producer_id == producer_id and where in self.partitions
 
     def completed(self, *, is_commit: bool, producer_epoch: int, now_ms: int) -> tuple[bytes, bytes]:
@@ -128,7 +128,7 @@ class TransactionState:
             next_producer_id = fields["nextProducerId"]
             fields |= {"previousProducerId": self.producer_id, "nextProducerId": _NO_PRODUCER_ID}
             if next_producer_id != _NO_PRODUCER_ID and fields["clientTransactionVersion"] >= _TV2:
-                fields |= {"producerId": next_producer_id, "producerEpoch": 0}  # the epochs of the old one are used up
+                fields |= {"producerId": next_producer_id, "producerEpoch": 0}  # the old id's epochs are exhausted
         key = MessageSchema.load("TransactionLogKey")
         value = MessageSchema.load("TransactionLogValue")
         return (
@@ -140,9 +140,9 @@ class TransactionState:
 def read_transaction_states(partitions: Iterable[PartitionDescription]) -> dict[str, TransactionState]:
     """The state of each transactional id, by name, from partitions of `__transaction_state`, to their high watermarks.
 
-    Records that no Kafka up to 4.1 writes are passed over. Raises DiskFormatError for damage.
+    Records that no Kafka version up to 4.1 writes are ignored. Raises DiskFormatError for damage.
     """
-    import pyarrow as pa  # not for those who just look at where logs end
+    import pyarrow as pa  # not needed to read the ends of logs
 
     schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
     states: dict[str, TransactionState] = {}
