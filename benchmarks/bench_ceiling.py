@@ -1,7 +1,7 @@
-"""What Spark's Python data source API itself can move: nothing written in Python on top of it is faster.
+"""Throughput of Spark's Python data source API itself, which is the upper bound of every Python data source.
 
-`ReadyBatches` yields Arrow batches that are there already, with the seven columns of Spark's Kafka source; `CountOnly`
-takes Arrow batches and counts their rows. Both do so in batches and in streams.
+`ReadyBatches` yields prepared Arrow batches with the seven columns of Spark's Kafka source; `CountOnly` takes Arrow
+batches and counts their rows. Both work in batch and in streaming queries.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""The log cleaner beside Kafka's own, on the same segments, by turns; and more unique keys than a buffer holds.
+"""Compares the log cleaner with Kafka's, in turns on the same segments; also cleans more unique keys than fit a buffer.
 
     python benchmarks/bench_cleaner.py [--quick] [--records 10000000] [--keys 1000000] [--codecs none,zstd]
                                        [--batch-kib 16] [--rounds 3] [--scratch DIR] [--json FILE]
     python benchmarks/bench_cleaner.py --unique-keys 20000000 [--buffer-mib 128,320] [--codecs none]
 
-Records have 13 bytes of key and 100 of value; batches are of --batch-kib as stored, about what Kafka's producers make
-by default. Kafka's LogCleaner runs in a broker, one thread (its default) and a dedupe buffer of 128 MiB, ours too, in a
-process that keeps to one core and in one that has two. All read the same files, from the page cache. A rate is Kafka's
-own statistic: bytes of the log over the seconds for the map and the copy together. Medians of the rounds after one that
-warms up, of which Kafka's gets the most. Beside them, the peak of our process's memory above that of its imports.
+Records have 13 bytes of key and 100 of value; stored batches have --batch-kib, about the default of Kafka's producers.
+Kafka's LogCleaner runs in a broker with one thread (its default) and a dedupe buffer of 128 MiB. This package's cleaner
+has the same buffer, and runs once in a process limited to one core and once in one with two. All read the same files,
+from the page cache. A rate is Kafka's own statistic: bytes of the log divided by the seconds for the map and the copy
+together. Results are medians of the rounds after a warm-up round, which benefits Kafka's cleaner most. They include the
+peak memory of this package's process above that of its imports.
 
---unique-keys has no peer: Kafka needs several runs where the keys do not fit its buffer.
+--unique-keys has no peer: Kafka needs several runs if the keys do not fit its buffer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ZSTD_RATIO = 2.6  # of these records, so that batches are of about the size aske
 
 
 def clean_ours(base: Path, scratch: Path, cores: int, buffer_bytes: int = BUFFER_BYTES) -> dict[str, Any]:
-    """What `bench_cleaner_task.py` says of cleaning a directory that shares the segments of `base`."""
+    """The output of `bench_cleaner_task.py` for a directory that shares the segments of `base`."""
     root = scratch / "ours"
     share(base, root)
     warm(root)

@@ -1,7 +1,7 @@
-"""Kafka's own LogCleaner on segments that it is given: a broker that cleans one topic when it is told to.
+"""Runs Kafka's own LogCleaner on given segments: a broker that cleans one topic on request.
 
-The topics are there from the start with cleanup.policy `delete`, so that one broker, warmed up by the first of them,
-takes its turns between other contenders; a topic is cleaned once its policy is `compact`. How long that took is in the
+All topics exist from the start with cleanup.policy `delete`, so that one broker, warmed up by the first of them, can
+take turns with the other contenders; a topic is cleaned when its policy becomes `compact`. The duration comes from the
 broker's log, as Kafka's own statistic.
 """
 

@@ -1,9 +1,9 @@
-"""One cleaning of one partition in a process of its own: how long it took, and its peak memory above its imports'.
+"""Cleans one partition in a separate process: the duration, and the peak memory above that of the imports.
 
     python benchmarks/bench_cleaner_task.py ROOT TOPIC CORES [DEDUPE_BUFFER_BYTES]
 
-Prints the cleaner's report as JSON, with `peak_mb` (10^6 bytes) beside it. The process keeps to CORES of the machine's
-cores. The report's seconds hold all that the cleaner did, finding out what is dirty and waiting for the disk too.
+Prints the cleaner's report as JSON, with `peak_mb` (10^6 bytes) added. The process is limited to CORES of the machine's
+cores. The report's seconds include all work of the cleaner, also the search for dirty offsets and waits for the disk.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What the commit log costs: opening a large root, committing to it, and a long history.
+"""The cost of the commit log: opening a large root, committing to it, and a long history.
 
     python benchmarks/bench_commit_log.py [--partitions 10000] [--commits 10000] [--rounds 300] [--directory DIR]
 
     open       a root of so many partitions from its snapshot, in fresh processes; with imports and without, and the
-               processor's share, which other load on the machine does not change
-    commit     8 partitions of the large root against the 8 of a small one, by turns
-    history    a commit, and a refresh that finds nothing, after so many commits against after 10, by turns
+               CPU time, which other load on the machine does not change
+    commit     8 partitions of the large root against the 8 of a small one, in turns
+    history    a commit, and a refresh without new commits, after so many commits against after 10, in turns
 
-Roots and histories are made first, without waiting for the disk; what is measured waits for it, and then once more
-without, where nothing hides the work of the processor. Every number is a median; the goals are printed beside.
+Roots and histories are created first, without waiting for the disk. The measurements wait for the disk, and are then
+repeated without waiting, which shows the CPU time alone. Every number is a median; the goals are printed beside it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def make_root(root: Path, partitions: int) -> MetadataStore:
 
 
 def write_records(image: MetadataImage, chosen: Sequence[tuple[str, int]]) -> list[MetadataRecord]:
-    """What a write to the `chosen` partitions commits."""
+    """The contents of the commit of a write to the `chosen` partitions."""
     written, states = [], []
     for name, partition in chosen:
         topic = image.topics[name]

@@ -1,4 +1,4 @@
-"""The records that all of a benchmark's contenders move."""
+"""The records that all contenders of a benchmark read or write."""
 
 from __future__ import annotations
 

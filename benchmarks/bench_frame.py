@@ -1,4 +1,4 @@
-"""What benchmarks with Spark share: options, the peers that they start, their parts in turn, the goals missed."""
+"""The common part of benchmarks with Spark: options, starting the peers, running the parts, reporting missed goals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging small segments beside a plain copy of the same files, both until the data are on disk.
+"""Compares merging small segments with a plain copy of the same files; both end when the data are on disk.
 
     python benchmarks/bench_merge.py [--megabytes 1024] [--segment-megabytes 16] [--rounds 3] [--path DIR]
 
@@ -57,7 +57,7 @@ def copy_seconds(root: Path, target: Path) -> float:
 
 
 def merge_seconds(root: Path) -> float:
-    """What `merge_segments` takes, to the end."""
+    """The duration of `merge_segments`, to the end."""
     began = time.perf_counter()
     [report] = merge_segments(LogDir.open(root))
     seconds = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""What it takes to run beside us: a Spark session with its Kafka connector and Delta, and a Kafka broker."""
+"""The peers of the comparison: a Spark session with its Kafka connector and Delta, and a Kafka broker."""
 
 from __future__ import annotations
 

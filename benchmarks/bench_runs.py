@@ -1,4 +1,4 @@
-"""Measuring by turns: each round runs every contender once, so that a machine's drift meets all alike."""
+"""Measures in turns: each round runs every contender once, so that drift of the machine affects all of them equally."""
 
 from __future__ import annotations
 

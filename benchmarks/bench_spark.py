@@ -1,9 +1,9 @@
-"""Batch reads and writes beside Spark's Kafka connector, Delta and the transport ceiling, in one run on the same data.
+"""Compares batch reads and writes with Spark's Kafka connector, Delta and the API's ceiling, in one run on equal data.
 
     python benchmarks/bench_spark.py [--quick] [--records N] [--rounds N] [--only PART[,PART]] [--scratch DIR]
 
 Parts: write, read, slice, segment, codec. Contenders take turns and medians are compared, so quote the ratios: machines
-drift. Takes about 15 minutes and 15 GB of disk on two cores; --quick, for a look at whether it all runs, two minutes.
+drift. Takes about 15 minutes and 15 GB of disk on two cores; --quick, to check that everything runs, two minutes.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Streams beside Spark's Kafka connector with a real broker, and what they cost the driver, in one run.
+"""Compares streams with Spark's Kafka connector and a real broker, and measures their cost on the driver, in one run.
 
     python benchmarks/bench_stream.py [--quick] [--records N] [--rounds N] [--only PART[,PART]] [--scratch DIR]
 
 Parts:
     rate     a query that copies a topic, in one micro-batch and in eight, none and lz4: contenders take turns, medians
     latency  from a commit's return to its rows in foreachBatch, p50 and p99
-    plan     latestOffset and partitions() of a micro-batch with news in each of 1,000 partitions
-    commit   commits of a micro-batch over 8 partitions, beside the bare fsyncs of 8 files and a directory
-    replay   a query killed between the sink's commit and Spark's checkpoint commit, started again: what is there twice
+    plan     latestOffset and partitions() of a micro-batch with new records in each of 1,000 partitions
+    commit   commits of a micro-batch over 8 partitions, compared with the bare fsyncs of 8 files and a directory
+    replay   a query killed between the sink's commit and Spark's checkpoint commit, and restarted: duplicate records
 
 Run it alone on the machine, and quote ratios: machines drift. Takes about 12 minutes and 15 GB of disk on two cores;
---quick, for a look at whether it all runs, three minutes.
+--quick, to check that everything runs, three minutes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What a stream costs the driver, without Spark around it.
+"""The cost of a stream on the driver, measured without Spark.
 
     python benchmarks/bench_stream_driver.py plan DIRECTORY PARTITIONS ROUNDS
     python benchmarks/bench_stream_driver.py commit DIRECTORY PARTITIONS ROUNDS
 
-`plan`: latestOffset and partitions() of a micro-batch in which each partition of a topic has news, with the JSON and
-the pickles that Spark's worker makes around them. `commit`: commits of a micro-batch that touches all partitions of a
-topic, each beside the bare fsyncs of as many files and a directory. Works in a new directory in DIRECTORY.
+`plan`: latestOffset and partitions() of a micro-batch in which each partition of a topic has new records, including the
+JSON and the pickles that Spark's worker produces. `commit`: commits of a micro-batch that writes to all partitions of a
+topic, each compared with the bare fsyncs of as many files and a directory. Works in a new directory in DIRECTORY.
 
-Prints notes, then one line of JSON: milliseconds by name, each a list of one figure a round.
+Prints notes, then one line of JSON: milliseconds by name, each a list with one figure per round.
 """
 
 from __future__ import annotations

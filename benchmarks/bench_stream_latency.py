@@ -1,11 +1,11 @@
-"""How long after a commit a streaming query has its records.
+"""The time from a commit until a streaming query has its records.
 
     python benchmarks/bench_stream_latency.py kafkalog ROOT COMMITS
     python benchmarks/bench_stream_latency.py kafka BOOTSTRAP COMMITS
 
-Run as a script it is the writer: on a line from standard input it begins, makes a commit of a few records every 100 to
-300 ms, each record holding the commit's number, and prints as JSON when each commit returned, by the machine's
-monotonic clock, which all its processes share. `run` starts one beside a query whose foreachBatch collects the rows.
+As a script, this module is the writer: after a line on standard input it commits a few records every 100 to 300 ms,
+each of which contains the commit's number, and prints as JSON when each commit returned, by the machine's monotonic
+clock, which all processes share. `run` starts a writer beside a query whose foreachBatch collects the rows.
 """
 
 from __future__ import annotations

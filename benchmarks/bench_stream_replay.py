@@ -1,10 +1,10 @@
-"""A query killed after its sink had a micro-batch and before Spark noted that, and started again: what is there twice?
+"""Kills a query between its sink's commit and Spark's checkpoint commit, restarts it, and counts duplicate records.
 
     python benchmarks/bench_stream_replay.py SINK SOURCE CHECKPOINT WHERE SCRATCH
 
-Run as a script it is the query: a copy of the topic in the root SOURCE, by small micro-batches, to the root WHERE
-(SINK kafkalog) or the broker at WHERE (SINK kafka). `run` starts it, watches its sink, kills it with SIGKILL the moment
-that a chosen micro-batch is there, starts it again, and at the end lets it finish and counts.
+As a script, this module is the query: it copies the topic in the root SOURCE, in small micro-batches, to the root WHERE
+(SINK kafkalog) or to the broker at WHERE (SINK kafka). `run` starts it, watches its sink, kills it with SIGKILL as soon
+as a chosen micro-batch is in the sink, restarts it, and finally lets it finish and counts the records.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _kafka_sink(broker: Broker) -> Sink:
 
 
 def _kill_and_finish(sink: Sink, source: Path, scratch: Path, standin: Path | None) -> int:
-    """How many kills fell where they should."""
+    """The number of kills that happened at the intended time."""
     checkpoint = scratch / f"replay-checkpoint-{sink.kind}"
     hits = 0
     for batch_id in KILL_AT:

@@ -1,9 +1,9 @@
-"""Verifying a partition that lies in the page cache, beside reading the same bytes and computing their CRC alone.
+"""Compares verification of a partition in the page cache with reading the same bytes and computing only their CRC.
 
     python benchmarks/bench_verify.py [--megabytes 1024] [--batch-kibibytes 256 16] [--rounds 5] [--path DIR]
 
-One process, one thread: what a task does. Values are 100 bytes, uncompressed; every record is walked, every index entry
-held against its batch. The ceiling reads each `.log` in chunks of 4 MiB and computes one CRC-32C over each chunk.
+One process with one thread, like a task. Values are 100 bytes, uncompressed; every record is decoded, and every index
+entry is compared with its batch. The ceiling reads each `.log` in chunks of 4 MiB and computes one CRC-32C per chunk.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def ceiling_seconds(root: Path) -> float:
 
 
 def verify_seconds(root: Path, size_bytes: int) -> float:
-    """What `verify` takes, to the end."""
+    """The duration of `verify`, to the end."""
     began = time.perf_counter()
     result = verify(LogDir.open(root))
     seconds = time.perf_counter() - began

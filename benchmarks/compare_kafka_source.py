@@ -1,11 +1,11 @@
-"""The differential test: Spark's Kafka source and sink beside kafkalog, on the same data, with the same options.
+"""The differential test: compares Spark's Kafka source and sink with kafkalog, on the same data, with the same options.
 
     python benchmarks/compare_kafka_source.py [--parts batch,repeat,stream,sink] [--only REGEX] [--scratch DIR]
 
-A broker is started on this machine and filled with topics of every kind. Spark's Kafka source reads them over the
-network, kafkalog reads the broker's disk. Compared are rows and their order in each partition, schemas, numbers of
-tasks, and errors by kind. The sink cases write to topics of the broker and to a log directory, and compare the records
-that are readable afterwards.
+The test starts a broker on this machine and fills it with topics of every kind. Spark's Kafka source reads them over
+the network, kafkalog reads the broker's disk. The test compares rows and their order in each partition, schemas,
+numbers of tasks, and errors by kind. The sink cases write to topics of the broker and to a log directory, and compare
+the records that are readable afterwards.
 
 Exits with 1 if a difference is found that `differential/known_differences.py` does not list, or if a listed one no
 longer occurs. docs/MIGRATING.md, "What differs", has a row for each listed difference. Nothing is random. A run takes

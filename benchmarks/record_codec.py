@@ -1,11 +1,11 @@
-"""How fast records are encoded and decoded on one core, without Spark and without a disk.
+"""Throughput of encoding and decoding records on one core, without Spark and without a disk.
 
     python benchmarks/record_codec.py [--records N] [--seconds S]
 
-For each codec and batch size it prints million records and MB (of values) a second, what share of a decode goes to
-CRC-32C and to decompression, and how much faster than all of it the first 1% is read by a filter on the timestamp.
-Seconds are of the processor, so that other work on the machine counts less; each figure is the best of the runs that
-fit in the time given. Values are 100 bytes of words, timestamps rise by 1 ms every 10 records, no keys.
+For each codec and batch size it prints million records and MB (of values) per second, the shares of CRC-32C and
+decompression in a decode, and how much faster than a full read a filter on the timestamp reads the first 1%. Seconds
+are CPU time, which other work on the machine affects less; each figure is the best of the runs that fit in the given
+time. Values are 100 bytes of words, timestamps increase by 1 ms every 10 records, and there are no keys.
 """
 
 from __future__ import annotations

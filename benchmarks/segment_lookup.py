@@ -1,8 +1,8 @@
-"""How long it takes to find the batch of an offset in a segment, warm.
+"""The time to find the batch of an offset in a segment, with a warm cache.
 
     python benchmarks/segment_lookup.py SEGMENT.log [LOOKUPS]
 
-Prints the index's own share, then the median of the whole look-up (offset index, then batch headers), in microseconds.
+Prints the share of the index, then the median of the whole lookup (offset index, then batch headers), in microseconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Peak memory of a process that does what a Spark Python worker does, above what its imports took.
+"""Peak memory of a process that does the work of a Spark Python worker, above the memory of its imports.
 
     python benchmarks/worker_memory.py read|write ROOT TOPIC BYTES
 

@@ -3,7 +3,7 @@
     spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/delta_to_topic.py --table /data/customers \
         --path /data/log --topic customers --key id --checkpoint /data/checkpoints/customers
 
-`kafkalog delta-to-topic` does the same, and fetches Delta's jars by itself.
+`kafkalog delta-to-topic` does the same, and downloads Delta's jars automatically.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The main job: read what a real broker wrote, write a million orders, read them back, check them, show the bytes.
+"""The main job: read a real broker's records, write a million orders, read them back, check them, show the bytes.
 
     python jobs/demo.py [--path DIR] [--records N]
 
-Without --path the log directory is a temporary one, gone at the end.
+Without --path the log directory is temporary and deleted at the end.
 """
 
 from __future__ import annotations

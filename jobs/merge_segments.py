@@ -1,4 +1,4 @@
-"""Join small closed segments: `spark-submit jobs/merge_segments.py --path ROOT`; see `kafkalog merge-segments`."""
+"""Merge small closed segments: `spark-submit jobs/merge_segments.py --path ROOT`; see `kafkalog merge-segments`."""
 
 from __future__ import annotations
 

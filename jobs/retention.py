@@ -1,4 +1,4 @@
-"""Drop old segments: `spark-submit jobs/retention.py --path ROOT`; see `kafkalog retention`."""
+"""Delete old segments: `spark-submit jobs/retention.py --path ROOT`; see `kafkalog retention`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/topic_to_delta.py --path /data/log --topic orders \
         --table /data/orders --checkpoint /data/checkpoints/orders --schema 'id LONG, amount DOUBLE'
 
-`kafkalog topic-to-delta` does the same, and fetches Delta's jars by itself.
+`kafkalog topic-to-delta` does the same, and downloads Delta's jars automatically.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The differential test: Spark's Kafka source and sink beside kafkalog, over the files of one broker."""
+"""The differential test: Spark's Kafka source and sink compared with kafkalog, on the files of one broker."""

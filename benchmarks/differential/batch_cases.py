@@ -1,6 +1,6 @@
-"""The table of batch cases: options of a read, and what is asked of the DataFrame.
+"""The table of batch cases: options of a read, and the operations on the DataFrame.
 
-A case's name is what a report and `known_differences.py` call it. The topics are those of `broker_topics.py`.
+Reports and `known_differences.py` use a case's name. The topics are those of `broker_topics.py`.
 """
 
 from __future__ import annotations

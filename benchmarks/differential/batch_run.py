@@ -1,4 +1,4 @@
-"""Run the batch cases: each through Spark's Kafka source and through kafkalog, over the files of the same broker."""
+"""Runs the batch cases: each through Spark's Kafka source and through kafkalog, on the files of the same broker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The topics that the batch cases read: every kind of log that a broker leaves, filled once before the first case.
+"""The topics that the batch cases read: every kind of log that a broker writes, filled once before the first case.
 
-Offsets, timestamps and partition counts below are what the cases refer to, so they are fixed. Timestamps start at
-`FIRST_MS` and rise by `STEP_MS` from record to record of a partition unless said otherwise.
+The cases refer to the offsets, timestamps and partition counts below, so these are fixed. Timestamps start at
+`FIRST_MS` and increase by `STEP_MS` from record to record of a partition unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def delete_records(broker: Broker, topic: str, partition: int, before_offset: in
 
 
 def wait_for_checkpoints(broker: Broker) -> None:
-    """Until the checkpoint files tell of every partition what the broker tells: log start and high watermark."""
+    """Wait until the checkpoint files have the broker's log start offset and high watermark of every partition."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while True:

@@ -1,4 +1,4 @@
-"""The differences between Spark's Kafka source and kafkalog that stay, each with its reason and the cases that show it.
+"""The permanent differences between Spark's Kafka source and kafkalog, each with its reason and the cases that show it.
 
 A run fails at a difference that no entry covers, and at a case that an entry covers but that no longer differs.
 `documented` is a text in the section "What differs" of docs/MIGRATING.md.

@@ -1,4 +1,4 @@
-"""The outcome of a case in a form in which both sides can be compared: rows by partition, or a failure."""
+"""The outcome of a case in a form that can be compared between both sides: rows by partition, or a failure."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one side returned; after a failed write, `value` is what is readable nevertheless."""
+    """The result of one side; after a failed write, `value` is the content that is readable nevertheless."""
 
     value: Any = None
     failure: Failure | None = None
 
     def difference(self, other: Outcome) -> str | None:
-        """How `other`, of kafkalog, differs from `self`, of the Kafka source; None if it does not.
+        """A description of how kafkalog's `other` differs from the Kafka source's `self`; None if it does not.
 
         The stages of errors are compared by `is_earlier_than`.
         """
@@ -141,7 +141,7 @@ def _named(key: Any) -> str:
 
 
 def _first_difference(one: Any, other: Any, where: str = "") -> str:
-    """Where two values with the same counts differ, and how."""
+    """The position and the kind of the difference between two values with the same counts."""
     if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
         return next(
             (

@@ -1,4 +1,4 @@
-"""Cases in which one DataFrame, view or table is queried twice, while the topic changes in between."""
+"""Cases that query one DataFrame, view or table twice, while the topic changes in between."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run_repeated_queries(spark: SparkSession, broker: Broker, only: re.Pattern[s
 def _query(
     spark: SparkSession, source: str, topic: str, case: RepeatedQuery, options: Mapping[str, str]
 ) -> Callable[[], DataFrame]:
-    """What gives the DataFrame of each query."""
+    """A function that returns the DataFrame of each query."""
     name = f"{source}_{topic.replace('-', '_')}"
 
     def load() -> DataFrame:

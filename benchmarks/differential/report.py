@@ -1,4 +1,4 @@
-"""What the cases gave, held against the list of known differences."""
+"""Compares the outcomes of the cases with the list of known differences."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The table of sink cases: rows, options, and the topics to write to.
 
-`{topic}` in rows, options and names of topics is a topic of the case's own.
+`{topic}` in rows, options and names of topics stands for a topic that only this case uses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Run the sink cases: each through Spark's Kafka sink into a broker, and through kafkalog into a log directory.
+"""Runs the sink cases: each through Spark's Kafka sink into a broker, and through kafkalog into a log directory.
 
-What is then there is read with librdkafka from the broker, and with `LogDir.read` from the log directory: neither side
-is read by what wrote it alone, as the batch cases hold the two readers equal.
+The result is read with librdkafka from the broker, and with `LogDir.read` from the log directory. This does not rely on
+either writer's own reader, because the batch cases check that both readers agree.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _stream(
 def _outcome(
     failure: Failure | None, case: SinkCase, topic: str, read: Callable[[str], list[Any] | None], root: Path
 ) -> Outcome:
-    """What is now there of each of the case's topics, and the codecs of the batches on disk."""
+    """The current records of each of the case's topics, and the codecs of the batches on disk."""
     there: dict[str, Any] = {}
     for name in sorted({_named(each, topic) for each in (*case.topics, "{topic}", "{topic}-b")}):
         rows = read(name)

@@ -1,6 +1,6 @@
-"""Run the streaming scripts: two queries follow one broker, through Spark's Kafka source and through kafkalog.
+"""Runs the streaming scripts: two queries follow one broker, through Spark's Kafka source and through kafkalog.
 
-Of each step are compared the rows in their order by partition, the offsets in the checkpoint, and errors.
+Each step compares the rows in their order by partition, the offsets in the checkpoint, and errors.
 """
 
 from __future__ import annotations

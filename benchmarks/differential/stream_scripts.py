@@ -1,7 +1,7 @@
-"""The scripts of streaming queries: what happens to the topics, and how the queries run after it.
+"""The scripts of streaming queries: changes of the topics, and the runs of the queries after each.
 
-Each step is done once to the broker and then followed by both queries, which keep their checkpoints from step to step.
-Topics are those of the script alone.
+Each step changes the broker once and then runs both queries, which keep their checkpoints from step to step. Each
+script has its own topics.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Consumer:
         return found.high_watermark if first is None else first.offset
 
     def _local(self, found: PartitionDescription, position: int) -> int:
-        """`position`, or the first offset in the directory where it is in remote storage and that is what is wanted."""
+        """`position`; if it is in remote storage and `local_only` is set, the first offset in the directory."""
         if position >= found.local_log_start_offset:
             return position
         if not self._local_only:

@@ -7,7 +7,7 @@ of --bootstrap-server. --time takes
   earliest       -2   the log start
   max-timestamp  -3   the first record with the largest timestamp, of those in the directory
   earliest-local -4   the first offset in the directory: above the log start only where a broker has tiered the topic
-  latest-tiered  -5   what a broker has tiered is not looked at, so nothing is printed
+  latest-tiered  -5   offsets in remote storage are not read, so nothing is printed
   <time>              the first record with this timestamp or a later one: ms since 1970, or ISO 8601, in UTC unless
                       it names an offset
 
