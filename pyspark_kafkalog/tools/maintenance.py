@@ -110,7 +110,14 @@ def run_job(
     if pause_s is None and not log_dir.is_foreign:
         pause_s = interval_s(log_dir.own_root().broker_config())
     job.choose(this_round)  # report mistakes in options before a session is started
-    with stop_signal() as stop, _Workplace(options, job, slots, stop) as workplace:
+
+    def slots_of(cores: int) -> int | None:
+        if options.tasks is not None or slots is None:
+            tasks: int | None = options.tasks
+            return tasks
+        return slots(log_dir.own_root().broker_config(), cores)
+
+    with stop_signal() as stop, _Workplace(options, job.action, slots_of, stop) as workplace:
         history = () if options.history is None else (HistoryTable(options.history),)
         all_sinks: tuple[ReportSink, ...] = (*history, output or job_output(options), ProgressBar())
         try:
@@ -133,13 +140,13 @@ class _Workplace:
     def __init__(
         self,
         options: argparse.Namespace,
-        job: Job,
-        slots: Callable[[BrokerConfig, int], int] | None,
+        action: str,
+        slots_of: Callable[[int], int | None],
         stop: threading.Event,
     ) -> None:
         self._options = options
-        self._job = job
-        self._slots = slots
+        self._action = action
+        self._slots_of = slots_of
         self._stop = stop
         self._is_on_spark = not options.local and (options.spark or options.history is not None or _has_session())
         self._tasks: LocalTasks | None = None
@@ -162,7 +169,7 @@ class _Workplace:
             self._start_spark()
         if self._tasks is None:
             cores = len(os.sched_getaffinity(0))
-            self._use(LocalTasks(slots=self._at_once(cores), stop=self._stop))
+            self._use(LocalTasks(slots=self._slots_of(cores), stop=self._stop))
         assert self._tasks is not None
         return self._tasks
 
@@ -174,22 +181,14 @@ class _Workplace:
         from pyspark_kafkalog.maintenance.tasks import SparkTasks
 
         self._is_on_spark = True
-        session = job_session(f"kafkalog {self._job.action}", delta=self._options.history is not None)
+        session = job_session(f"kafkalog {self._action}", delta=self._options.history is not None)
         spark = self._open.enter_context(session)
-        slots = self._at_once(spark.sparkContext.defaultParallelism)
+        slots = self._slots_of(spark.sparkContext.defaultParallelism)
         self._use(SparkTasks(spark, slots=slots, stop=self._stop))
 
     def _use(self, tasks: LocalTasks) -> None:
         self._tasks = tasks
         self._open.callback(tasks.close)
-
-    def _at_once(self, cores: int) -> int | None:
-        if self._options.tasks is not None or self._slots is None:
-            tasks: int | None = self._options.tasks
-            return tasks
-        from pyspark_kafkalog.log_dir import LogDir
-
-        return self._slots(LogDir.open(self._options.path).own_root().broker_config(), cores)
 
 
 def _has_session() -> bool:
