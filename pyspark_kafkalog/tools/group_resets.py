@@ -13,7 +13,7 @@ import csv
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,12 +33,14 @@ from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import UsageError, print_json
 from pyspark_kafkalog.tools.consumer_groups import topic_partitions
+from pyspark_kafkalog.tools.times import epoch_seconds
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
 
 _Offsets = Mapping[TopicPartition, int]
 
+_ZONE_HOURS_MAX: Final = 23
 _DATETIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{3})(Z|[+-]\d\d(?::?\d\d)?)?")
 _DURATION = re.compile(
     r"([+-]?)P(?:([+-]?\d+)D)?(?:T(?=[+-]?\d|[+-]?\.\d)(?:([+-]?\d+)H)?(?:([+-]?\d+)M)?(?:([+-]?\d*\.?\d*)S)?)?",
@@ -127,24 +129,12 @@ def parse_datetime_ms(text: str) -> int:
     try:
         if match is None:
             raise ValueError(text)
-        moment = datetime.fromisoformat(match[1])
-        zone = match[3] or "Z"
-        offset = timedelta() if zone == "Z" else _zone_offset(zone)
-        seconds = (moment.replace(tzinfo=timezone.utc) - offset).timestamp()
+        seconds = epoch_seconds(match[1], match[3] or "Z", zone_hours_max=_ZONE_HOURS_MAX)
     except (ValueError, OverflowError):
         raise UsageError(
             f"{text} is no time; expected one as 2026-01-31T13:45:00.000, with Z or +02:00 if need be"
         ) from None
-    return int(seconds) * 1000 + int(match[2])
-
-
-def _zone_offset(zone: str) -> timedelta:
-    digits = zone[1:].replace(":", "")
-    hours, minutes = int(digits[:2]), int(digits[2:] or "0")
-    if hours > 23 or minutes > 59:
-        raise ValueError(zone)
-    sign = -1 if zone[0] == "-" else 1
-    return sign * timedelta(hours=hours, minutes=minutes)
+    return seconds * 1000 + int(match[2])
 
 
 def parse_duration_ms(text: str) -> int:

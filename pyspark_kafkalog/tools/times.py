@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from pyspark_kafkalog.tools.java_text import parse_long
@@ -13,6 +13,8 @@ from pyspark_kafkalog.tools.java_text import parse_long
 FORMS: Final = "ms since 1970, or ISO 8601, in UTC unless it names an offset: 2026-01-31T10:15:00"
 
 _ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?)?(Z|z|[+-]\d\d(?::?\d\d)?)?")
+#: java.time.ZoneOffset
+_ZONE_HOURS_MAX: Final = 18
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -25,15 +27,27 @@ def parse_time_ms(text: str) -> int | None:
     if match is None:
         return None
     date, time_of_day, fraction, zone = match.groups()
-    offset = _offset(zone)
-    if offset is None:
-        return None
     try:
-        moment = datetime.fromisoformat(f"{date}T{time_of_day or '00:00'}{offset}")
-        since = moment - _EPOCH
+        seconds = epoch_seconds(f"{date}T{time_of_day or '00:00'}", zone or "Z", zone_hours_max=_ZONE_HOURS_MAX)
     except (ValueError, OverflowError):
         return None
-    return (since.days * 86_400 + since.seconds) * 1000 + int((fraction or "").ljust(3, "0")[:3])
+    return seconds * 1000 + int((fraction or "").ljust(3, "0")[:3])
+
+
+def epoch_seconds(local: str, zone: str, *, zone_hours_max: int) -> int:
+    """Seconds since 1970 of an ISO 8601 time to the second in the zone `Z`, `+02`, `+0200` or `+02:00`.
+
+    Raises ValueError for a time or zone that does not exist, OverflowError for one outside of the calendar.
+    """
+    moment = datetime.fromisoformat(local).replace(tzinfo=timezone.utc)
+    if zone not in ("Z", "z"):
+        digits = zone[1:].replace(":", "")
+        hours, minutes = int(digits[:2]), int(digits[2:] or "0")
+        if hours > zone_hours_max or minutes > 59:
+            raise ValueError(zone)
+        offset = timedelta(hours=hours, minutes=minutes)
+        moment = moment + offset if zone[0] == "-" else moment - offset
+    return (moment - _EPOCH) // timedelta(seconds=1)
 
 
 def time_ms(text: str) -> int:
@@ -42,13 +56,3 @@ def time_ms(text: str) -> int:
     if found is None or found < 0:
         raise argparse.ArgumentTypeError(f"{text} is no time: {FORMS}")
     return found
-
-
-def _offset(zone: str | None) -> str | None:
-    """The zone in the form that datetime.fromisoformat of Python 3.10 accepts; None if there is no such zone."""
-    if zone is None or zone in "Zz":
-        return "+00:00"
-    digits = zone[1:].replace(":", "").ljust(4, "0")
-    if int(digits[:2]) > 18 or int(digits[2:]) > 59:  # java.time.ZoneOffset
-        return None
-    return f"{zone[0]}{digits[:2]}:{digits[2:]}"
