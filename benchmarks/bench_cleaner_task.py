@@ -16,7 +16,7 @@ import sys
 from worker_memory import reset_peak, status_kb
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 
 
 def main() -> None:

@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.records import (
+from pyspark_kafkalog.metadata.messages.records import (
     MetadataRecord,
     WrittenPartition,
     partition_state_record,
     write_commit_record,
 )
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.metadata.topics import create_topic
+from pyspark_kafkalog.root.topics import create_topic
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.flush_mode import UnflushedFileSystem
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from pyspark_kafkalog.record.codecs.codec import decompress
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
-from pyspark_kafkalog.record.compression import decompress
 from pyspark_kafkalog.record.decode import decode_slices
 from pyspark_kafkalog.record.encode import encode_batches
 from pyspark_kafkalog.record.header import RECORDS_AT, CompressionType

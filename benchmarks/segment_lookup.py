@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark_kafkalog.storage.mapped_index import MAX_INDEX_BYTES
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
+from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX
-from pyspark_kafkalog.storage.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.segment_reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
 
 
 def median_us(look_up: Callable[[int], object], offsets: list[int]) -> float:

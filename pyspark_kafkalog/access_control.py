@@ -29,14 +29,14 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.metadata.acl import Acl, AclFilter
-from pyspark_kafkalog.metadata.authorizer import Authorizer, parse_super_users
 from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
-from pyspark_kafkalog.metadata.broker_metadata import read_broker_metadata
+from pyspark_kafkalog.root.broker_metadata.image import read_broker_metadata
+from pyspark_kafkalog.security.authorizer import Authorizer, parse_super_users
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.metadata.image import MetadataImage
-    from pyspark_kafkalog.metadata.records import MetadataRecord
+    from pyspark_kafkalog.metadata.messages.records import MetadataRecord
 
 ALL: AclFilter = AclFilter()
 

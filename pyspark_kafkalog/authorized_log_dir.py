@@ -15,24 +15,24 @@ from pyspark_kafkalog.access_control import AccessControl
 from pyspark_kafkalog.groups.group import AnyOffsets, AnyPartition, Group, as_topic_partition
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType, check_principal
-from pyspark_kafkalog.metadata.authorizer import Authorizer
-from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
+from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
+from pyspark_kafkalog.security.authorizer import Authorizer
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging import StagedFile
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafkalog.config.log_config import LogConfig
     from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata
-    from pyspark_kafkalog.metadata.commit_result import CommitResult
     from pyspark_kafkalog.metadata.history import HistoryEntry
-    from pyspark_kafkalog.metadata.own_root import OwnRoot
-    from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
+    from pyspark_kafkalog.root.broker import ForeignRoot
+    from pyspark_kafkalog.root.commit_result import CommitResult
+    from pyspark_kafkalog.root.own import OwnRoot
+    from pyspark_kafkalog.root.write_transaction import WriteTransaction
     from pyspark_kafkalog.storage.flush_mode import FlushMode
-    from pyspark_kafkalog.storage.foreign_root import ForeignRoot
-    from pyspark_kafkalog.storage.log_config import LogConfig
-    from pyspark_kafkalog.storage.log_reader import LogReader
+    from pyspark_kafkalog.storage.log.reader import LogReader
 
 _TOPIC, _GROUP, _CLUSTER, _ID = (
     ResourceType.TOPIC,

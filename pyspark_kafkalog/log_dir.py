@@ -31,6 +31,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from pyspark_kafkalog.config.broker import BrokerConfig
+from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
+from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import (
     InvalidOptionError,
     LogDirError,
@@ -40,28 +43,25 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.log_dir_items import LogDirItems
 from pyspark_kafkalog.metadata.bootstrap import is_vacant
-from pyspark_kafkalog.metadata.commit_result import CommitResult
-from pyspark_kafkalog.metadata.own_root import OwnRoot
 from pyspark_kafkalog.metadata.store import MetadataStore, is_ours
-from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
-from pyspark_kafkalog.storage.broker_config import BrokerConfig
+from pyspark_kafkalog.root.broker import ForeignRoot
+from pyspark_kafkalog.root.commit_result import CommitResult
+from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.clock import time_ms
-from pyspark_kafkalog.storage.config_definitions import BATCH_SIZE_BYTES
-from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
-from pyspark_kafkalog.storage.foreign_root import ForeignRoot
-from pyspark_kafkalog.storage.log_config import LogConfig
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.root_identity import RootIdentity, check_identity
-from pyspark_kafkalog.storage.staging import StagedFile, discard_staged
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile, discard_staged
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.metadata.history import HistoryEntry
-    from pyspark_kafkalog.metadata.planned_state import PlannedState
-    from pyspark_kafkalog.storage.log_reader import LogReader
+    from pyspark_kafkalog.root.planned_state import PlannedState
+    from pyspark_kafkalog.storage.log.reader import LogReader
 
 __all__ = [
     "CommitResult",
@@ -119,7 +119,7 @@ class LogDir(LogDirItems):
             if read_to_log_end:
                 _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
         else:
-            from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
+            from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 
             root = ForeignRoot(path, topic_configs=read_topic_configs, clock=clock, read_to_log_end=read_to_log_end)
         if principal is None:
@@ -173,7 +173,7 @@ class LogDir(LogDirItems):
 
         Raises LogDirError for the directory of a running broker, and for a directory that cannot be adopted.
         """
-        from pyspark_kafkalog.metadata.adopt import adopt  # loads the write path, which readers do not need
+        from pyspark_kafkalog.root.adopt.adopt import adopt  # loads the write path, which readers do not need
 
         properties = None if server_properties is None else Path(server_properties)
         adopt(
@@ -230,7 +230,7 @@ class LogDir(LogDirItems):
 
     def planned_state(self) -> PlannedState:
         """The state of the last `refresh`, in a form that lets a task detect that log start offsets have changed."""
-        from pyspark_kafkalog.metadata.planned_state import PlannedState
+        from pyspark_kafkalog.root.planned_state import PlannedState
 
         if isinstance(self._root, ForeignRoot):
             return PlannedState(str(self.path))
@@ -343,7 +343,7 @@ class LogDir(LogDirItems):
 
     def reader(self, topic: str, partition: int) -> LogReader:
         """A reader of the partition's records, from any offset."""
-        from pyspark_kafkalog.storage.log_reader import LogReader
+        from pyspark_kafkalog.storage.log.reader import LogReader
 
         return LogReader(self.partition(topic, partition).directory, TopicPartition(topic, partition))
 
@@ -403,8 +403,8 @@ class LogDir(LogDirItems):
 
         Raises InvalidRecordError, ReadOnlyLogDirError, ProducerFencedError, InvalidOptionError.
         """
-        from pyspark_kafkalog.storage.table_stager import stage_table
-        from pyspark_kafkalog.storage.topic_stager import StagingTask
+        from pyspark_kafkalog.storage.staging.stager import StagingTask
+        from pyspark_kafkalog.storage.staging.table_stager import stage_table
 
         transaction = self._transaction(transactional_id, transaction_version)
         fs = flushing_file_system(self._fs, flush)

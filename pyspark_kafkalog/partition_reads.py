@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.storage.broker_notices import above_high_watermark, remote_offsets
+from pyspark_kafkalog.root.broker_notices import above_high_watermark, remote_offsets
+from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.storage.clock import time_ms
-from pyspark_kafkalog.storage.config_definitions import PRODUCER_ID_EXPIRATION_MS
-from pyspark_kafkalog.storage.descriptions import PartitionDescription
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,7 @@ def readable_end(log_dir: LogDir, found: PartitionDescription, isolation: Isolat
 
 def open_transaction_text(log_dir: LogDir, found: PartitionDescription) -> str:
     """A message text: the open transaction at which read_committed ends, below the high watermark."""
-    from pyspark_kafkalog.metadata.open_transactions import producers_of
+    from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 
     producers = producers_of(found, expiration_ms=PRODUCER_ID_EXPIRATION_MS, now_ms=time_ms())
     first_offsets = {

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pyspark_kafkalog.spark.directions import Direction
-from pyspark_kafkalog.spark.ignored_options import IGNORED_OPTIONS
-from pyspark_kafkalog.spark.option_table import OPTIONS
-from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS
-from pyspark_kafkalog.storage.config_definitions import ConfigDefinition
-from pyspark_kafkalog.storage.topic_configs import TOPIC_CONFIGS
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS
+from pyspark_kafkalog.config.definitions import ConfigDefinition
+from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
+from pyspark_kafkalog.spark.options.ignored import IGNORED_OPTIONS
+from pyspark_kafkalog.spark.options.table import OPTIONS
+from pyspark_kafkalog.spark.stream.directions import Direction
 
 OPTIONS_FILE = Path(__file__).resolve().parents[1] / "docs" / "OPTIONS.md"
 

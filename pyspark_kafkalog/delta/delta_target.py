@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.delta.batch_identity import BatchIdentity
 from pyspark_kafkalog.delta.column_names import quoted
-from pyspark_kafkalog.spark.delta_session import is_path
+from pyspark_kafkalog.maintenance.jobs.delta_session import is_path
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable

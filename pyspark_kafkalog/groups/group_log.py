@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
-from pyspark_kafkalog.record.plain import RecordBatch, decode_batch
+from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.storage.descriptions import PartitionDescription
+    from pyspark_kafkalog.root.descriptions import PartitionDescription
 
 _LOG: Final = logging.getLogger(__name__)
 _KEY_AND_VALUE: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.metadata.message import MessageSchema
-from pyspark_kafkalog.metadata.schema import ZERO_UUID
+from pyspark_kafkalog.metadata.messages.message import MessageSchema
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.storage.names import TopicPartition
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"

@@ -25,14 +25,14 @@ from pyspark_kafkalog.errors import TopicExistsError
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partition
 from pyspark_kafkalog.metadata.root_lock import acquire_flock
 from pyspark_kafkalog.record.header import BATCH_DTYPE, CompressionType, TimestampType, parse_header
-from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging import StagedFileWriter, discard_staged
+from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter, discard_staged
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.config.log_config import LogConfig
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.storage.log_config import LogConfig
 
 #: Bytes of keys and values in one batch; a typical commit is one batch.
 _BATCH_BYTES: Final = 256 << 10

@@ -23,15 +23,15 @@ from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.last_run import read_last_run
-from pyspark_kafkalog.maintenance.stored_segments import stored_segments
-from pyspark_kafkalog.maintenance.uncleanable import read_uncleanable
-from pyspark_kafkalog.metadata.own_root import OwnRoot
-from pyspark_kafkalog.storage.descriptions import PartitionDescription
-from pyspark_kafkalog.storage.listing import list_base_offsets, list_partitions
-from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.maintenance.cleaner.uncleanable import read_uncleanable
+from pyspark_kafkalog.maintenance.jobs.last_run import read_last_run
+from pyspark_kafkalog.maintenance.segments.stored_segments import stored_segments
+from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets, list_partitions
+from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, TopicPartition, segment_file
-from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -219,7 +219,9 @@ def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], log_dir: LogDir
 
 def _cleanable_bytes(root: OwnRoot, where: TopicPartition, now_ms: int) -> int:
     """Bytes of the segments that the next cleaning would read as dirty; 0 if damage prevents the calculation."""
-    from pyspark_kafkalog.maintenance.cleaning import look_at  # loads the cleaner, which other roots do not need
+    from pyspark_kafkalog.maintenance.cleaner.cleaning import (
+        look_at,  # loads the cleaner, which other roots do not need
+    )
 
     try:
         checkpoint = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)

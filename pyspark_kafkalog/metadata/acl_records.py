@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from pyspark_kafkalog.metadata.acl import Acl, check_acl
 from pyspark_kafkalog.metadata.bootstrap import random_uuid
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
 
 
 def add_acls(image: MetadataImage, acls: Collection[Acl], rng: random.Random) -> list[MetadataRecord]:

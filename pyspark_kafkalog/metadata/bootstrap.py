@@ -16,7 +16,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, CommitLog
-from pyspark_kafkalog.metadata.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
@@ -26,8 +26,13 @@ from pyspark_kafkalog.metadata.root_format import (
     write_marker,
 )
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
+from pyspark_kafkalog.storage.artefacts.meta_properties import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
+from pyspark_kafkalog.storage.artefacts.partition_metadata import write_topic_id
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     META_PROPERTIES,
@@ -35,7 +40,6 @@ from pyspark_kafkalog.storage.names import (
     encode_uuid,
     parse_partition_dir,
 )
-from pyspark_kafkalog.storage.partition_metadata import write_topic_id
 
 METADATA_DIR: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 #: The id that Kafka reserves for the metadata topic (Uuid.METADATA_TOPIC_ID).

@@ -38,10 +38,10 @@ from pyspark_kafkalog.errors import (
     KafkalogError,
 )
 from pyspark_kafkalog.metadata.commit_reserve import CommitReserve
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record, encode_record
 from pyspark_kafkalog.metadata.offset_hint import OffsetHint
-from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record, encode_record
 from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, parse_header
-from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, encode_batch
+from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog
 from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE
-from pyspark_kafkalog.metadata.records import NO_TRANSACTION_VERSION, MetadataRecord, written_partitions
-from pyspark_kafkalog.storage.listing import list_base_offsets
+from pyspark_kafkalog.metadata.messages.records import NO_TRANSACTION_VERSION, MetadataRecord, written_partitions
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 
 _BY_TOPIC_ID: Final = frozenset(
     {"RemoveTopicRecord", "PartitionRecord", "PartitionChangeRecord", "PartitionStateRecord"}

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.broker_configs import broker_configs
 from pyspark_kafkalog.metadata.commit_log import CommitLog
 from pyspark_kafkalog.metadata.commit_retention import CommitRetention
 from pyspark_kafkalog.metadata.image import MetadataImage
@@ -22,6 +21,7 @@ from pyspark_kafkalog.metadata.metadata_leftovers import remove_leftovers
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.metadata.snapshot_schedule import MetadataLogConfig, snapshot_is_due
 from pyspark_kafkalog.metadata.snapshots import Snapshots
+from pyspark_kafkalog.root.broker_settings import broker_configs
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 #: Minimum age of removed files, as in Kafka. It is much longer than a committer takes to reach its link, so the name

@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.metadata.acl import Acl
-from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.log.log_state import LogState
 
 BROKER_RESOURCE: Final = 4
 TOPIC_RESOURCE: Final = 2

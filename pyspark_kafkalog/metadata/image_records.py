@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 from pyspark_kafkalog.metadata.acl_records import acl_record
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, BrokerImage, MetadataImage, TopicImage
-from pyspark_kafkalog.metadata.records import (
+from pyspark_kafkalog.metadata.messages.records import (
     MetadataRecord,
     partition_record,
     partition_state_record,
     record,
     transactional_id_record,
 )
-from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.log.log_state import LogState
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.metadata.delta import Touched
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
-from pyspark_kafkalog.metadata.image_delta import Touched
 
 Invariant = Callable[[MetadataImage, MetadataImage, Touched], str | None]
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record, encode_record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record, encode_record
 from pyspark_kafkalog.record.control import (
     ControlRecord,
     SnapshotFooter,
@@ -32,7 +32,7 @@ from pyspark_kafkalog.record.control import (
     build_control_record,
     parse_control_record,
 )
-from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, encode_batch
+from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
 from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.metadata.log_tail import LogTail
-from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS
 
 _LEAST_BYTES: Final = 64 << 10
 

@@ -18,8 +18,8 @@ from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
+from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.image_delta import ImageDelta
 from pyspark_kafkalog.metadata.image_records import image_records
 from pyspark_kafkalog.metadata.log_tail import KnownSnapshot, LoadedImage, LogTail
 from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot, write_snapshot

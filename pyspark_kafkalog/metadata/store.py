@@ -40,13 +40,13 @@ from pyspark_kafkalog.metadata.bootstrap import (
     metadata_dir,
 )
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog
+from pyspark_kafkalog.metadata.delta import apply, start_delta
 from pyspark_kafkalog.metadata.housekeeping import Housekeeping
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.image_cache import ImageCache
-from pyspark_kafkalog.metadata.image_delta import apply, start_delta
 from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.log_tail import LoadedImage
-from pyspark_kafkalog.metadata.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, check_format_version, check_marker
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.storage.clock import time_ms

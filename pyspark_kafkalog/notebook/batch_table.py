@@ -31,9 +31,9 @@ from pyspark_kafkalog.record.header import (
     TRANSACTIONAL_MASK,
     CompressionType,
 )
-from pyspark_kafkalog.record.plain import decode_batch
-from pyspark_kafkalog.storage.log_reader import LogReader
-from pyspark_kafkalog.storage.segment_reader import BatchRun
+from pyspark_kafkalog.record.reference import decode_batch
+from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.segment.reader import BatchRun
 
 _TIMESTAMP: Final = pa.timestamp("ms", "UTC")
 _CODECS: Final = np.array([codec.name.lower() for codec in CompressionType] + ["unknown"] * 3)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
-from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
-from pyspark_kafkalog.storage.descriptions import PartitionDescription
+from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
+from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir

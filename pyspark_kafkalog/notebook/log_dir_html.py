@@ -11,7 +11,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.notebook.cleaner_marks import CleanerMarks
 from pyspark_kafkalog.notebook.segments import list_segments
 from pyspark_kafkalog.notebook.svg import heading, note, table, view
-from pyspark_kafkalog.wording import plural, size_text
+from pyspark_kafkalog.units import plural, size_text
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir

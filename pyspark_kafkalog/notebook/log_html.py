@@ -29,7 +29,7 @@ from pyspark_kafkalog.notebook.svg import (
     view,
 )
 from pyspark_kafkalog.notebook.topic_log import TopicLog
-from pyspark_kafkalog.wording import plural, size_text
+from pyspark_kafkalog.units import plural, size_text
 
 #: The maximum numbers of partitions drawn per topic, and of segments per log.
 PARTITIONS_SHOWN: Final = 24

@@ -24,10 +24,10 @@ from pyspark_kafkalog.notebook.seek_parts import (
     scan_until,
 )
 from pyspark_kafkalog.notebook.segments import SegmentInfo
-from pyspark_kafkalog.record.plain import Record, decode_batch
-from pyspark_kafkalog.storage.descriptions import PartitionDescription
-from pyspark_kafkalog.storage.segment_reader import SegmentReader
-from pyspark_kafkalog.wording import plural
+from pyspark_kafkalog.record.reference import Record, decode_batch
+from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.units import plural
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -28,7 +28,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError
 from pyspark_kafkalog.notebook.points_in_time import PointInTime, point_in_time_ms
 from pyspark_kafkalog.notebook.records import Records
 from pyspark_kafkalog.partition_reads import read_partition, readable_end
-from pyspark_kafkalog.storage.descriptions import PartitionDescription
+from pyspark_kafkalog.root.descriptions import PartitionDescription
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import IsolationLevel, LogDir

@@ -33,7 +33,7 @@ from pyspark_kafkalog.notebook.svg import (
     view,
 )
 from pyspark_kafkalog.notebook.time_seek import TimeSeek
-from pyspark_kafkalog.wording import size_text
+from pyspark_kafkalog.units import size_text
 
 _BAR: Final = 22.0
 _STEP: Final = 84.0  # the distance between rows

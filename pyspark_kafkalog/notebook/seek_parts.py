@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.notebook.points_in_time import iso_text
-from pyspark_kafkalog.record.plain import Record
-from pyspark_kafkalog.storage.mapped_index import MAX_INDEX_BYTES
+from pyspark_kafkalog.record.reference import Record
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
+from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_DTYPE, OffsetIndex
+from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_DTYPE, TimeIndex
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     segment_file,
 )
-from pyspark_kafkalog.storage.offset_index import OFFSET_INDEX_DTYPE, OffsetIndex
-from pyspark_kafkalog.storage.segment_reader import SegmentReader
-from pyspark_kafkalog.storage.time_index import TIME_INDEX_DTYPE, TimeIndex
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
 
 #: The number of batches of a scan that are kept for display, the last ones; the others are only counted.
 _BATCHES_KEPT: Final = 48

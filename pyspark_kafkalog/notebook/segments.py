@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.maintenance.retention_plan import StoredSegment
-from pyspark_kafkalog.maintenance.stored_segments import closed_largest_timestamp_ms
+from pyspark_kafkalog.maintenance.retention.plan import StoredSegment
+from pyspark_kafkalog.maintenance.segments.stored_segments import closed_largest_timestamp_ms
 from pyspark_kafkalog.notebook.cleaner_marks import CleanerMarks
 from pyspark_kafkalog.record.header import DELETE_HORIZON_MASK, NO_TIMESTAMP
-from pyspark_kafkalog.storage.descriptions import PartitionDescription
-from pyspark_kafkalog.storage.mapped_index import MAX_INDEX_BYTES
+from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
+from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -37,8 +38,7 @@ from pyspark_kafkalog.storage.names import (
     parse_segment_file,
     segment_file,
 )
-from pyspark_kafkalog.storage.segment_reader import SegmentReader
-from pyspark_kafkalog.storage.time_index import TimeIndex
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.notebook.records import schema_of
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import REPLICATION_OFFSET_CHECKPOINT
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
-from pyspark_kafkalog.storage.offset_checkpoints import REPLICATION_OFFSET_CHECKPOINT
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir

@@ -30,12 +30,12 @@ from pyspark_kafkalog.notebook.seek_parts import (
     time_index_entries,
 )
 from pyspark_kafkalog.notebook.segments import SegmentInfo, max_timestamp_ms
-from pyspark_kafkalog.record.plain import Record, decode_batch
-from pyspark_kafkalog.storage.descriptions import PartitionDescription
-from pyspark_kafkalog.storage.offset_index import OFFSET_INDEX_DTYPE
-from pyspark_kafkalog.storage.segment_reader import SegmentReader
-from pyspark_kafkalog.storage.time_index import TIME_INDEX_DTYPE
-from pyspark_kafkalog.wording import plural
+from pyspark_kafkalog.record.reference import Record, decode_batch
+from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_DTYPE
+from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_DTYPE
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.units import plural
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

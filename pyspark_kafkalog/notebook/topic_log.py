@@ -21,8 +21,8 @@ from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
 from pyspark_kafkalog.notebook.partition_log import PartitionLog
 from pyspark_kafkalog.notebook.points_in_time import PointInTime
 from pyspark_kafkalog.notebook.records import Records
-from pyspark_kafkalog.storage.descriptions import TopicDescription
-from pyspark_kafkalog.wording import plural
+from pyspark_kafkalog.root.descriptions import TopicDescription
+from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir

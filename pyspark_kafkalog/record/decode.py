@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.record import kernels_decode as kernels
-from pyspark_kafkalog.record import kernels_frame as frame
 from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns, address_of
 from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORDS_AT, RECORDS_COUNT_AT
-from pyspark_kafkalog.record.kernels_memory import COPY_SLACK_BYTES
+from pyspark_kafkalog.record.kernels import decode as kernels
+from pyspark_kafkalog.record.kernels import layout as frame
+from pyspark_kafkalog.record.kernels.memory import COPY_SLACK_BYTES
 from pyspark_kafkalog.record.sections import (
     LogBytes,
     Range,

@@ -13,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.record import kernels_encode as kernels
-from pyspark_kafkalog.record.c_functions import crc32c_function
+from pyspark_kafkalog.record.codecs.codec import compress, decompressed_limit_bytes
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns, address_of
-from pyspark_kafkalog.record.compression import compress, decompressed_limit_bytes
 from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -30,8 +28,10 @@ from pyspark_kafkalog.record.header import (
     CompressionType,
     TimestampType,
 )
-from pyspark_kafkalog.record.kernels_crc import compute_crcs
-from pyspark_kafkalog.record.kernels_memory import COPY_SLACK_BYTES
+from pyspark_kafkalog.record.kernels import encode as kernels
+from pyspark_kafkalog.record.kernels.crc import compute_crcs
+from pyspark_kafkalog.record.kernels.memory import COPY_SLACK_BYTES
+from pyspark_kafkalog.record.kernels.native import crc32c_function
 
 _MAX_BATCH_BYTES: Final = 2**31 - 1  # batchLength is an int32
 

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import UnsupportedFormatError
-from pyspark_kafkalog.record import zstd_frame
+from pyspark_kafkalog.record.codecs import zstd_frame
+from pyspark_kafkalog.record.codecs.codec import decompress
+from pyspark_kafkalog.record.codecs.zstd_batches import Unfolding
 from pyspark_kafkalog.record.columns import address_of
-from pyspark_kafkalog.record.compression import decompress
 from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -27,9 +28,8 @@ from pyspark_kafkalog.record.header import (
     TIMESTAMP_TYPE_MASK,
     CompressionType,
 )
-from pyspark_kafkalog.record.kernels_decode import sections_in_time
+from pyspark_kafkalog.record.kernels.decode import sections_in_time
 from pyspark_kafkalog.record.scan import as_bytes_array, verify_crcs
-from pyspark_kafkalog.record.zstd_batches import Unfolding
 
 _MIN_INT64: Final = -(2**63)
 _MAX_INT64: Final = 2**63 - 1

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark_kafkalog.maintenance.last_run import CleanerRun
+from pyspark_kafkalog.maintenance.jobs.last_run import CleanerRun
 from pyspark_kafkalog.storage.names import TopicPartition
 
 NO_TIME_MS = -1

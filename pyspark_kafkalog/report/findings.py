@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from pyspark_kafkalog.report.facts import FINDING_SEVERITIES, Finding, GroupLag, PartitionFacts, RootFacts, TopicFacts
-from pyspark_kafkalog.storage.broker_notices import reason_and_advice
-from pyspark_kafkalog.storage.broker_process import BrokerProcess, broker_process
-from pyspark_kafkalog.wording import plural, size_text
+from pyspark_kafkalog.root.broker_notices import reason_and_advice
+from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
+from pyspark_kafkalog.units import plural, size_text
 
 _PROBLEM, _WARNING, _NOTE = FINDING_SEVERITIES
 #: A partition is skewed when it has more than this many times the mean size of the others, and is not small.

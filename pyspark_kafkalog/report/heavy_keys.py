@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.report.facts import HeavyKey, KeySample, PartitionFacts, TopicFacts
-from pyspark_kafkalog.storage.log_reader import LogReader
+from pyspark_kafkalog.storage.log.reader import LogReader
 
 #: Keys that are reported for each measure.
 TOP_KEYS: Final = 20

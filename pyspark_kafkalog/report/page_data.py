@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import date, datetime, timezone
 from typing import Any, Final
 
-from pyspark_kafkalog.maintenance.history_table import PARTITION_METRICS, ROOT_METRICS
+from pyspark_kafkalog.maintenance.jobs.history_table import PARTITION_METRICS, ROOT_METRICS
 from pyspark_kafkalog.report.facts import (
     CommitFacts,
     HeavyKey,

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.maintenance import closed_segments, stored_segments
-from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment, plan_cleaning
-from pyspark_kafkalog.maintenance.retention_plan import StoredSegment, plan_retention
+from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment, plan_cleaning
+from pyspark_kafkalog.maintenance.retention.plan import StoredSegment, plan_retention
+from pyspark_kafkalog.maintenance.segments import closed_segments, stored_segments
 from pyspark_kafkalog.notebook.segments import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.report.facts import NO_TIME_MS, CleanerFacts, PartitionFacts, SegmentRun
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
-from pyspark_kafkalog.storage.log_config import LogConfig
-from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, STAGED_SUFFIX, TopicPartition, segment_file
 
 _NS_A_MS: Final = 1_000_000

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.broker_metadata import read_topic_configs
 from pyspark_kafkalog.report.partition_facts import PartitionLook
-from pyspark_kafkalog.storage.listing import list_partitions
-from pyspark_kafkalog.storage.log_config import LogConfig
-from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
+from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, PARTITION_METADATA, TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
-from pyspark_kafkalog.storage.partition_metadata import read_topic_id
 
 _LOG: Final = logging.getLogger(__name__)
 

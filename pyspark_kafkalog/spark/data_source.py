@@ -19,17 +19,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.spark.location import locate
-from pyspark_kafkalog.spark.options import (
+from pyspark_kafkalog.spark.options.location import locate
+from pyspark_kafkalog.spark.options.parse import (
     parse_load_options,
     parse_read_options,
     parse_stream_read_options,
     parse_stream_write_options,
     parse_write_options,
 )
+from pyspark_kafkalog.spark.options.table_options import effective_read_options, of_create_table, with_table_options
+from pyspark_kafkalog.spark.read.subscription import at_location
 from pyspark_kafkalog.spark.schema import check_read_schema, check_write_schema, read_schema
-from pyspark_kafkalog.spark.subscription import at_location
-from pyspark_kafkalog.spark.table_options import effective_read_options, of_create_table, with_table_options
 
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -56,7 +56,7 @@ class KafkalogDataSource(DataSource):
         loaded source, so that another query on the same DataFrame (without a filter, or a union of two filters)
         would get the filtered rows. Later Spark versions store them with the scan.
         """
-        from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader, KafkalogPushdownReader
+        from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader, KafkalogPushdownReader
 
         check_read_schema(schema)
         options = parse_read_options(effective_read_options(self.options, schema))
@@ -66,14 +66,14 @@ class KafkalogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming reader of `schema`."""
-        from pyspark_kafkalog.spark.stream_reader import KafkalogStreamReader
+        from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
 
         check_read_schema(schema)
         return KafkalogStreamReader(parse_stream_read_options(effective_read_options(self.options, schema)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer of rows of `schema`."""
-        from pyspark_kafkalog.spark.batch_writer import KafkalogBatchWriter
+        from pyspark_kafkalog.spark.write.batch import KafkalogBatchWriter
 
         if overwrite:
             raise InvalidOptionError(
@@ -90,8 +90,8 @@ class KafkalogDataSource(DataSource):
         `overwrite` means output mode complete: each result is appended, as in Spark's Kafka sink. Spark itself refuses
         output mode update for Python data sources.
         """
-        from pyspark_kafkalog.spark.stream_writer import KafkalogStreamWriter
-        from pyspark_kafkalog.spark.task_writer import WritePlan
+        from pyspark_kafkalog.spark.write.stream import KafkalogStreamWriter
+        from pyspark_kafkalog.spark.write.task import WritePlan
 
         options = parse_stream_write_options(self.options)
         check_write_schema(schema, options.topic)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError
-from pyspark_kafkalog.storage.meta_properties import read_meta_properties
+from pyspark_kafkalog.storage.artefacts.meta_properties import read_meta_properties
 from pyspark_kafkalog.storage.names import META_PROPERTIES
 
 _ADVICE = (

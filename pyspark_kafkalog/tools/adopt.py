@@ -31,7 +31,7 @@ from pyspark_kafkalog.tools.command import add_local_only, add_output, add_path,
 from pyspark_kafkalog.tools.transaction_lines import describe_open, ending_command, ending_commands, open_tree
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.metadata.adopt import AdoptedPartition, Adoption
+    from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Adopt the directory; prints the adopted topics to sys.stdout."""
-    from pyspark_kafkalog.metadata.adopt import adopt
+    from pyspark_kafkalog.root.adopt.adopt import adopt
 
     outcome = adopt(
         options.path,

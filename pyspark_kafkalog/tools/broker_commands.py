@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.maintenance.broker_differences import BrokerDifferences, ConfigChange, TopicChange
+from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
+from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, ConfigChange, TopicChange
 from pyspark_kafkalog.metadata.acl import Acl, PermissionType, ResourceType
-from pyspark_kafkalog.metadata.broker_configs import ALL_BROKERS
-from pyspark_kafkalog.storage.topic_configs import TOPIC_CONFIGS
+from pyspark_kafkalog.root.broker_settings import ALL_BROKERS
 
 _BROKER: Final = '--bootstrap-server "${BOOTSTRAP:-localhost:9092}"'
 #: Broker-level settings that Kafka can change while it runs, besides the defaults of topics' configurations.

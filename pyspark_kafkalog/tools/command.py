@@ -29,7 +29,7 @@ from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.storage.descriptions import PartitionDescription, TopicDescription
+    from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
 
 #: The text for a missing value in a table.
 NO_VALUE: Final = "-"
@@ -77,7 +77,7 @@ def tell_unread(command: str, log_dir: LogDir, partitions: Iterable[PartitionDes
 
     Only for a broker's directory.
     """
-    from pyspark_kafkalog.storage.broker_notices import above_high_watermark
+    from pyspark_kafkalog.root.broker_notices import above_high_watermark
 
     notice = above_high_watermark(log_dir.path, log_dir.looked_at() if partitions is None else partitions)
     if notice is not None:
@@ -86,7 +86,7 @@ def tell_unread(command: str, log_dir: LogDir, partitions: Iterable[PartitionDes
 
 def tell_remote(command: str, partitions: Iterable[PartitionDescription]) -> None:
     """Print to sys.stderr which offsets of the partitions are in remote storage."""
-    from pyspark_kafkalog.storage.broker_notices import in_remote_storage
+    from pyspark_kafkalog.root.broker_notices import in_remote_storage
 
     notice = in_remote_storage(partitions)
     if notice is not None:
@@ -95,7 +95,7 @@ def tell_remote(command: str, partitions: Iterable[PartitionDescription]) -> Non
 
 def describe_topic(command: str, log_dir: LogDir, name: str) -> TopicDescription:
     """The topic, without partitions that are symbolic links; these are named on sys.stderr."""
-    from pyspark_kafkalog.storage.listing import link_message
+    from pyspark_kafkalog.storage.artefacts.partition_listing import link_message
 
     described = log_dir.topic(name, without_links=True)
     for number in described.links:
@@ -112,7 +112,7 @@ def positive(text: str) -> int:
 
 def node_id_of(root: Path) -> int | None:
     """The node id of a log directory; None if meta.properties, or the node id in it, is missing."""
-    from pyspark_kafkalog.storage.meta_properties import read_meta_properties
+    from pyspark_kafkalog.storage.artefacts.meta_properties import read_meta_properties
     from pyspark_kafkalog.storage.names import META_PROPERTIES
 
     try:

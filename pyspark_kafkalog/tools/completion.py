@@ -69,7 +69,7 @@ def _complete_topics(parser: argparse.ArgumentParser) -> None:
 
 def _topics(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Topics of the log directory in the line's --path, from the names of its partition directories."""
-    from pyspark_kafkalog.storage.listing import list_partitions
+    from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
 
     root: Path | None = getattr(parsed_args, "path", None)
     try:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS
-from pyspark_kafkalog.storage.config_definitions import format_value
-from pyspark_kafkalog.storage.log_config import topic_config_values
-from pyspark_kafkalog.storage.topic_configs import TOPIC_CONFIGS
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS
+from pyspark_kafkalog.config.definitions import format_value
+from pyspark_kafkalog.config.log_config import topic_config_values
+from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 
 TOPIC_SOURCE: Final = "DYNAMIC_TOPIC_CONFIG"
 BROKER_SOURCE: Final = "DYNAMIC_DEFAULT_BROKER_CONFIG"

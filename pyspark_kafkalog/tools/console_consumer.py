@@ -42,7 +42,7 @@ from pyspark_kafkalog.tools.command import (
     open_log_dir,
     tell_unread,
 )
-from pyspark_kafkalog.tools.java_text import parse_long
+from pyspark_kafkalog.tools.dump.java_text import parse_long
 from pyspark_kafkalog.tools.properties import is_true
 from pyspark_kafkalog.tools.times import FORMS, time_ms
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.storage.broker_notices import remote_offsets
+from pyspark_kafkalog.root.broker_notices import remote_offsets
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.log_dir import IsolationLevel, LogDir
-    from pyspark_kafkalog.storage.descriptions import PartitionDescription
+    from pyspark_kafkalog.root.descriptions import PartitionDescription
 
 Reset = Literal["earliest", "latest"]
 

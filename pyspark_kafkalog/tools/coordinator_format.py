@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
-from pyspark_kafkalog.metadata.message_json import json_text
-from pyspark_kafkalog.tools.dump_decoders import CoordinatorDecoder, UnknownRecordTypeError
+from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.tools.dump.decoders import CoordinatorDecoder, UnknownRecordTypeError
 
 if TYPE_CHECKING:
     import pyarrow as pa

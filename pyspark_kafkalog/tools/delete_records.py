@@ -28,7 +28,7 @@ from pyspark_kafkalog.tools import maintenance
 from pyspark_kafkalog.tools.command import add_output, add_path, one_line, open_log_dir
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.maintenance.report import PartitionReport
+    from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 
 USAGE_EXIT_CODE = maintenance.USAGE_EXIT_CODE
 _VERSION: Final = 1
@@ -53,8 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Move the log start offsets; returns the exit status."""
-    from pyspark_kafkalog.maintenance import delete_records, report_sinks
-    from pyspark_kafkalog.maintenance.job_runner import ALL_FINE, SOME_FAILED, Round
+    from pyspark_kafkalog.maintenance.jobs import sinks as report_sinks
+    from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, Round
+    from pyspark_kafkalog.maintenance.retention import delete_records
 
     offsets = read_offsets(options.offset_json_file)
     log_dir = open_log_dir(options)

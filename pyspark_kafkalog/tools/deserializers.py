@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.metadata.message_json import json_text
+from pyspark_kafkalog.metadata.messages.json_form import json_text
 from pyspark_kafkalog.tools.command import UsageError
-from pyspark_kafkalog.tools.java_text import decode_utf8
+from pyspark_kafkalog.tools.dump.java_text import decode_utf8
 
 #: Converts binary data to UTF-8 text, as binary; null stays null. Raises InvalidRecordError.
 Deserializer = Callable[[pa.Array], pa.Array]

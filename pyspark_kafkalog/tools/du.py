@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pyspark_kafkalog.tools.command import NO_VALUE, add_output, add_path, positive, print_json, print_table
 from pyspark_kafkalog.tools.partition_files import KINDS, StoredFile, list_root
-from pyspark_kafkalog.wording import size_text
+from pyspark_kafkalog.units import size_text
 
 _DELETED: Final = "(deleted)"
 _ROOT: Final = "(root)"

@@ -25,21 +25,21 @@ from pyspark_kafkalog.storage.names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from pyspark_kafkalog.tools.dump_findings import Findings
-from pyspark_kafkalog.tools.dump_indexes import (
+from pyspark_kafkalog.tools.dump.findings import Findings
+from pyspark_kafkalog.tools.dump.indexes import (
     CorruptSnapshotError,
     dump_offset_index,
     dump_producer_snapshot,
     dump_time_index,
     dump_transaction_index,
 )
-from pyspark_kafkalog.tools.dump_json import JsonPrinter
-from pyspark_kafkalog.tools.dump_plain import DECODER_CLASSES, STRING_DECODER, PlainDecoder
-from pyspark_kafkalog.tools.dump_printer import Printer, RecordDecoder
-from pyspark_kafkalog.tools.dump_segment import dump_segment
-from pyspark_kafkalog.tools.dump_text import TextPrinter
-from pyspark_kafkalog.tools.dump_walk import DumpError
-from pyspark_kafkalog.tools.java_text import INT32_MAX, normalize_path, parse_long, split_files
+from pyspark_kafkalog.tools.dump.java_text import INT32_MAX, normalize_path, parse_long, split_files
+from pyspark_kafkalog.tools.dump.json_form import JsonPrinter
+from pyspark_kafkalog.tools.dump.plain import DECODER_CLASSES, STRING_DECODER, PlainDecoder
+from pyspark_kafkalog.tools.dump.printer import Printer, RecordDecoder
+from pyspark_kafkalog.tools.dump.segment import dump_segment
+from pyspark_kafkalog.tools.dump.text import TextPrinter
+from pyspark_kafkalog.tools.dump.walk import DumpError
 
 _DEFAULT_MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
 INTERNAL_TOPICS_BY_DECODER: Final = {
@@ -127,7 +127,7 @@ def _decoder(options: argparse.Namespace) -> RecordDecoder | None:
     """The decoder of records' contents; None if they are not printed. The first decoder of the list wins."""
     for name in INTERNAL_TOPICS_BY_DECODER:
         if getattr(options, f"{name.replace('-', '_')}_decoder"):
-            from pyspark_kafkalog.tools.dump_decoders import internal_topic_decoder  # the schemas are slow to load
+            from pyspark_kafkalog.tools.dump.decoders import internal_topic_decoder  # the schemas are slow to load
 
             return internal_topic_decoder(INTERNAL_TOPICS_BY_DECODER[name])
     if options.print_data_log or options.key_decoder_class or options.value_decoder_class:

@@ -41,8 +41,8 @@ from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, ope
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark_kafkalog.maintenance.log_copy import ExportedPartition
-    from pyspark_kafkalog.metadata.own_root import OwnRoot
+    from pyspark_kafkalog.maintenance.export.log_copy import ExportedPartition
+    from pyspark_kafkalog.root.own import OwnRoot
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     if options.set_aside is not None and options.output == "json":
         raise UsageError("--set-aside prints a script, which --output json cannot")
     root = open_log_dir(options).own_root()
-    from pyspark_kafkalog.maintenance.export import export_to
+    from pyspark_kafkalog.maintenance.export.export import export_to
     from pyspark_kafkalog.tools.topic_filter import topic_pattern
 
     exported: Sequence[ExportedPartition]
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _return_to_broker(root: OwnRoot, options: argparse.Namespace) -> Sequence[ExportedPartition]:
     """Export in place; with --set-aside, print the script for the broker."""
-    from pyspark_kafkalog.maintenance.return_to_broker import return_to_broker
+    from pyspark_kafkalog.maintenance.export.return_to_broker import return_to_broker
     from pyspark_kafkalog.tools.broker_commands import broker_script
 
     done = return_to_broker(root, set_aside=options.set_aside, server_properties=options.server_properties)

@@ -47,7 +47,7 @@ from pyspark_kafkalog.tools.times import parse_time_ms
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.storage.descriptions import PartitionDescription
+    from pyspark_kafkalog.root.descriptions import PartitionDescription
 
 #: An offset, and the timestamp of its record if that was requested.
 _Found = tuple[int, "int | None"]
@@ -139,7 +139,7 @@ def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionD
 
 def _at_time(log_dir: LogDir, partition: PartitionDescription, time_ms: int, *, local_only: bool) -> _Found | None:
     if partition.remote_offsets_count and not local_only:
-        from pyspark_kafkalog.storage.broker_notices import remote_offsets
+        from pyspark_kafkalog.root.broker_notices import remote_offsets
 
         raise OffsetOutOfRangeError(
             f"the offset at a time may be a remote one: {remote_offsets(partition)}; --local-only looks at those here"

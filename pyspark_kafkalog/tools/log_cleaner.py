@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the job; returns its exit status."""
     maintenance.log_to_stderr()  # before the kernels are loaded, as they may be compiled then
-    from pyspark_kafkalog.maintenance.cleaner_job import CleanerJob, cleaner_slots
+    from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob, cleaner_slots
 
     return maintenance.run_job(
         options, CleanerJob(), interval_s=lambda config: config.log_cleaner_backoff_ms / 1000, slots=cleaner_slots

@@ -16,13 +16,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark_kafkalog.metadata.message_json import json_text
+from pyspark_kafkalog.metadata.messages.json_form import json_text
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition
 from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, describe_topic, node_id_of, open_log_dir
 from pyspark_kafkalog.tools.partition_files import list_partition
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.storage.descriptions import PartitionDescription
+    from pyspark_kafkalog.root.descriptions import PartitionDescription
 
 _NO_NODE = -1
 

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.spark.delta_session import SPARK_SUBMIT
+from pyspark_kafkalog.maintenance.jobs.delta_session import SPARK_SUBMIT
 from pyspark_kafkalog.stop_signal import stop_signal
 from pyspark_kafkalog.tools.command import UsageError, add_path, positive
 from pyspark_kafkalog.tools.times import FORMS, time_ms
@@ -24,11 +24,11 @@ from pyspark_kafkalog.tools.times import FORMS, time_ms
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_kafkalog.maintenance.job_runner import Job, ReportSink
-    from pyspark_kafkalog.maintenance.report_sinks import JsonLines
-    from pyspark_kafkalog.maintenance.tasks import LocalTasks, Tasks
-    from pyspark_kafkalog.maintenance.text_report import TextReport
-    from pyspark_kafkalog.storage.broker_config import BrokerConfig
+    from pyspark_kafkalog.config.broker import BrokerConfig
+    from pyspark_kafkalog.maintenance.jobs.runner import Job, ReportSink
+    from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
+    from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, Tasks
+    from pyspark_kafkalog.maintenance.jobs.text_report import TextReport
     from pyspark_kafkalog.storage.names import TopicPartition
 
 #: The value of USAGE_EXIT_CODE in the module of such a command.
@@ -75,8 +75,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
 
 def job_output(options: argparse.Namespace) -> JsonLines | TextReport:
     """The sink that prints the reports to standard output."""
-    from pyspark_kafkalog.maintenance.report_sinks import JsonLines
-    from pyspark_kafkalog.maintenance.text_report import TextReport
+    from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
+    from pyspark_kafkalog.maintenance.jobs.text_report import TextReport
 
     is_text = options.output == "text" or (options.output is None and sys.stdout.isatty())
     return TextReport() if is_text else JsonLines()
@@ -96,10 +96,10 @@ def run_job(
     between rounds of a loop; `slots` returns the number of concurrent tasks, given the number of cores.
     """
     _check(options)
-    from pyspark_kafkalog.maintenance.history_table import HistoryTable
-    from pyspark_kafkalog.maintenance.job_runner import SOME_FAILED, Round, run_loop, run_round
-    from pyspark_kafkalog.maintenance.report_sinks import ProgressBar
-    from pyspark_kafkalog.maintenance.tasks import StoppedError
+    from pyspark_kafkalog.maintenance.jobs.history_table import HistoryTable
+    from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, Round, run_loop, run_round
+    from pyspark_kafkalog.maintenance.jobs.sinks import ProgressBar
+    from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError
 
     log_to_stderr()
     topics = tuple(dict.fromkeys(options.topic)) if options.topic else None
@@ -162,8 +162,8 @@ class _Workplace:
 
     def tasks(self, partitions: Sequence[TopicPartition]) -> Tasks:
         """The tasks for a round over these partitions. A loop that has started Spark continues to use it."""
-        from pyspark_kafkalog.maintenance.job_runner import is_small
-        from pyspark_kafkalog.maintenance.tasks import LocalTasks
+        from pyspark_kafkalog.maintenance.jobs.runner import is_small
+        from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks
 
         if not self._is_on_spark and not self._options.local and not is_small(self._options.path, partitions):
             self._start_spark()
@@ -178,7 +178,7 @@ class _Workplace:
         return self._tasks is None or self._tasks.is_alive
 
     def _start_spark(self) -> None:
-        from pyspark_kafkalog.maintenance.tasks import SparkTasks
+        from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks
 
         self._is_on_spark = True
         session = job_session(f"kafkalog {self._action}", delta=self._options.history is not None)
@@ -223,7 +223,7 @@ def job_session(name: str, *, delta: bool = False) -> Iterator[SparkSession]:
         return
     builder = SparkSession.builder.appName(name)
     if delta:
-        from pyspark_kafkalog.spark.delta_session import with_delta
+        from pyspark_kafkalog.maintenance.jobs.delta_session import with_delta
 
         builder = with_delta(builder)
     if SPARK_SUBMIT not in os.environ:

@@ -31,6 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the job; returns its exit status."""
-    from pyspark_kafkalog.maintenance.chunk_jobs import MERGE_JOB
+    from pyspark_kafkalog.maintenance.jobs.chunks import MERGE_JOB
 
     return maintenance.run_job(options, MERGE_JOB, interval_s=lambda config: _HOUR_S)

@@ -32,7 +32,7 @@ from pyspark_kafkalog.tools.command import (
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.metadata.quorum import Quorum, QuorumReplica
+    from pyspark_kafkalog.root.broker_metadata.quorum import Quorum, QuorumReplica
 
 _HEADER: Final = (
     "NodeId",
@@ -73,8 +73,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _quorum(log_dir: LogDir) -> Quorum:
-    from pyspark_kafkalog.metadata.broker_quorum import read_broker_quorum
-    from pyspark_kafkalog.metadata.quorum import own_quorum
+    from pyspark_kafkalog.root.broker_metadata.broker_quorum import read_broker_quorum
+    from pyspark_kafkalog.root.broker_metadata.quorum import own_quorum
 
     return read_broker_quorum(log_dir.path) if log_dir.is_foreign else own_quorum(log_dir.own_root())
 

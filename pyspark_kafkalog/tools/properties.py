@@ -14,8 +14,8 @@ _MAX_FILE_BYTES: Final = 1 << 20
 
 def read_properties_file(path: Path) -> dict[str, str]:
     """The properties in the file, which may have at most 1 MiB. Raises DiskFormatError, OSError."""
-    from pyspark_kafkalog.storage.java_properties import parse_properties
-    from pyspark_kafkalog.storage.text_checkpoint import read_text_file
+    from pyspark_kafkalog.config.properties_file import parse_properties
+    from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_text_file
 
     data = read_text_file(path, max_bytes=_MAX_FILE_BYTES, kind=DiskFormatError, advice="name another file")
     return parse_properties(data, file=str(path))

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     if options.partition and not options.topic:
         raise UsageError("--partition is of a topic: name it with --topic")
     maintenance.log_to_stderr()  # before the kernels are loaded, as they may be compiled then
-    from pyspark_kafkalog.maintenance.reindex_job import ReindexJob
+    from pyspark_kafkalog.maintenance.repair.reindex_job import ReindexJob
 
     job = ReindexJob(numbers=tuple(options.partition or ()), force=options.force)
     return maintenance.run_job(options, job, interval_s=lambda _: _INTERVAL_S)

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the job; returns its exit status."""
-    from pyspark_kafkalog.maintenance.chunk_jobs import RETENTION_JOB
+    from pyspark_kafkalog.maintenance.jobs.chunks import RETENTION_JOB
 
     return maintenance.run_job(
         options, RETENTION_JOB, interval_s=lambda config: config.log_retention_check_interval_ms / 1000

@@ -7,7 +7,7 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
-from pyspark_kafkalog.tools.java_text import parse_long
+from pyspark_kafkalog.tools.dump.java_text import parse_long
 
 #: The help text of options that accept both.
 FORMS: Final = "ms since 1970, or ISO 8601, in UTC unless it names an offset: 2026-01-31T10:15:00"

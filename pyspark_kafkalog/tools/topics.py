@@ -38,7 +38,7 @@ from pyspark_kafkalog.tools.topic_filter import topic_pattern
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.storage.descriptions import TopicDescription
+    from pyspark_kafkalog.root.descriptions import TopicDescription
 
 _COLLISION_WARNING: Final = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the job; returns its exit status."""
     maintenance.log_to_stderr()  # before the kernels are loaded, as they may be compiled then
-    from pyspark_kafkalog.maintenance.verify_job import VerifyJob, open_or_findings
+    from pyspark_kafkalog.maintenance.verify.job import VerifyJob, open_or_findings
 
     if options.loop and options.interval is None:
         options.interval = _INTERVAL_S  # a broker's directory has no settings that define it

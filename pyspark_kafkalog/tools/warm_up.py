@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compile the kernels that are not cached yet."""
     began = time.monotonic()
-    from pyspark_kafkalog.record.kernels_cache import cache_directories, load_all_kernels
+    from pyspark_kafkalog.record.kernels.cache import cache_directories, load_all_kernels
 
     modules = load_all_kernels()
     kept_in = [str(directory) for directory in cache_directories() if any(directory.glob("*.nbi"))]

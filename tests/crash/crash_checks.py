@@ -17,11 +17,11 @@ from crash_faults import ReadOnlyFileSystem
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
-from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
+from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT
-from pyspark_kafkalog.storage.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.producer_snapshot import read_snapshot
-from pyspark_kafkalog.storage.time_index import TimeIndex
 
 _INDEX_BYTES = 10 << 20
 _SEGMENT_NAME = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)")

@@ -17,12 +17,12 @@ from crash_power import PowerFileSystem
 from crash_writer import NOW_MS, Place, Writer
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
-from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.report import PartitionReport
-from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
-from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.flush_mode import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -10,8 +10,8 @@ import pytest
 from crash_power import LOSSES, Loss, PowerFileSystem, power_cuts
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
-from pyspark_kafkalog.maintenance.segment_swap import has_unfinished
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.segments.swap import has_unfinished
 
 NOW_MS = 1_795_400_000_000
 _POINTS = 25

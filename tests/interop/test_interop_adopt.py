@@ -15,7 +15,7 @@ from kafka_oracle import Broker, dump_log, run_tool
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR
+from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.tools.main import main
 
 PARTITIONS = 3

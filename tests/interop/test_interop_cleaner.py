@@ -11,7 +11,7 @@ from kafka_clients import consume
 from kafka_oracle import Broker
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 
 SMALL = {
     "cleanup.policy": "compact",

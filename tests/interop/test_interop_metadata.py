@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from kafka_oracle import dump_log
 
-from pyspark_kafkalog.metadata.message import MessageSchema
-from pyspark_kafkalog.metadata.message_json import json_text
-from pyspark_kafkalog.metadata.records import (
+from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.messages.message import MessageSchema
+from pyspark_kafkalog.metadata.messages.records import (
     OWN_API_KEYS_FROM,
     MetadataRecord,
     WrittenPartition,
@@ -21,11 +21,11 @@ from pyspark_kafkalog.metadata.records import (
     partition_state_record,
     write_commit_record,
 )
-from pyspark_kafkalog.metadata.schema import FieldSpec, load_schema_file
+from pyspark_kafkalog.metadata.messages.schema import FieldSpec, load_schema_file
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.metadata.topics import alter_configs, create_topic, delete_topic
-from pyspark_kafkalog.record.plain import Record, encode_batch
-from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.topics import alter_configs, create_topic, delete_topic
+from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import encode_uuid
 
 _BITS = {"int8": 7, "int16": 15, "uint16": 16, "int32": 31, "uint32": 32, "int64": 63}

@@ -16,12 +16,12 @@ from kafka_oracle import Broker, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR
-from pyspark_kafkalog.metadata.message import MessageSchema
-from pyspark_kafkalog.metadata.transaction_state import TransactionStatus, read_transaction_states
+from pyspark_kafkalog.metadata.messages.message import MessageSchema
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import parse_header
-from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
+from pyspark_kafkalog.root.transactions.state import TransactionStatus, read_transaction_states
 from pyspark_kafkalog.storage.clock import time_ms
 
 TOPICS = {"pay": 3, "audit": 2}

@@ -11,7 +11,7 @@ from kafka_clients import ConsumedRecord, consume
 from kafka_oracle import Broker
 
 from pyspark_kafkalog.record.header import CompressionType
-from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.record.reference import Record, encode_batch
 
 RECORDS_PER_BATCH = 100
 

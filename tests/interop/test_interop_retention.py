@@ -12,10 +12,10 @@ from kafka_clients import consume, producing
 from kafka_oracle import Broker
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.reindex import reindex
-from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.repair.reindex import reindex
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.storage.names import TopicPartition
 
 #: Topic to configs; all begin with the same 600 records in about 30 segments.

@@ -8,9 +8,9 @@ from pathlib import Path
 from kafka_oracle import dump_log
 from metadata_roots import Clock, add_topic, settings_of, snapshot_files, write_to
 
-from pyspark_kafkalog.metadata.message import MessageSchema
-from pyspark_kafkalog.metadata.message_json import json_text
-from pyspark_kafkalog.metadata.records import OWN_API_KEYS_FROM, record, transactional_id_record
+from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.messages.message import MessageSchema
+from pyspark_kafkalog.metadata.messages.records import OWN_API_KEYS_FROM, record, transactional_id_record
 from pyspark_kafkalog.metadata.snapshot_file import read_snapshot
 from pyspark_kafkalog.metadata.store import MetadataStore
 

@@ -10,8 +10,8 @@ from kafka_clients import producing
 from kafka_oracle import Broker
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.verify import verify
-from pyspark_kafkalog.maintenance.verify_findings import Finding, Severity
+from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity
+from pyspark_kafkalog.maintenance.verify.verify import verify
 
 CONFIGS = {"internal.segment.bytes": "30000", "index.interval.bytes": "500", "cleanup.policy": "delete"}
 

@@ -20,14 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import examples
 
-from pyspark_kafkalog.maintenance.closed_segments import aborted_transactions
-from pyspark_kafkalog.maintenance.segment_swap import has_unfinished
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.maintenance.segments.closed_segments import aborted_transactions
+from pyspark_kafkalog.maintenance.segments.swap import has_unfinished
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import CompressionType, TimestampType
-from pyspark_kafkalog.record.plain import Record, encode_batch
-from pyspark_kafkalog.storage.log_config import LogConfig
-from pyspark_kafkalog.storage.producer_rebuild import producer_state_at
-from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
+from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
 
 _FAR_MS = 1 << 60
 _TRANSACTIONAL = (100, 101, 102)

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tiers import examples
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 
 _Row = tuple[bytes, bytes | None]

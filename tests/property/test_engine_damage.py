@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.record.plain import decode_batch
-from pyspark_kafkalog.storage.isolation import Isolation
-from pyspark_kafkalog.storage.read_only_state import last_stable_offset, load_read_only
-from pyspark_kafkalog.storage.unified_log import UnifiedLog
+from pyspark_kafkalog.record.reference import decode_batch
+from pyspark_kafkalog.storage.log.isolation import Isolation
+from pyspark_kafkalog.storage.log.read_only_state import last_stable_offset, load_read_only
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 PART = FixturePartition("transactions", "transactions", 0)
 NAMES = sorted(path.name for path in PART.directory.iterdir())

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.record import plain
+from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, from_arrow, to_record_batch
+from pyspark_kafkalog.record.codecs.codec import compress
 from pyspark_kafkalog.record.columns import RecordColumns
-from pyspark_kafkalog.record.compression import compress
 from pyspark_kafkalog.record.decode import decode_batches, decode_slices
 from pyspark_kafkalog.record.encode import encode_batches
 from pyspark_kafkalog.record.header import RECORDS_AT, CompressionType, TimestampType, parse_header

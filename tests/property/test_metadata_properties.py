@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.metadata.image_delta import _HANDLERS
-from pyspark_kafkalog.metadata.message import UNKNOWN_TAGS, MessageSchema
-from pyspark_kafkalog.metadata.message_json import json_text
-from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record, encode_record
-from pyspark_kafkalog.metadata.schema import SCHEMA_FILES, FieldSpec, MessageSpec, load_schema_file
+from pyspark_kafkalog.metadata.delta import _HANDLERS
+from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.messages.message import UNKNOWN_TAGS, MessageSchema
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record, encode_record
+from pyspark_kafkalog.metadata.messages.schema import SCHEMA_FILES, FieldSpec, MessageSpec, load_schema_file
 from pyspark_kafkalog.storage.names import encode_uuid
 
 SPECS = [spec for file in SCHEMA_FILES for spec in load_schema_file(file).values()]

@@ -14,9 +14,8 @@ from metadata_roots import Clock, commit_files, forget_images, snapshot_files
 from tiers import examples
 
 from pyspark_kafkalog.metadata.bootstrap import metadata_dir
-from pyspark_kafkalog.metadata.broker_configs import broker_config_record
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.records import (
+from pyspark_kafkalog.metadata.messages.records import (
     MetadataRecord,
     partition_state_record,
     record,
@@ -25,10 +24,11 @@ from pyspark_kafkalog.metadata.records import (
 )
 from pyspark_kafkalog.metadata.snapshot_pointer import POINTER_FILE
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.metadata.topics import add_partitions, alter_configs, create_topic, delete_topic
+from pyspark_kafkalog.root.broker_settings import broker_config_record
+from pyspark_kafkalog.root.topics import add_partitions, alter_configs, create_topic, delete_topic
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.flush_mode import UnflushedFileSystem
-from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry
 
 NAMES = ("a", "b", "c")
 Step = Callable[[MetadataImage], Sequence[MetadataRecord]]

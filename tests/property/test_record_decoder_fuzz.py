@@ -20,8 +20,8 @@ import pytest
 from record_fixtures import decode_log, kafka_logs
 
 from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.record.codecs.codec import compress, decompress
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
-from pyspark_kafkalog.record.compression import compress, decompress
 from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.decode import decode_batches
 from pyspark_kafkalog.record.header import (
@@ -41,7 +41,7 @@ from pyspark_kafkalog.record.header import (
     BatchHeader,
     CompressionType,
 )
-from pyspark_kafkalog.record.plain import decode_batch, seal
+from pyspark_kafkalog.record.reference import decode_batch, seal
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.record.varint import encode_varint, encode_varlong
 

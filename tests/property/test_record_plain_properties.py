@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.record.compression import compress, decompress
+from pyspark_kafkalog.record.codecs.codec import compress, decompress
 from pyspark_kafkalog.record.header import RECORDS_AT, BatchHeader, CompressionType, TimestampType, parse_header
-from pyspark_kafkalog.record.plain import Record, decode_batch, decode_records, encode_batch, encode_records
+from pyspark_kafkalog.record.reference import Record, decode_batch, decode_records, encode_batch, encode_records
 
 FILE = "00000000000000000000.log"
 EXAMPLES = settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import examples
 
-from pyspark_kafkalog.maintenance.retention_plan import StoredSegment, plan_retention
-from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.maintenance.retention.plan import StoredSegment, plan_retention
 
 NOW_MS = 100_000
 POLICIES = [("delete",), ("compact",), ("compact", "delete")]

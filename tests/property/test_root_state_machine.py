@@ -27,17 +27,17 @@ from tiers import examples
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError, ProducerFencedError, TopicExistsError, UnknownTopicError
-from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.reindex import reindex
-from pyspark_kafkalog.maintenance.report import PartitionReport
-from pyspark_kafkalog.maintenance.retention import apply_retention
-from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.repair.reindex import reindex
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging import StagedFile
-from pyspark_kafkalog.storage.table_stager import stage_table
-from pyspark_kafkalog.storage.topic_stager import StagingTask
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.storage.staging.stager import StagingTask
+from pyspark_kafkalog.storage.staging.table_stager import stage_table
 
 EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES") or examples(100))
 TOPICS = ("orders", "clicks", "users")

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tiers import examples
 
+from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.record.header import CompressionType
-from pyspark_kafkalog.record.plain import Record, decode_batch, encode_batch
+from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.storage.isolation import Isolation
-from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.storage.log.isolation import Isolation
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging import StagedFileWriter
-from pyspark_kafkalog.storage.unified_log import UnifiedLog
+from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter
 
 T0 = 1_700_000_000_000
 CONFIG = LogConfig.from_properties(

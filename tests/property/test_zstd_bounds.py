@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import examples
 
+from pyspark_kafkalog.record.codecs.codec import decompressed_limit_bytes
+from pyspark_kafkalog.record.codecs.zstd_batches import Unfolding
+from pyspark_kafkalog.record.codecs.zstd_frame import _measure_frame, bounds_of, decompress, decompress_bounded
 from pyspark_kafkalog.record.columns import address_of
-from pyspark_kafkalog.record.compression import decompressed_limit_bytes
-from pyspark_kafkalog.record.zstd_batches import Unfolding
-from pyspark_kafkalog.record.zstd_frame import _measure_frame, bounds_of, decompress, decompress_bounded
 
 CONTENTS = st.one_of(
     st.binary(max_size=300),

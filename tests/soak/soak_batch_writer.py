@@ -17,11 +17,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import LOCAL
-from pyspark_kafkalog.storage.staging import StagedFile
-from pyspark_kafkalog.storage.table_stager import stage_table
-from pyspark_kafkalog.storage.topic_stager import StagingTask
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.storage.staging.stager import StagingTask
+from pyspark_kafkalog.storage.staging.table_stager import stage_table
 
 RECORDS = 120
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.storage.filesystem import FileSystem
 

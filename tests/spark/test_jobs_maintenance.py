@@ -20,13 +20,13 @@ import pytest
 
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner_job import CleanerJob
-from pyspark_kafkalog.maintenance.job_runner import ALL_FINE, SOME_FAILED, Round, run_round
-from pyspark_kafkalog.maintenance.last_run import read_last_run
-from pyspark_kafkalog.maintenance.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.report import ANOTHER_RUN, PartitionReport
-from pyspark_kafkalog.maintenance.tasks import SparkTasks, StoppedError, TaskFailedError
-from pyspark_kafkalog.maintenance.uncleanable import read_uncleanable
+from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
+from pyspark_kafkalog.maintenance.cleaner.uncleanable import read_uncleanable
+from pyspark_kafkalog.maintenance.jobs.last_run import read_last_run
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
+from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, Round, run_round
+from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks, StoppedError, TaskFailedError
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main
 

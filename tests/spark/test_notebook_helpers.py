@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_kafkalog import LogDir, latest_by_key, parse_json, register
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

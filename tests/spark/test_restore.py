@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.export import export_to
+from pyspark_kafkalog.maintenance.export.export import export_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_kafkalog.spark import delta_session
-from pyspark_kafkalog.storage.java_properties import parse_properties
+from pyspark_kafkalog.config.properties_file import parse_properties
+from pyspark_kafkalog.maintenance.jobs import delta_session
 
 CONF = Path(__file__).parents[2] / "conf"
 _SETTING = re.compile(r"^#?(spark\.\S+)\s+(\S.*)$", re.MULTILINE)

@@ -10,7 +10,7 @@ import pytest
 from kafkalog_command import Command
 from verify_roots import FIXTURES, findings_in, flip, make_root
 
-from pyspark_kafkalog.maintenance import verify_job
+from pyspark_kafkalog.maintenance.verify import job as verify_job
 
 if TYPE_CHECKING:
     pass

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.records import MetadataRecord, encode_record, record
-from pyspark_kafkalog.record.plain import Record, encode_batch
-from pyspark_kafkalog.storage.filesystem import LOCAL
-from pyspark_kafkalog.storage.offset_checkpoints import (
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, encode_record, record
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from pyspark_kafkalog.storage.filesystem import LOCAL
 
 FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 #: Soon after the fixtures were made: no producer has expired yet.

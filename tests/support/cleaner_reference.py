@@ -9,32 +9,32 @@ from pathlib import Path
 
 import numpy as np
 
-from pyspark_kafkalog.maintenance.batch_filter import RetentionRules
-from pyspark_kafkalog.maintenance.clean_plan import group_segments
-from pyspark_kafkalog.maintenance.cleaned_transactions import CleanedTransactions
-from pyspark_kafkalog.maintenance.closed_segments import aborted_transactions, closed_segments
-from pyspark_kafkalog.maintenance.group_recopy import CopyCounts, GroupCopier, transactions_at
-from pyspark_kafkalog.maintenance.offset_map import ALL_KEYS, OffsetMap
-from pyspark_kafkalog.maintenance.segment_swap import swap_in
-from pyspark_kafkalog.maintenance.survivors import (
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.maintenance.cleaner.cleaned_transactions import CleanedTransactions
+from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier, transactions_at
+from pyspark_kafkalog.maintenance.cleaner.filter import RetentionRules
+from pyspark_kafkalog.maintenance.cleaner.offset_map import ALL_KEYS, OffsetMap
+from pyspark_kafkalog.maintenance.cleaner.plan import group_segments
+from pyspark_kafkalog.maintenance.cleaner.survivors import (
     LogPart,
     NotedSurvivors,
     build_map,
     find_survivors,
     note_survivors,
 )
-from pyspark_kafkalog.maintenance.throttle import Throttle
+from pyspark_kafkalog.maintenance.jobs.throttle import Throttle
+from pyspark_kafkalog.maintenance.segments.closed_segments import aborted_transactions, closed_segments
+from pyspark_kafkalog.maintenance.segments.swap import swap_in
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import CompressionType, TimestampType
-from pyspark_kafkalog.record.plain import RecordBatch, decode_batch, encode_batch
+from pyspark_kafkalog.record.reference import RecordBatch, decode_batch, encode_batch
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.index_rebuild import rebuild_indexes
-from pyspark_kafkalog.storage.listing import list_base_offsets
-from pyspark_kafkalog.storage.log_config import LogConfig
-from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
-from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry
-from pyspark_kafkalog.storage.transaction_index import AbortedTxn
+from pyspark_kafkalog.storage.segment.index_rebuild import rebuild_indexes
 
 
 def write_segment(directory: Path, base_offset: int, batches: Iterable[bytes], config: LogConfig) -> None:

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pyspark_kafkalog.storage.listing import list_base_offsets, list_partitions
-from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets, list_partitions
 
 KAFKA_FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 LATE_MS = 1_800_000_000_000  # after every fixture's last record

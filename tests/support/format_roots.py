@@ -20,17 +20,17 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
-from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.maintenance.export import export_in_place
-from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.export.export import export_in_place
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
-from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
-from pyspark_kafkalog.storage.table_stager import stage_table
-from pyspark_kafkalog.storage.topic_stager import StagingTask
+from pyspark_kafkalog.storage.staging.stager import StagingTask
+from pyspark_kafkalog.storage.staging.table_stager import stage_table
 
 DATA = Path(__file__).parents[1] / "data"
 ROOTS = DATA / "roots"

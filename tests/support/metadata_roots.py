@@ -7,12 +7,12 @@ from pathlib import Path
 
 from pyspark_kafkalog.metadata import store as store_module
 from pyspark_kafkalog.metadata.bootstrap import metadata_dir
-from pyspark_kafkalog.metadata.broker_configs import broker_config_record
-from pyspark_kafkalog.metadata.records import partition_state_record
+from pyspark_kafkalog.metadata.messages.records import partition_state_record
 from pyspark_kafkalog.metadata.snapshot_file import SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.metadata.topics import create_topic
-from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.root.broker_settings import broker_config_record
+from pyspark_kafkalog.root.topics import create_topic
+from pyspark_kafkalog.storage.log.log_state import LogState
 
 
 class Clock:

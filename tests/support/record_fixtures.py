@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark_kafkalog.record.header import CompressionType, parse_header
-from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, encode_batch
+from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
 
 #: The logs of fixture `unclean` that end in something other than a batch, and where that begins.
 DAMAGED_TAILS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark_kafkalog.storage.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.time_index import TimeIndex
+from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 
 BASE = 1000
 ROOM_BYTES = 1024

@@ -15,11 +15,11 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import TransactionalIdImage
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition
-from pyspark_kafkalog.storage.staging import StagedFile, StagedFileWriter
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagedFileWriter
 
 COPIED, ADOPTED, ROLLED = 2, 30, 60
 T0 = 1_700_000_000_000

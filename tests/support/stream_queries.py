@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.schema import read_schema
-from pyspark_kafkalog.spark.stream_reader import KafkalogStreamReader
+from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
 
 Offsets = dict[str, dict[str, int]]
 COLUMNS = ("topic", "partition", "offset")

@@ -9,7 +9,7 @@ from typing import TypeVar
 from pyspark import cloudpickle
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.tasks import TaskFailedError
+from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError
 
 T = TypeVar("T")
 

@@ -10,10 +10,12 @@ import pytest
 from metadata_roots import forget_images
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance import verify_partition, verify_root, verify_segment
-from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.maintenance.verify import verify
-from pyspark_kafkalog.maintenance.verify_findings import Finding, Severity
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.maintenance.verify import partition as verify_partition
+from pyspark_kafkalog.maintenance.verify import root as verify_root
+from pyspark_kafkalog.maintenance.verify import segment as verify_segment
+from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity
+from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.storage.names import TopicPartition
 
 FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafkalog.wording import plural, size_text
+from pyspark_kafkalog.units import plural, size_text
 
 
 @pytest.mark.parametrize(

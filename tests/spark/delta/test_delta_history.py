@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.history_table import HistoryTable, append_rows, history_schema, read_history
-from pyspark_kafkalog.maintenance.job_runner import Round
-from pyspark_kafkalog.maintenance.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.history_table import HistoryTable, append_rows, history_schema, read_history
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.runner import Round
 from pyspark_kafkalog.report.maintenance_runs import read_runs
 
 pytestmark = pytest.mark.spark

@@ -17,9 +17,9 @@ from pyspark_kafkalog.groups.expiry import expire_offsets
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata, group_partition
 from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToOffsets, ToTimestamp
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
-from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.storage.log_reader import LogReader
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
 NOW_MS = 1_700_000_000_000

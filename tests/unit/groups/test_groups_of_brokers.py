@@ -16,9 +16,9 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import ReadOnlyLogDirError
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_key, offset_key, offset_value
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
-from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, TransactionIndex
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.transaction_index import AbortedTxn, TransactionIndex
 
 FIXTURE = Path(__file__).parents[2] / "data/fixtures/consumer-offsets"
 TOOLS = FIXTURE / "expected/tools"

@@ -12,14 +12,14 @@ import pytest
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError, LogDirError
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
-from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.retention import apply_retention
-from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader
-from pyspark_kafkalog.spark.options import parse_read_options
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.spark.options.parse import parse_read_options
+from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
+from pyspark_kafkalog.spark.read.subscription import Assign, Subscribe
 from pyspark_kafkalog.spark.schema import read_schema
-from pyspark_kafkalog.spark.stream_view import take_view
-from pyspark_kafkalog.spark.subscription import Assign, Subscribe
+from pyspark_kafkalog.spark.stream.view import take_view
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main
 

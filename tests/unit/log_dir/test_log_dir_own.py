@@ -24,9 +24,13 @@ from pyspark_kafkalog.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+    CHECKPOINTS,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import CHECKPOINTS, read_offset_checkpoint, write_offset_checkpoint
-from pyspark_kafkalog.storage.partition_metadata import read_topic_id
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 

@@ -17,9 +17,9 @@ from pyspark_kafkalog.errors import (
     ProducerFencedError,
 )
 from pyspark_kafkalog.log_dir import LogDir, WriteTransaction
-from pyspark_kafkalog.metadata import write_commit
-from pyspark_kafkalog.metadata.records import transactional_id_record
+from pyspark_kafkalog.metadata.messages.records import transactional_id_record
 from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore
+from pyspark_kafkalog.root import write as write_commit
 
 
 @pytest.fixture

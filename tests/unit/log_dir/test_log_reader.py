@@ -15,9 +15,9 @@ import pytest
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
-from pyspark_kafkalog.storage.log_reader import LogReader
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.segment_reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 CARS = TopicPartition("cars", 0)

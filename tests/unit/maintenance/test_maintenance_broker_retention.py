@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.maintenance.retention import apply_retention
-from pyspark_kafkalog.storage.listing import list_base_offsets
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import DELETED_SUFFIX, TopicPartition
 
 FIXTURE = Path(__file__).parents[2] / "data" / "fixtures" / "retention"

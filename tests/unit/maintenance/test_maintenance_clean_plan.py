@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_kafkalog.maintenance.clean_plan import (
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.maintenance.cleaner.plan import (
     CleanPlan,
     ClosedSegment,
     group_segments,
     plan_cleaning,
 )
-from pyspark_kafkalog.storage.log_config import LogConfig
-from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.log.log_state import LogState
 
 NOW_MS = 1_000_000
 COMPACT = LogConfig(cleanup_policy=("compact",))

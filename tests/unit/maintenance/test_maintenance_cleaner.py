@@ -14,18 +14,18 @@ from stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance import cleaner
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
-from pyspark_kafkalog.maintenance.cleaning import Cleaning
-from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.reindex import reindex
-from pyspark_kafkalog.maintenance.retention import apply_retention
-from pyspark_kafkalog.maintenance.segment_swap import has_unfinished
+from pyspark_kafkalog.maintenance.cleaner import clean as cleaner
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.cleaning import Cleaning
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.repair.reindex import reindex
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.segments.swap import has_unfinished
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 
 NOW_MS = 1_795_400_000_000
 ORDERS = TopicPartition("orders", 0)

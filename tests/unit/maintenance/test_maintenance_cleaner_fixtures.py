@@ -20,11 +20,11 @@ from engine_fixtures import KAFKA_FIXTURES, files_of, manifest
 from thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
-from pyspark_kafkalog.maintenance.cleaner_job import CleanerJob
-from pyspark_kafkalog.maintenance.job_runner import Round
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
+from pyspark_kafkalog.maintenance.jobs.runner import Round
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 
 _PAIRS = [("compacted-1-dirty", "compacted-2-cleaned"), ("compacted-3-dirty", "compacted-4-cleaned")]
 _TOPICS = ["compacted-plain", "compacted-batched", "compacted-idempotent", "compacted-txn"]

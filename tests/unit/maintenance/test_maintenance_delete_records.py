@@ -9,17 +9,17 @@ import pytest
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError, ReadOnlyLogDirError
-from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.maintenance.retention import apply_retention
-from pyspark_kafkalog.spark.offset_ranges import OffsetResolver
-from pyspark_kafkalog.spark.offsets import Earliest, GlobalTimestamp, Latest
-from pyspark_kafkalog.spark.stream_plan import plan_latest, plan_read
-from pyspark_kafkalog.spark.stream_view import take_view
-from pyspark_kafkalog.spark.subscription import Subscribe
-from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.listing import list_base_offsets
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.spark.read.offsets import Earliest, GlobalTimestamp, Latest
+from pyspark_kafkalog.spark.read.ranges import OffsetResolver
+from pyspark_kafkalog.spark.read.subscription import Subscribe
+from pyspark_kafkalog.spark.stream.plan import plan_latest, plan_read
+from pyspark_kafkalog.spark.stream.view import take_view
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 
 T0 = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)

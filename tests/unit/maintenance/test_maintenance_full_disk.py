@@ -18,11 +18,11 @@ from verify_roots import findings_in, look_again_at_once
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.chunk_jobs import RETENTION_JOB
-from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.maintenance.job_runner import Round, run_round
-from pyspark_kafkalog.maintenance.partition_lock import partition_lock, shared_partition_lock
-from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.maintenance.jobs.chunks import RETENTION_JOB
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock, shared_partition_lock
+from pyspark_kafkalog.maintenance.jobs.runner import Round, run_round
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.commit_reserve import RESERVE_BYTES, RESERVE_FILES
 from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem

@@ -13,21 +13,21 @@ import pytest
 from kafkalog_command import Command
 from thread_tasks import ThreadTasks
 
+from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner_job import TaskLimits, cleaner_slots
-from pyspark_kafkalog.maintenance.job_runner import ALL_FINE, SOME_FAILED, Round, run_chunks, run_loop, run_round
-from pyspark_kafkalog.maintenance.last_run import LAST_RUN_FILE, CleanerRun, read_last_run, write_last_run
-from pyspark_kafkalog.maintenance.report import PartitionReport
-from pyspark_kafkalog.maintenance.report_sinks import JsonLines
-from pyspark_kafkalog.maintenance.tasks import StoppedError, Tasks
-from pyspark_kafkalog.maintenance.uncleanable import (
+from pyspark_kafkalog.maintenance.cleaner.job import TaskLimits, cleaner_slots
+from pyspark_kafkalog.maintenance.cleaner.uncleanable import (
     UNCLEANABLE_FILE,
     mark_cleanable,
     mark_uncleanable,
     read_uncleanable,
 )
+from pyspark_kafkalog.maintenance.jobs.last_run import LAST_RUN_FILE, CleanerRun, read_last_run, write_last_run
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, Round, run_chunks, run_loop, run_round
+from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
+from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks
 from pyspark_kafkalog.stop_signal import stop_signal
-from pyspark_kafkalog.storage.broker_config import BrokerConfig
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.delete_records import OffsetFileError, parse_offsets
 

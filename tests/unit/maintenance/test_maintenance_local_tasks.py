@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance import job_runner
-from pyspark_kafkalog.maintenance.job_runner import is_small
-from pyspark_kafkalog.maintenance.tasks import LocalTasks, StoppedError, TaskFailedError
+from pyspark_kafkalog.maintenance.jobs import runner as job_runner
+from pyspark_kafkalog.maintenance.jobs.runner import is_small
+from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, StoppedError, TaskFailedError
 from pyspark_kafkalog.storage.names import TopicPartition
 
 SECONDS_MAX = 60

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.clean_plan import ClosedSegment
-from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.merge_plan import plan_merge
-from pyspark_kafkalog.maintenance.partition_lock import partition_lock
-from pyspark_kafkalog.storage.index_rebuild import rebuild_indexes
-from pyspark_kafkalog.storage.listing import list_base_offsets
-from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.merge.plan import plan_merge
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.segment.index_rebuild import rebuild_indexes
 
 T0 = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)

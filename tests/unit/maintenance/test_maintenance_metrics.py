@@ -10,12 +10,12 @@ import pytest
 from engine_fixtures import KAFKA_FIXTURES, partitions_with_offsets
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.maintenance.last_run import CleanerRun, write_last_run
+from pyspark_kafkalog.maintenance.cleaner.uncleanable import mark_uncleanable
+from pyspark_kafkalog.maintenance.jobs.last_run import CleanerRun, write_last_run
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
-from pyspark_kafkalog.maintenance.uncleanable import mark_uncleanable
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, write_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, write_offset_checkpoint
 
 NOW_MS = 1_800_000_000_000
 SEGMENTS = {"segment.bytes": "2000000", "internal.segment.bytes": "3000"}

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiers import examples
 
+from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.maintenance.kernels_offset_map import HAS_KEY, HAS_VALUE, hash_key
-from pyspark_kafkalog.maintenance.offset_map import ALL_KEYS, ENTRY_BYTES, OffsetMap, Shard
-from pyspark_kafkalog.maintenance.record_chunks import ChunkReader, IndexedRecords
+from pyspark_kafkalog.maintenance.cleaner.kernels_offset_map import HAS_KEY, HAS_VALUE, hash_key
+from pyspark_kafkalog.maintenance.cleaner.offset_map import ALL_KEYS, ENTRY_BYTES, OffsetMap, Shard
+from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, IndexedRecords
 from pyspark_kafkalog.record.header import BATCH_DTYPE, CompressionType
-from pyspark_kafkalog.record.plain import Record, encode_batch
-from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.record.reference import Record, encode_batch
 
 _MASK = (1 << 64) - 1
 
@@ -194,7 +194,7 @@ def _batch_table(ranges: list[tuple[int, int]]) -> NDArray[np.void]:
 def test_batch_with_latest_offset_is_never_unmarked(
     monkeypatch: pytest.MonkeyPatch, offsets: set[int], ranges: list[tuple[int, int]], marks_max: int
 ) -> None:
-    monkeypatch.setattr("pyspark_kafkalog.maintenance.offset_map._MARKS_MAX", marks_max)
+    monkeypatch.setattr("pyspark_kafkalog.maintenance.cleaner.offset_map._MARKS_MAX", marks_max)
     offset_map = OffsetMap(1000 * ENTRY_BYTES, 0.9)
     for offset in offsets:
         assert not list(offset_map.put(_records([b"%d" % offset], offset)))

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.reindex import reindex
-from pyspark_kafkalog.storage.listing import list_base_offsets
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.repair.reindex import reindex
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 KINDS = (".index", ".timeindex", ".txnindex", ".snapshot")

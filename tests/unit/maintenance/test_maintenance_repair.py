@@ -16,15 +16,15 @@ from verify_roots import FIXTURES, T0, findings_in, flip, look_again_at_once, ma
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import ReadOnlyLogDirError
-from pyspark_kafkalog.maintenance.job_runner import Round, run_round
-from pyspark_kafkalog.maintenance.partition_lock import LOCK_FILE, partition_lock
-from pyspark_kafkalog.maintenance.report import PartitionReport
-from pyspark_kafkalog.maintenance.tasks import TaskFailedError
-from pyspark_kafkalog.maintenance.verify_job import VerifyJob
+from pyspark_kafkalog.maintenance.jobs.partition_lock import LOCK_FILE, partition_lock
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.runner import Round, run_round
+from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError
+from pyspark_kafkalog.maintenance.verify.job import VerifyJob
 from pyspark_kafkalog.metadata.snapshots import Snapshots
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
 
 T = TypeVar("T")
 METADATA = "__cluster_metadata-0"

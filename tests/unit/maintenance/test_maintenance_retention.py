@@ -12,16 +12,16 @@ import pytest
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError, ReadOnlyLogDirError, UnknownTopicError
-from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.report import PartitionReport
-from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.filesystem import LOCAL
-from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.listing import list_base_offsets
 from pyspark_kafkalog.storage.names import DELETED_SUFFIX, LEADER_EPOCH_CHECKPOINT, TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
-from pyspark_kafkalog.storage.table_stager import stage_table
-from pyspark_kafkalog.storage.topic_stager import StagingTask
+from pyspark_kafkalog.storage.staging.stager import StagingTask
+from pyspark_kafkalog.storage.staging.table_stager import stage_table
 
 T0 = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -227,7 +227,7 @@ def test_reader_of_deleted_records_gets_offset_out_of_range(log_dir: LogDir, clo
 
 
 def test_partition_locked_by_another_run_is_skipped(log_dir: LogDir) -> None:
-    from pyspark_kafkalog.maintenance.partition_lock import partition_lock
+    from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 
     make(log_dir, retention_bytes="5000")
     make(log_dir, topic="other", retention_bytes="5000")

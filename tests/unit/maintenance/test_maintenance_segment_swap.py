@@ -11,15 +11,15 @@ import pytest
 from cleaner_reference import write_segment
 from stopping_filesystem import Killed, StoppingFileSystem, WatchedFileSystem
 
-from pyspark_kafkalog.maintenance.segment_swap import finish_swaps, has_unfinished, swap_in
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.maintenance.segments.swap import finish_swaps, has_unfinished, swap_in
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
-from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.listing import list_base_offsets
-from pyspark_kafkalog.storage.log_config import LogConfig
-from pyspark_kafkalog.storage.log_reader import LogReader
+from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition, offset_file_name
-from pyspark_kafkalog.storage.unified_log import UnifiedLog
 
 CONFIG = LogConfig(index_interval_bytes=50)
 ALL = list(range(50))

@@ -11,20 +11,20 @@ from engine_fixtures import KAFKA_FIXTURES, files_of, manifest
 from thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
-from pyspark_kafkalog.maintenance.cleaner_job import CleanerJob
-from pyspark_kafkalog.maintenance.cleaning import Cleaning
-from pyspark_kafkalog.maintenance.job_runner import Round
-from pyspark_kafkalog.maintenance.partition_lock import (
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.cleaning import Cleaning
+from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
+from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
+from pyspark_kafkalog.maintenance.jobs.partition_lock import (
     MaintenanceLostError,
     file_claim,
     join_partition_lock,
     partition_lock,
     shared_partition_lock,
 )
-from pyspark_kafkalog.maintenance.report import ANOTHER_RUN, PartitionReport
-from pyspark_kafkalog.maintenance.spread_cleaning import clean_spread
-from pyspark_kafkalog.maintenance.throttle import Throttle
+from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
+from pyspark_kafkalog.maintenance.jobs.runner import Round
+from pyspark_kafkalog.maintenance.jobs.throttle import Throttle
 from pyspark_kafkalog.storage.names import TopicPartition
 
 NOW_MS = 1_795_400_000_000

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafkalog.maintenance.job_runner import Round
-from pyspark_kafkalog.maintenance.report import ANOTHER_RUN, PartitionReport
-from pyspark_kafkalog.maintenance.report_sinks import JsonLines
-from pyspark_kafkalog.maintenance.text_report import TextReport
+from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
+from pyspark_kafkalog.maintenance.jobs.runner import Round
+from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
+from pyspark_kafkalog.maintenance.jobs.text_report import TextReport
 from pyspark_kafkalog.tools.main import main
 
 FINDING = {

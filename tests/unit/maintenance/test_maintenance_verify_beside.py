@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.cleaner import clean_partition
-from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.retention import apply_retention
-from pyspark_kafkalog.maintenance.verify import verify
-from pyspark_kafkalog.maintenance.verify_findings import Severity
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.verify.findings import Severity
+from pyspark_kafkalog.maintenance.verify.verify import verify
 
 SECONDS = 4.0
 SMALL = {"internal.segment.bytes": "4000", "index.interval.bytes": "100", "file.delete.delay.ms": "0"}

@@ -12,13 +12,13 @@ from verify_roots import FIXTURES, findings_in, flip, look_again_at_once, make_r
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.verify_findings import Finding
-from pyspark_kafkalog.maintenance.verify_metadata import check_metadata
+from pyspark_kafkalog.maintenance.verify.findings import Finding
+from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
 from pyspark_kafkalog.record.crc32c import crc32c
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import write_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.partition_metadata import write_topic_id
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot, write_snapshot
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import write_offset_checkpoint
-from pyspark_kafkalog.storage.partition_metadata import write_topic_id
-from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry, read_snapshot, write_snapshot
 
 METADATA = "__cluster_metadata-0"
 

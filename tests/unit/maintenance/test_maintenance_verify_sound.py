@@ -11,14 +11,14 @@ from cleaner_reference import write_segment
 from verify_roots import FIXTURES, T0, findings_in, look_again_at_once, make_root
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.retention import apply_retention
-from pyspark_kafkalog.maintenance.verify import plan_verification, run_unit, verify
-from pyspark_kafkalog.maintenance.verify_findings import Severity
-from pyspark_kafkalog.record.plain import Record, encode_batch
-from pyspark_kafkalog.storage.log_config import LogConfig
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.verify.findings import Severity
+from pyspark_kafkalog.maintenance.verify.verify import plan_verification, run_unit, verify
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 
 NAMES = sorted(path.parent.parent.name for path in FIXTURES.glob("*/expected/manifest.json"))
 

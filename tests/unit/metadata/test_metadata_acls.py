@@ -30,7 +30,7 @@ from pyspark_kafkalog.metadata.acl import (
     parse_acl,
 )
 from pyspark_kafkalog.metadata.acl_records import acl_record
-from pyspark_kafkalog.metadata.authorizer import Authorizer
+from pyspark_kafkalog.security.authorizer import Authorizer
 
 ANN, BOB = "User:ann", "User:bob"
 TABLE = pa.table({"key": ["k"], "value": ["v"]})

@@ -12,12 +12,12 @@ from adopted_roots import FIXTURES, METADATA_DIR, clock, contents, copy_of, topi
 from stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.adopt import Adoption, adopt
-from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR, WORK_DIR
+from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.image_delta import ImageDelta
 from pyspark_kafkalog.metadata.image_records import image_records
 from pyspark_kafkalog.metadata.store import MetadataStore, is_ours
+from pyspark_kafkalog.root.adopt.adopt import Adoption, adopt
+from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR
 
 ROOTS = sorted(path.parent.parent.name for path in FIXTURES.glob("*/expected/manifest.json"))
 

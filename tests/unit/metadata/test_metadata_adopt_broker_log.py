@@ -10,9 +10,9 @@ from adopted_roots import ID_A, ID_B, ID_C, clock, config_record, contents, copy
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.metadata.adopt import adopt
-from pyspark_kafkalog.metadata.adopt_plan import KEPT_METADATA_DIR
-from pyspark_kafkalog.metadata.records import record
+from pyspark_kafkalog.metadata.messages.records import record
+from pyspark_kafkalog.root.adopt.adopt import adopt
+from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from adopted_roots import ID_A, clock, contents, copy_of
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
-from pyspark_kafkalog.metadata import adopt_lock
-from pyspark_kafkalog.metadata.adopt import adopt
 from pyspark_kafkalog.metadata.store import is_ours
+from pyspark_kafkalog.root.adopt import lock as adopt_lock
+from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 _HOLD_LOCK = """

@@ -12,8 +12,6 @@ from typing import Any, Final
 import pytest
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError
-from pyspark_kafkalog.metadata.broker_quorum import read_broker_quorum
-from pyspark_kafkalog.metadata.quorum import QuorumReplica
 from pyspark_kafkalog.record.control import (
     ControlRecord,
     KRaftVersion,
@@ -26,7 +24,9 @@ from pyspark_kafkalog.record.control import (
     VoterEndpoint,
     build_control_record,
 )
-from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.broker_metadata.broker_quorum import read_broker_quorum
+from pyspark_kafkalog.root.broker_metadata.quorum import QuorumReplica
 from pyspark_kafkalog.storage.names import encode_uuid
 
 BROKER = Path(__file__).parents[2] / "data" / "fixtures" / "cluster-metadata"

@@ -8,13 +8,13 @@ import re
 import shutil
 from pathlib import Path
 
-from pyspark_kafkalog.metadata.broker_metadata import (
+from pyspark_kafkalog.metadata.messages.records import record
+from pyspark_kafkalog.root.broker_metadata.image import (
     BrokerMetadata,
     committed_records,
     read_broker_metadata,
     read_topic_configs,
 )
-from pyspark_kafkalog.metadata.records import record
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 BROKER = FIXTURES / "cluster-metadata"

@@ -17,8 +17,8 @@ from pyspark_kafkalog.errors import (
     UnsupportedFormatError,
 )
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, MAX_COMMIT_BYTES, CommitLog
-from pyspark_kafkalog.metadata.records import MetadataRecord, record
-from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 

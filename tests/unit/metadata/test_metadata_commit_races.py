@@ -19,14 +19,14 @@ from pyspark_kafkalog.errors import (
     LogDirError,
 )
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.records import (
+from pyspark_kafkalog.metadata.messages.records import (
     MetadataRecord,
     partition_state_record,
     record,
 )
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.metadata.topics import create_topic
+from pyspark_kafkalog.root.topics import create_topic
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 

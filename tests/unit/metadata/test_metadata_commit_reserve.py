@@ -15,7 +15,7 @@ from metadata_roots import add_topic, commit_files, forget_images, metadata_dir,
 from pyspark_kafkalog.errors import CommitConflictError
 from pyspark_kafkalog.metadata.commit_reserve import RESERVE_BYTES, RESERVE_FILES, CommitReserve
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.storage.filesystem import LOCAL
 

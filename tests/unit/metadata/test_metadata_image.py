@@ -16,17 +16,17 @@ from pyspark_kafkalog.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from pyspark_kafkalog.metadata.delta import ImageDelta, start_delta
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.image_delta import ImageDelta, start_delta
-from pyspark_kafkalog.metadata.records import MetadataRecord, decode_record, record
-from pyspark_kafkalog.metadata.topics import (
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record, record
+from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
+from pyspark_kafkalog.root.topics import (
     MAX_PARTITIONS_PER_COMMIT,
     add_partitions,
     alter_configs,
     create_topic,
     delete_topic,
 )
-from pyspark_kafkalog.record.plain import RecordBatch, decode_batch
 
 
 def batches(path: Path) -> Iterator[RecordBatch]:

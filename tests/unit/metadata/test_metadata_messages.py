@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedFormatError
-from pyspark_kafkalog.metadata.message import UNKNOWN_TAGS, MessageSchema
-from pyspark_kafkalog.metadata.message_json import json_text
-from pyspark_kafkalog.metadata.records import decode_record, encode_record, record
-from pyspark_kafkalog.metadata.schema import SCHEMA_FILES, load_schema_file
-from pyspark_kafkalog.record.plain import Record, decode_batch
+from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.messages.message import UNKNOWN_TAGS, MessageSchema
+from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record, record
+from pyspark_kafkalog.metadata.messages.schema import SCHEMA_FILES, load_schema_file
+from pyspark_kafkalog.record.reference import Record, decode_batch
 
 METADATA_FILES = (
     "__cluster_metadata-0/00000000000000000000.log",

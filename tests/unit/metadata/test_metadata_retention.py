@@ -17,7 +17,7 @@ from pyspark_kafkalog.metadata.bootstrap import metadata_dir
 from pyspark_kafkalog.metadata.commit_log import CommitLog
 from pyspark_kafkalog.metadata.commit_retention import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.records import MetadataRecord, partition_state_record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, partition_state_record
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.snapshot_file import SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore

@@ -15,13 +15,13 @@ from metadata_roots import forget_images
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata import root_format, snapshot_file
-from pyspark_kafkalog.metadata.adopt import adopt
 from pyspark_kafkalog.metadata.bootstrap import is_ours, metadata_dir
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, CommitLog
-from pyspark_kafkalog.metadata.records import MetadataRecord, encode_record, record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, encode_record, record
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION
 from pyspark_kafkalog.metadata.snapshots import Snapshots
-from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.tools.main import main
 

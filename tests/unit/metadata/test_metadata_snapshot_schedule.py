@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from metadata_roots import Clock, add_topic, forget_images, settings_of, snapshot_files, write_to
 
+from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.metadata.log_tail import KnownSnapshot, LogTail
 from pyspark_kafkalog.metadata.snapshot_schedule import MetadataLogConfig, snapshot_is_due
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.storage.broker_config import BrokerConfig
 
 KIB = 1 << 10
 DEFAULTS = MetadataLogConfig.from_properties({})

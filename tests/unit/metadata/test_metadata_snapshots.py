@@ -13,11 +13,11 @@ from metadata_roots import Clock, add_topic, commit_files, forget_images, settin
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.metadata.bootstrap import metadata_dir
+from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.image_delta import ImageDelta
 from pyspark_kafkalog.metadata.image_records import image_records
-from pyspark_kafkalog.metadata.message_json import json_text
-from pyspark_kafkalog.metadata.records import MetadataRecord, record, transactional_id_record
+from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record, transactional_id_record
 from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot, write_snapshot
 from pyspark_kafkalog.metadata.snapshot_pointer import POINTER_FILE
 from pyspark_kafkalog.metadata.store import MetadataStore

@@ -18,7 +18,7 @@ from pyspark_kafkalog.errors import (
     ReadOnlyLogDirError,
 )
 from pyspark_kafkalog.metadata.bootstrap import is_ours, metadata_dir
-from pyspark_kafkalog.metadata.records import (
+from pyspark_kafkalog.metadata.messages.records import (
     WrittenPartition,
     partition_state_record,
     record,
@@ -26,11 +26,11 @@ from pyspark_kafkalog.metadata.records import (
     write_commit_record,
 )
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.metadata.topics import delete_topic
-from pyspark_kafkalog.storage.log_state import LogState
-from pyspark_kafkalog.storage.meta_properties import read_meta_properties
-from pyspark_kafkalog.storage.partition_metadata import read_topic_id
-from pyspark_kafkalog.storage.producer_snapshot import ProducerStateEntry
+from pyspark_kafkalog.root.topics import delete_topic
+from pyspark_kafkalog.storage.artefacts.meta_properties import read_meta_properties
+from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
+from pyspark_kafkalog.storage.log.log_state import LogState
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pytest
 from engine_fixtures import KAFKA_FIXTURES
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata import own_root
 from pyspark_kafkalog.notebook.log_html import merged
 from pyspark_kafkalog.notebook.segments import SegmentInfo
 from pyspark_kafkalog.notebook.svg import escaped, heading, label, rect, table, view
-from pyspark_kafkalog.storage.foreign_root import ForeignRoot
+from pyspark_kafkalog.root import own as own_root
+from pyspark_kafkalog.root.broker import ForeignRoot
 
 HOSTILE = "<script>alert('x')</script>\"&\x00\x1b[31m\u202e"
 VIEW_BYTES_MAX = 60_000

@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.maintenance.delete_records import delete_records
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.storage.names import TopicPartition
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.record import plain
+from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, from_arrow, to_record_batch
 from pyspark_kafkalog.record.columns import RecordColumns
 from pyspark_kafkalog.record.decode import decode_batches

@@ -10,7 +10,7 @@ SCRIPT = """
 import ctypes, mmap, random
 import numpy as np
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.record import plain
+from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
 from pyspark_kafkalog.record.decode import decode_batches
 from pyspark_kafkalog.record.encode import encode_batches

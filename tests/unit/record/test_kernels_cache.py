@@ -13,14 +13,15 @@ import numba
 import pytest
 from numba import types
 
-from pyspark_kafkalog.record import kernels_cache, kernels_scan
-from pyspark_kafkalog.record.kernels_cache import cache_directories, kernel, kernel_sources, sources_digest
+from pyspark_kafkalog.record.kernels import cache as kernels_cache
+from pyspark_kafkalog.record.kernels import scan as kernels_scan
+from pyspark_kafkalog.record.kernels.cache import cache_directories, kernel, kernel_sources, sources_digest
 
-PACKAGE = Path(kernels_cache.__file__).parents[1]
+PACKAGE = Path(kernels_cache.__file__).parents[2]
 LOAD_AND_TELL = """
 from numba.core import event
 with event.install_recorder("numba:compile") as compiled:
-    from pyspark_kafkalog.record import kernels_scan
+    from pyspark_kafkalog.record.kernels import scan as kernels_scan
 print(len(compiled.buffer), kernels_scan.scan_headers.stats.cache_path)
 """
 
@@ -48,10 +49,12 @@ def test_digest_covers_every_module_imported_by_kernel_modules() -> None:
     reached = set(with_kernels)
     while new := {each for path in reached for each in package_imports(path)} - reached:
         reached |= new
-    assert {path for path in reached if path.name not in ("errors.py", "wording.py")} <= set(kernel_sources())
+    assert {path for path in reached if path.name not in ("errors.py", "units.py")} <= set(kernel_sources())
 
 
-@pytest.mark.parametrize("edited", ["record/kernels_frame.py", "record/header.py", "maintenance/kernels_recopy.py"])
+@pytest.mark.parametrize(
+    "edited", ["record/kernels/layout.py", "record/header.py", "maintenance/cleaner/kernels_recopy.py"]
+)
 def test_edit_of_inlined_source_changes_digest(tmp_path: Path, edited: str) -> None:
     for folder in ("record", "maintenance"):
         shutil.copytree(PACKAGE / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -70,7 +73,7 @@ def test_kernels_are_cached_in_directory_named_after_digest() -> None:
     kept_in = Path(kernels_scan.scan_headers.stats.cache_path)
     assert kept_in in cache_directories()
     assert kept_in.name == f"kernels-{sources_digest()}"
-    assert list(kept_in.glob("kernels_scan.scan_headers-*.nbc"))
+    assert list(kept_in.glob("scan.scan_headers-*.nbc"))
 
 
 def test_kernel_is_cached_below_numba_cache_dir_when_it_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

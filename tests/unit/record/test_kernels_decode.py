@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, UnsupportedFormatError
-from pyspark_kafkalog.record import plain
+from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, to_record_batch
 from pyspark_kafkalog.record.columns import RecordColumns
 from pyspark_kafkalog.record.decode import decode_batches, decode_slices

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.record import plain
+from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.arrow import from_arrow
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
 from pyspark_kafkalog.record.encode import EncodedBatches, encode_batches

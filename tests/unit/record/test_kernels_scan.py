@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, UnsupportedFormatError
-from pyspark_kafkalog.record import plain
+from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.header import (
     CRC_AT,
     LAST_OFFSET_DELTA_AT,

@@ -12,8 +12,9 @@ import pytest
 import zstandard
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.record import lz4_frame, snappy_framing
-from pyspark_kafkalog.record.compression import compress, decompress, decompressed_limit_bytes
+from pyspark_kafkalog.record.codecs import lz4 as lz4_frame
+from pyspark_kafkalog.record.codecs import snappy as snappy_framing
+from pyspark_kafkalog.record.codecs.codec import compress, decompress, decompressed_limit_bytes
 from pyspark_kafkalog.record.header import CompressionType
 
 CODECS = [codec for codec in CompressionType if codec is not CompressionType.NONE]

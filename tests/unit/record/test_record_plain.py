@@ -19,7 +19,7 @@ from record_fixtures import (
 )
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError, UnsupportedFormatError
-from pyspark_kafkalog.record.compression import compress
+from pyspark_kafkalog.record.codecs.codec import compress
 from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -32,7 +32,7 @@ from pyspark_kafkalog.record.header import (
     CompressionType,
     TimestampType,
 )
-from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, decode_records, encode_batch, seal
+from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, decode_records, encode_batch, seal
 from pyspark_kafkalog.record.varint import encode_varint
 
 

@@ -12,11 +12,13 @@ import pytest
 import zstandard
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.record import c_functions, encode, scan, zstd_batches, zstd_frame
+from pyspark_kafkalog.record import encode, scan
+from pyspark_kafkalog.record.codecs import zstd_batches, zstd_frame
+from pyspark_kafkalog.record.codecs.codec import compress
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
-from pyspark_kafkalog.record.compression import compress
 from pyspark_kafkalog.record.encode import encode_batches, seal_headers
 from pyspark_kafkalog.record.header import BATCH_DTYPE, RECORD_BATCH_OVERHEAD_BYTES, CompressionType
+from pyspark_kafkalog.record.kernels import native as c_functions
 from pyspark_kafkalog.record.scan import first_bad_crc
 from pyspark_kafkalog.record.sections import LogBytes, Sections, open_sections
 

@@ -11,10 +11,10 @@ from broker_disks import killed, tiered
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_kafkalog.errors import DataLossError
-from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-from pyspark_kafkalog.spark.stream_offsets import from_json
-from pyspark_kafkalog.spark.stream_reader import KafkalogStreamReader
+from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
+from pyspark_kafkalog.spark.stream.offsets import from_json
+from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
 __all__ = ["killed", "tiered"]

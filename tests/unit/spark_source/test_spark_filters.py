@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pyspark_kafkalog.spark.filters import EMPTY, Interval, push_filters
+from pyspark_kafkalog.spark.read.filters import EMPTY, Interval, push_filters
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 COMPARISONS = {

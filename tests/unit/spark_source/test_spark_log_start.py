@@ -16,19 +16,19 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError
-from pyspark_kafkalog.maintenance.delete_records import delete_records
-from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.retention import apply_retention
+from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-from pyspark_kafkalog.spark.range_task import OffsetRangePartition, read_offset_range
+from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
+from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range
 from pyspark_kafkalog.spark.schema import read_schema
-from pyspark_kafkalog.spark.stream_reader import KafkalogStreamReader
+from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 
 COUNT = 400
 START = 137

@@ -12,9 +12,9 @@ from pyspark_kafkalog.errors import UnsupportedFormatError
 from pyspark_kafkalog.metadata.bootstrap import metadata_dir
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-from pyspark_kafkalog.spark.options import parse_write_options
-from pyspark_kafkalog.spark.task_writer import TaskWriter, open_target
-from pyspark_kafkalog.storage.topic_stager import StagingTask
+from pyspark_kafkalog.spark.options.parse import parse_write_options
+from pyspark_kafkalog.spark.write.task import TaskWriter, open_target
+from pyspark_kafkalog.storage.staging.stager import StagingTask
 
 REFUSED = "expected format version 1, found format version 2; upgrade pyspark_kafkalog, on the driver and all executors"
 

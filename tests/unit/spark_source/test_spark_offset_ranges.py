@@ -16,16 +16,8 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, InvalidOptionError, UnknownTopicError
-from pyspark_kafkalog.spark.filters import Interval, PushedFilters
-from pyspark_kafkalog.spark.offset_ranges import (
-    OffsetRange,
-    OffsetResolver,
-    apply_filters,
-    check_ends,
-    cut_by_bytes,
-    cut_by_records,
-)
-from pyspark_kafkalog.spark.offsets import (
+from pyspark_kafkalog.spark.read.filters import Interval, PushedFilters
+from pyspark_kafkalog.spark.read.offsets import (
     Earliest,
     GlobalTimestamp,
     Latest,
@@ -33,14 +25,22 @@ from pyspark_kafkalog.spark.offsets import (
     SpecificOffsets,
     SpecificTimestamps,
 )
-from pyspark_kafkalog.spark.subscription import (
+from pyspark_kafkalog.spark.read.ranges import (
+    OffsetRange,
+    OffsetResolver,
+    apply_filters,
+    check_ends,
+    cut_by_bytes,
+    cut_by_records,
+)
+from pyspark_kafkalog.spark.read.subscription import (
     AllTopics,
     Assign,
     Subscribe,
     SubscribePattern,
     subscribed_partitions,
 )
-from pyspark_kafkalog.storage.log_reader import Split, TimestampAndOffset
+from pyspark_kafkalog.storage.log.reader import Split, TimestampAndOffset
 from pyspark_kafkalog.storage.names import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

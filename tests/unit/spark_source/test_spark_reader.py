@@ -17,12 +17,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
 from pyspark_kafkalog.log_dir import PartitionDescription
-from pyspark_kafkalog.spark import batch_reader
-from pyspark_kafkalog.spark.batch_reader import KafkalogBatchReader, KafkalogPushdownReader
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-from pyspark_kafkalog.spark.range_task import OffsetRangePartition, read_offset_range
+from pyspark_kafkalog.spark.read import batch as batch_reader
+from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader, KafkalogPushdownReader
+from pyspark_kafkalog.spark.read.subscription import subscribed_partitions
+from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range
 from pyspark_kafkalog.spark.schema import read_schema
-from pyspark_kafkalog.spark.subscription import subscribed_partitions
 
 COUNT = 400
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"

@@ -14,15 +14,15 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError, ProducerFencedError, ReadOnlyLogDirError
-from pyspark_kafkalog.spark.batch_writer import KafkalogBatchWriter
-from pyspark_kafkalog.spark.options import WriteOptions, parse_stream_write_options, parse_write_options
-from pyspark_kafkalog.spark.stream_writer import (
+from pyspark_kafkalog.spark.options.parse import WriteOptions, parse_stream_write_options, parse_write_options
+from pyspark_kafkalog.spark.write.batch import KafkalogBatchWriter
+from pyspark_kafkalog.spark.write.stream import (
     BATCH_ID_PROPERTY,
     QUERY_ID_PROPERTY,
     RUN_ID_PROPERTY,
     KafkalogStreamWriter,
 )
-from pyspark_kafkalog.spark.task_writer import WritePlan
+from pyspark_kafkalog.spark.write.task import WritePlan
 
 Messages = list[WriterCommitMessage | None]
 

@@ -14,13 +14,13 @@ from open_files import open_files_left
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.record.header import CompressionType
-from pyspark_kafkalog.spark.batch_writer import KafkalogBatchWriter
-from pyspark_kafkalog.spark.options import WriteOptions, parse_write_options
-from pyspark_kafkalog.spark.task_writer import StagedMessage, TaskWriter, TopicTarget, open_target
-from pyspark_kafkalog.storage import staging
-from pyspark_kafkalog.storage.row_buffer import RowBuffer
-from pyspark_kafkalog.storage.staging import StagedFile
-from pyspark_kafkalog.storage.topic_stager import StagingTask
+from pyspark_kafkalog.spark.options.parse import WriteOptions, parse_write_options
+from pyspark_kafkalog.spark.write.batch import KafkalogBatchWriter
+from pyspark_kafkalog.spark.write.task import StagedMessage, TaskWriter, TopicTarget, open_target
+from pyspark_kafkalog.storage.staging import staged_file as staging
+from pyspark_kafkalog.storage.staging.row_buffer import RowBuffer
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.storage.staging.stager import StagingTask
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.spark.offset_ranges import OffsetRange
-from pyspark_kafkalog.spark.stream_limits import limit_offsets, unread_count
-from pyspark_kafkalog.spark.stream_offsets import from_json, to_json
-from pyspark_kafkalog.spark.stream_plan import plan_latest, plan_read
-from pyspark_kafkalog.spark.stream_view import PartitionView
+from pyspark_kafkalog.spark.read.ranges import OffsetRange
+from pyspark_kafkalog.spark.stream.limits import limit_offsets, unread_count
+from pyspark_kafkalog.spark.stream.offsets import from_json, to_json
+from pyspark_kafkalog.spark.stream.plan import plan_latest, plan_read
+from pyspark_kafkalog.spark.stream.view import PartitionView
 from pyspark_kafkalog.storage.names import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

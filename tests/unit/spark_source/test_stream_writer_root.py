@@ -16,11 +16,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.spark.batch_writer import KafkalogBatchWriter
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-from pyspark_kafkalog.spark.options import parse_write_options
+from pyspark_kafkalog.spark.options.parse import parse_write_options
 from pyspark_kafkalog.spark.schema import read_schema
-from pyspark_kafkalog.spark.stream_writer import (
+from pyspark_kafkalog.spark.write.batch import KafkalogBatchWriter
+from pyspark_kafkalog.spark.write.stream import (
     BATCH_ID_PROPERTY,
     QUERY_ID_PROPERTY,
     RUN_ID_PROPERTY,

@@ -12,7 +12,7 @@ import pytest
 from small_indexes import BASE, ROOM_BYTES, offset_index, time_index
 
 from pyspark_kafkalog.errors import CorruptIndexError
-from pyspark_kafkalog.storage.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 
 
 @pytest.mark.parametrize("entries", [0, 1, 2, 3, 63, 127, 128])

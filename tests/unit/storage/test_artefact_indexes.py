@@ -11,9 +11,9 @@ import pytest
 from small_indexes import BASE, ROOM_BYTES, offset_index, time_index
 
 from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.time_index import TimeIndex
 
 
 def test_new_indexes_are_preallocated_to_whole_entries(tmp_path: Path) -> None:

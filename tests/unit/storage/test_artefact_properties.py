@@ -9,14 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_kafkalog.config.properties_file import format_properties, parse_properties
 from pyspark_kafkalog.errors import DiskFormatError, UnsupportedFormatError
-from pyspark_kafkalog.storage.clean_shutdown import (
+from pyspark_kafkalog.storage.artefacts.clean_shutdown import (
     remove_clean_shutdown,
     was_clean_shutdown,
     write_clean_shutdown,
 )
-from pyspark_kafkalog.storage.java_properties import format_properties, parse_properties
-from pyspark_kafkalog.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from pyspark_kafkalog.storage.artefacts.meta_properties import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
 
 _UUID = "UU043bJQTDCZbZ9gozZPMQ"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafkalog.errors import CorruptIndexError
-from pyspark_kafkalog.storage.transaction_index import AbortedTxn, TransactionIndex
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, TransactionIndex
 
 _BASE = 100
 _TXNS = (

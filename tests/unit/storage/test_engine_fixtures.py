@@ -18,14 +18,14 @@ from engine_fixtures import (
 )
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.record.plain import decode_batch
+from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.storage.index_rebuild import rebuild_indexes
-from pyspark_kafkalog.storage.isolation import AbortedTransactions, Isolation
-from pyspark_kafkalog.storage.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, Isolation
+from pyspark_kafkalog.storage.log.read_only_state import last_stable_offset, load_read_only
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import segment_file
-from pyspark_kafkalog.storage.read_only_state import last_stable_offset, load_read_only
-from pyspark_kafkalog.storage.unified_log import UnifiedLog
+from pyspark_kafkalog.storage.segment.index_rebuild import rebuild_indexes
 
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 

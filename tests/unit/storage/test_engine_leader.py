@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -18,12 +19,11 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import CompressionType, TimestampType
-from pyspark_kafkalog.record.plain import Record, RecordBatch, decode_batch, encode_batch
-from pyspark_kafkalog.storage.isolation import AbortedTransactions, Isolation
-from pyspark_kafkalog.storage.log_config import LogConfig
-from pyspark_kafkalog.storage.producer_append import AppendOrigin, ProducerState
-from pyspark_kafkalog.storage.producer_state import ProducerStateManager, java_hash_order
-from pyspark_kafkalog.storage.unified_log import UnifiedLog
+from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, Isolation
+from pyspark_kafkalog.storage.log.producer_append import AppendOrigin, ProducerState
+from pyspark_kafkalog.storage.log.producers import ProducerStateManager, java_hash_order
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 T0 = 1_700_000_000_000
 MAX_SEQUENCE = 2**31 - 1

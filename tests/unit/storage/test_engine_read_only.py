@@ -10,10 +10,10 @@ import pytest
 from engine_fixtures import LATE_MS, FixturePartition
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, UnsupportedFormatError
-from pyspark_kafkalog.storage import read_only_state
-from pyspark_kafkalog.storage.log_reader import LogReader
+from pyspark_kafkalog.storage.log import read_only_state
+from pyspark_kafkalog.storage.log.read_only_state import last_stable_offset, load_read_only
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.read_only_state import last_stable_offset, load_read_only
 
 CARS = FixturePartition("cars", "cars", 0)
 TRANSACTIONS = FixturePartition("transactions", "transactions", 0)
@@ -42,7 +42,7 @@ def test_log_of_any_length_ends_at_a_whole_batch(directory: Path) -> None:
 @pytest.mark.parametrize("base", [0, 333])
 def test_records_only_in_swap_file_are_reported(directory: Path, base: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state after a broker was killed between the removal of the old segments and the rename of the cleaned one."""
-    monkeypatch.setattr("pyspark_kafkalog.storage.listing.time.sleep", lambda _: None)
+    monkeypatch.setattr("pyspark_kafkalog.storage.artefacts.partition_listing.time.sleep", lambda _: None)
     log = directory / f"{base:020d}.log"
     log.rename(f"{log}.swap")
     with pytest.raises(DiskFormatError, match=rf"{log}\.swap at byte 0: .* adopt"):
@@ -54,7 +54,7 @@ def test_records_only_in_swap_file_are_reported(directory: Path, base: int, monk
 def test_swap_under_way_is_retried_until_segment_exists(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = directory / LAST_LOG
     swap = log.rename(f"{log}.swap")
-    monkeypatch.setattr("pyspark_kafkalog.storage.listing.time.sleep", lambda _: swap.rename(log))
+    monkeypatch.setattr("pyspark_kafkalog.storage.artefacts.partition_listing.time.sleep", lambda _: swap.rename(log))
     assert load_read_only(directory).log_end_offset == 400
 
 

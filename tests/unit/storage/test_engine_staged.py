@@ -10,11 +10,11 @@ import pytest
 from staged_appends import NOW, Syncs, check_whole, committed, config, make_directory, resumed, staged
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, ProducerFencedError
-from pyspark_kafkalog.record.plain import decode_batch
-from pyspark_kafkalog.storage import staged_append
-from pyspark_kafkalog.storage.log_state import LogState
-from pyspark_kafkalog.storage.producer_snapshot import read_snapshot
-from pyspark_kafkalog.storage.unified_log import UnifiedLog
+from pyspark_kafkalog.record.reference import decode_batch
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
+from pyspark_kafkalog.storage.log import staged_append
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 
 @pytest.fixture

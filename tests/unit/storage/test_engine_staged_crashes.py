@@ -14,7 +14,7 @@ from staged_appends import Syncs, check_whole, committed, config, make_directory
 from stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.storage.log_state import LogState
+from pyspark_kafkalog.storage.log.log_state import LogState
 
 
 @pytest.fixture

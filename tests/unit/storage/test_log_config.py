@@ -10,15 +10,15 @@ from random import Random
 
 import pytest
 
-from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError
-from pyspark_kafkalog.record.header import TimestampType
-from pyspark_kafkalog.storage.broker_config import BROKER_CONFIGS, BrokerConfig
-from pyspark_kafkalog.storage.log_config import (
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
+from pyspark_kafkalog.config.log_config import (
     TOPIC_CONFIGS,
     LogConfig,
     validate_topic_config,
     validate_topic_configs,
 )
+from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError
+from pyspark_kafkalog.record.header import TimestampType
 
 _SERVER_PROPERTIES = Path(__file__).parents[3] / "conf" / "server.properties"
 _HOUR_MS = 3_600_000

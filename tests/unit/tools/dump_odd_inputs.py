@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import TimestampType
-from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.record.reference import Record, encode_batch
 
 RECORDED = Path(__file__).with_suffix(".json")
 NAME = "00000000000000000000"

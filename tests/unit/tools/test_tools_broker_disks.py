@@ -11,8 +11,8 @@ from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.maintenance.verify import verify
-from pyspark_kafkalog.maintenance.verify_findings import Finding, Severity
+from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity
+from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.report.gather import GatherOptions, gather
 from pyspark_kafkalog.tools.main import main
 

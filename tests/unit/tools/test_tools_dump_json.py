@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from dump_odd_inputs import CASES, RECORDED, build
 
-from pyspark_kafkalog.metadata.records import encode_record
-from pyspark_kafkalog.metadata.records import record as record_of
-from pyspark_kafkalog.record.plain import Record, encode_batch
+from pyspark_kafkalog.metadata.messages.records import encode_record
+from pyspark_kafkalog.metadata.messages.records import record as record_of
+from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.tools.main import main
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"

@@ -10,7 +10,7 @@ import pytest
 from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.records import WrittenPartition, write_commit_record
+from pyspark_kafkalog.metadata.messages.records import WrittenPartition, write_commit_record
 from pyspark_kafkalog.metadata.store import MetadataStore
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pyspark_kafkalog.tools.java_text import (
+from pyspark_kafkalog.tools.dump.java_text import (
     ScalaHashOrder,
     absolute_path,
     decode_utf8,

@@ -1,0 +1,1 @@
+"""Topic and broker-level configurations: definitions, defaults, validation, properties files."""

@@ -1,0 +1,270 @@
+"""Broker-level configuration: the settings of a whole log directory, read from a `server.properties` file.
+
+There are two kinds of names: defaults of topic configs (`log.retention.hours`; the table is in topic_configs), and
+settings of the directory as a whole (`num.partitions`). All other names (`listeners`), which a broker's file has many
+of, are ignored. Source of the names, defaults and limits: ServerLogConfigs, ServerConfigs, CleanerConfig,
+TransactionLogConfig, GroupCoordinatorConfig, MetadataLogConfig and kafka.server.KafkaConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from pyspark_kafkalog.config.definitions import (
+    PRODUCER_ID_EXPIRATION_MS,
+    ConfigDefinition,
+    ConfigType,
+    at_least,
+    between,
+)
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.properties_file import parse_properties
+from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
+from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_text_file
+
+_NO_EFFECT: Final = "Accepted for a broker's sake, has no effect here."
+_MIB: Final = 1 << 20
+_MAX_FILE_BYTES: Final = 1 << 20
+
+_DEFINITIONS: Final = (
+    ConfigDefinition(
+        "num.partitions", ConfigType.INT, 1, "Number of partitions of a topic that is created without one.", at_least(1)
+    ),
+    ConfigDefinition(
+        "auto.create.topics.enable", ConfigType.BOOLEAN, True, "Whether the first write to a topic creates it."
+    ),
+    ConfigDefinition("delete.topic.enable", ConfigType.BOOLEAN, True, "Whether topics can be deleted."),
+    ConfigDefinition(
+        "producer.id.expiration.ms",
+        ConfigType.INT,
+        PRODUCER_ID_EXPIRATION_MS,
+        "Producer state is removed if the producer has written nothing for this long and has no open transaction.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "num.recovery.threads.per.data.dir",
+        ConfigType.INT,
+        2,
+        f"Partitions that a broker loads and recovers in parallel. {_NO_EFFECT}",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "log.retention.check.interval.ms",
+        ConfigType.LONG,
+        300_000,
+        "Interval at which a running retention job checks for segments to delete.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "staging.retention.ms",
+        ConfigType.LONG,
+        86_400_000,
+        "Staged files of a write whose youngest file is older than this count as abandoned and are removed.",
+        at_least(0),
+    ),
+    ConfigDefinition("log.cleaner.enable", ConfigType.BOOLEAN, True, "Whether compacted topics are cleaned."),
+    ConfigDefinition("log.cleaner.threads", ConfigType.INT, 1, "Partitions cleaned in parallel.", at_least(0)),
+    ConfigDefinition(
+        "log.cleaner.dedupe.buffer.size",
+        ConfigType.LONG,
+        128 * _MIB,
+        "Bytes for the table of keys, over all cleaner threads; more than 1 MiB for each.",
+    ),
+    ConfigDefinition(
+        "log.cleaner.io.buffer.size",
+        ConfigType.INT,
+        512 * 1024,
+        f"Bytes of a broker's cleaner for reading and writing. {_NO_EFFECT}",
+        at_least(0),
+    ),
+    ConfigDefinition(
+        "log.cleaner.io.buffer.load.factor",
+        ConfigType.DOUBLE,
+        0.9,
+        "Maximum fill of the table of keys before a pass ends.",
+    ),
+    ConfigDefinition(
+        "log.cleaner.io.max.bytes.per.second",
+        ConfigType.DOUBLE,
+        1.7976931348623157e308,
+        "Limit for bytes that cleaning reads and writes, added up.",
+    ),
+    ConfigDefinition(
+        "log.cleaner.backoff.ms",
+        ConfigType.LONG,
+        15_000,
+        "How long a running cleaner job waits if there is nothing to clean.",
+        at_least(0),
+    ),
+    ConfigDefinition(
+        "offsets.topic.num.partitions",
+        ConfigType.INT,
+        50,
+        "Number of partitions of __consumer_offsets, which the first commit of a group's offsets creates.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "offsets.topic.segment.bytes",
+        ConfigType.INT,
+        100 * _MIB,
+        "segment.bytes of __consumer_offsets when it is created: small, so that it can soon be compacted.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "offsets.topic.compression.codec",
+        ConfigType.INT,
+        0,
+        "Codec of committed group offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        between(0, 4),
+    ),
+    ConfigDefinition(
+        "offset.metadata.max.bytes",
+        ConfigType.INT,
+        4096,
+        "Maximum number of characters of metadata that a group may store with an offset.",
+    ),
+    ConfigDefinition(
+        "offsets.retention.minutes",
+        ConfigType.INT,
+        10_080,
+        "Age at which the function groups.expiry.expire_offsets removes offsets of a group that no longer commits; "
+        "no command or job calls it.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "super.users",
+        ConfigType.STRING,
+        "",
+        "Principals with all permissions, separated by semicolons: User:ann;User:bob. For callers that name one.",
+    ),
+    ConfigDefinition(
+        "allow.everyone.if.no.acl.found",
+        ConfigType.BOOLEAN,
+        False,
+        "Whether a principal has all permissions on resources without access control entries.",
+    ),
+    ConfigDefinition(
+        "remote.log.storage.system.enable",
+        ConfigType.BOOLEAN,
+        False,
+        "Whether topics may set remote.storage.enable.",
+    ),
+    ConfigDefinition(
+        "metadata.log.max.record.bytes.between.snapshots",
+        ConfigType.LONG,
+        20 * _MIB,
+        "Bytes of commits after which a metadata snapshot is written; earlier if the last snapshot is smaller.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "metadata.log.max.snapshot.interval.ms",
+        ConfigType.LONG,
+        3_600_000,
+        "Time after which the next commit writes a metadata snapshot; 0: no limit of time.",
+        at_least(0),
+    ),
+    ConfigDefinition(
+        "metadata.max.retention.ms",
+        ConfigType.LONG,
+        604_800_000,
+        "Age at which commits contained in a metadata snapshot, and older snapshots, are removed; below 0: never.",
+    ),
+)
+
+
+def _topic_fallbacks() -> dict[str, ConfigDefinition]:
+    return {
+        synonym.definition.name: synonym.definition for config in TOPIC_CONFIGS.values() for synonym in config.synonyms
+    }
+
+
+_OWN: Final = {definition.name: definition for definition in _DEFINITIONS}
+
+#: All broker-level configurations that are read, by name.
+BROKER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(_OWN | _topic_fallbacks())
+
+
+def _default(name: str) -> Any:
+    return _OWN[name].default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Broker-level configuration, parsed. Each field except `properties` is the config of its name with `.` for `_`.
+
+    `properties` holds all names and values as they were given; topics fall back to them.
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    num_partitions: int = _default("num.partitions")
+    auto_create_topics_enable: bool = _default("auto.create.topics.enable")
+    delete_topic_enable: bool = _default("delete.topic.enable")
+    producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
+    num_recovery_threads_per_data_dir: int = _default("num.recovery.threads.per.data.dir")
+    log_retention_check_interval_ms: int = _default("log.retention.check.interval.ms")
+    staging_retention_ms: int = _default("staging.retention.ms")
+    log_cleaner_enable: bool = _default("log.cleaner.enable")
+    log_cleaner_threads: int = _default("log.cleaner.threads")
+    log_cleaner_dedupe_buffer_size: int = _default("log.cleaner.dedupe.buffer.size")
+    log_cleaner_io_buffer_size: int = _default("log.cleaner.io.buffer.size")
+    log_cleaner_io_buffer_load_factor: float = _default("log.cleaner.io.buffer.load.factor")
+    log_cleaner_io_max_bytes_per_second: float = _default("log.cleaner.io.max.bytes.per.second")
+    log_cleaner_backoff_ms: int = _default("log.cleaner.backoff.ms")
+    offsets_topic_num_partitions: int = _default("offsets.topic.num.partitions")
+    offsets_topic_segment_bytes: int = _default("offsets.topic.segment.bytes")
+    offsets_topic_compression_codec: int = _default("offsets.topic.compression.codec")
+    offset_metadata_max_bytes: int = _default("offset.metadata.max.bytes")
+    offsets_retention_minutes: int = _default("offsets.retention.minutes")
+    super_users: str = _default("super.users")
+    allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
+    remote_log_storage_system_enable: bool = _default("remote.log.storage.system.enable")
+    metadata_log_max_record_bytes_between_snapshots: int = _default("metadata.log.max.record.bytes.between.snapshots")
+    metadata_log_max_snapshot_interval_ms: int = _default("metadata.log.max.snapshot.interval.ms")
+    metadata_max_retention_ms: int = _default("metadata.max.retention.ms")
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
+        """Parse and check `properties`, including those that topics fall back to. Raises InvalidConfigError."""
+        LogConfig.from_properties({}, properties)
+        for name, definition in BROKER_CONFIGS.items():
+            if name in properties:
+                definition.parse(properties[name])
+        arguments: dict[str, Any] = {}
+        for one in fields(cls):
+            name = one.name.replace("_", ".")
+            if name in _OWN and name in properties:
+                arguments[one.name] = _OWN[name].parse(properties[name])
+        config = cls(properties=dict(properties), **arguments)
+        _check_dedupe_buffer(config)
+        return config
+
+    @classmethod
+    def load(cls, path: Path) -> BrokerConfig:
+        """Read a `server.properties` file. Raises InvalidConfigError, DiskFormatError for a bad escape, or OSError."""
+        data = read_text_file(path, max_bytes=_MAX_FILE_BYTES, kind=DiskFormatError, advice="name another file")
+        return cls.from_properties(parse_properties(data, file=str(path)))
+
+    def log_config(self, topic_overrides: Mapping[str, str] | None = None) -> LogConfig:
+        """The configuration of a topic with `topic_overrides` in a log directory with these settings."""
+        return _topic_config(frozenset((topic_overrides or {}).items()), frozenset(self.properties.items()))
+
+
+@lru_cache(maxsize=256)
+def _topic_config(overrides: frozenset[tuple[str, str]], properties: frozenset[tuple[str, str]]) -> LogConfig:
+    return LogConfig.from_properties(dict(overrides), dict(properties))
+
+
+def _check_dedupe_buffer(config: BrokerConfig) -> None:
+    threads = config.log_cleaner_threads
+    if threads and config.log_cleaner_dedupe_buffer_size // threads <= _MIB:
+        size = config.log_cleaner_dedupe_buffer_size
+        raise InvalidConfigError(
+            f"log.cleaner.dedupe.buffer.size={size} is not allowed: expected more than 1 MiB "
+            f"for each of {threads} log.cleaner.threads"
+        )

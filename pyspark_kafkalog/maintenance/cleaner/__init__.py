@@ -1,0 +1,1 @@
+"""Compaction of logs: Kafka's log cleaner."""

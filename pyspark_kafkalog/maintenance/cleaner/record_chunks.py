@@ -1,0 +1,294 @@
+"""A segment's records as the cleaner processes them: the location, offset and time of each, and the hash of its key.
+
+Segments are read in chunks of whole batches, verified and decompressed, so memory is bounded whatever a segment's size.
+If the process has more than one core, threads prefetch the next chunks (work_ahead.py); the number of threads does not
+change the chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.maintenance.cleaner import kernels_offset_map as kernels
+from pyspark_kafkalog.maintenance.jobs.prefetch import BufferPool, Turns, spare_threads, work_ahead
+from pyspark_kafkalog.record.decode import check_counts, record_fault
+from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
+from pyspark_kafkalog.record.kernels.layout import NO_FAULT, STATE_SIZE
+from pyspark_kafkalog.record.scan import verify_crcs
+from pyspark_kafkalog.record.sections import LogBytes, Sections, open_sections
+from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES as RUN_BYTES
+from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
+
+#: Decompressed bytes of records held at a time, but never less than one batch.
+CHUNK_BYTES: Final = 8 << 20
+_SCRATCH_SLACK_BYTES: Final = 1 << 20
+#: The stored bytes of a piece, which a thread takes at a time; compressed bytes count _UNFOLDING times.
+_PIECE_WEIGHT: Final = 4 << 20
+_UNFOLDING: Final = 2
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+#: Returns which of the batches (BATCH_DTYPE) need not be read, since none of their records stays.
+DropsBatches: TypeAlias = Callable[[NDArray[np.void]], NDArray[np.bool_]]
+
+Verdict = TypeVar("Verdict")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedRecords:
+    """Records of some batches: row i of each array is one record, in order of offsets.
+
+    `firsts` int64[batches + 1]: first row of each batch. `starts`, `ends`: addresses. `flags`: HAS_KEY, HAS_VALUE;
+    without a key the hashes are undefined. `control_types`: one for each batch, see kernels_offset_map.
+    """
+
+    firsts: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    timestamps_ms: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    second_hashes: NDArray[np.uint64]
+    flags: NDArray[np.uint8]
+    control_types: NDArray[np.int16]
+
+    @property
+    def count(self) -> int:
+        return len(self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChunk:
+    """Batches of one file with their records. `data` contains the batches as stored, from byte `position` of the file.
+
+    Batches that were dropped unread have no records and no sections, only their headers.
+    """
+
+    file: str
+    data: NDArray[np.uint8]
+    position: int
+    sections: Sections
+    records: IndexedRecords
+
+    @property
+    def batches(self) -> NDArray[np.void]:
+        """The batches' headers, BATCH_DTYPE."""
+        return self.sections.batches
+
+    @property
+    def stored_bytes(self) -> int:
+        return int(self.batches["size_bytes"].sum())
+
+    @property
+    def stored_records(self) -> int:
+        """The number of records by the headers."""
+        return int(self.batches["records_count"].sum(dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some batches of a run, for one thread at a time. `is_last`: it is the last piece of the run."""
+
+    number: int
+    run: BatchRun
+    batches: NDArray[np.void]
+    scratch: NDArray[np.uint8]
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkReader:
+    """Reads the batches of the segment at `base_offset` that reach `start_offset` or above, including control batches.
+
+    `limit_offset` is the base offset of the next segment. `before_read` is called with the number of bytes before they
+    are yielded, and may block. `drops`, which threads call, can exclude batches from being read. Reading raises
+    DiskFormatError for damage, and FileNotFoundError when the segment has been deleted.
+    """
+
+    directory: Path
+    base_offset: int
+    start_offset: int
+    limit_offset: int | None
+    seed: NDArray[np.uint64]
+    before_read: Callable[[int], None]
+    drops: DropsBatches | None = None
+
+    def chunks(self) -> Iterator[RecordChunk]:
+        """All chunks; the arrays of each are valid until the next."""
+        for piece, first in self._pieces(self._open):
+            chunk, taken = first, 0
+            while True:
+                self.before_read(chunk.stored_bytes)
+                yield chunk
+                taken += len(chunk.batches)
+                if taken == len(piece.batches):
+                    break
+                chunk = self._open(replace(piece, batches=piece.batches[taken:]))
+
+    def results(
+        self, judge: Callable[[RecordChunk], Verdict], finish: Callable[[RecordChunk, Verdict], Result]
+    ) -> Iterator[Result]:
+        """finish(chunk, judge(chunk)) for all chunks, in order; both functions run in threads.
+
+        `judge` is called on one chunk at a time, in order; `finish` on several chunks concurrently.
+        """
+        turns = Turns()
+
+        def work_on(piece: _Piece) -> list[Result]:
+            found = []
+            taken = 0
+            try:
+                while taken < len(piece.batches):
+                    chunk = self._open(replace(piece, batches=piece.batches[taken:]))
+                    taken += len(chunk.batches)
+                    turns.wait(piece.number)
+                    verdict = judge(chunk)
+                    if taken == len(piece.batches):
+                        turns.done(piece.number)
+                    found.append(finish(chunk, verdict))
+            finally:
+                turns.done(piece.number)
+            return found
+
+        for piece, found in self._pieces(work_on):
+            self.before_read(int(piece.batches["size_bytes"].sum()))
+            yield from found
+
+    def _pieces(self, work: Callable[[_Piece], Result]) -> Iterator[tuple[_Piece, Result]]:
+        """Each piece of the segment with work(piece); threads work on the next pieces meanwhile."""
+        buffers = BufferPool(RUN_BYTES)
+        scratches = BufferPool(CHUNK_BYTES + _SCRATCH_SLACK_BYTES)
+
+        def check_and_work(piece: _Piece) -> tuple[_Piece, Result]:
+            verify_crcs(piece.run.data, piece.batches, data_position=piece.run.position, file=piece.run.file)
+            return piece, work(piece)
+
+        with SegmentReader(self.directory, self.base_offset) as segment:
+            is_inside = self.start_offset > self.base_offset
+            runs = segment.runs(
+                segment.position_for_offset(self.start_offset) if is_inside else 0,
+                start_offset=self.start_offset,
+                end_offset=_OFFSET_MAX,
+                limit_offset=self.limit_offset,
+                take_buffer=buffers.take,
+                check_crcs=False,
+            )
+            with closing(work_ahead(_cut(runs, scratches), check_and_work, threads=spare_threads())) as worked:
+                for piece, result in worked:
+                    yield piece, result
+                    scratches.give(piece.scratch)
+                    if piece.is_last:
+                        buffers.give(piece.run.data)
+
+    def _open(self, piece: _Piece) -> RecordChunk:
+        """The first batches of the piece, as many as fit a chunk."""
+        return _open(piece, self.seed, self.drops)
+
+
+def _cut(runs: Iterator[BatchRun], scratches: BufferPool) -> Iterator[_Piece]:
+    """Pieces of each run, cut by stored bytes only, so that they do not depend on other parameters."""
+    number = 0
+    for run in runs:
+        batches = _without_codec_of_empty(run.batches)
+        is_compressed = (batches["attributes"] & COMPRESSION_MASK) != 0
+        weights = np.cumsum(batches["size_bytes"] * np.where(is_compressed, _UNFOLDING, 1))
+        first = 0
+        while first < len(batches):
+            done = int(weights[first - 1]) if first else 0
+            after = max(int(np.searchsorted(weights, done + _PIECE_WEIGHT, side="right")), first + 1)
+            yield _Piece(number, run, batches[first:after], scratches.take(0), after >= len(batches))
+            first = after
+            number += 1
+
+
+def _open(piece: _Piece, seed: NDArray[np.uint64], drops: DropsBatches | None) -> RecordChunk:
+    """The first batches of the piece, as many as fit a chunk."""
+    run, batches = piece.run, piece.batches
+    log = LogBytes.of(run.data, batches, run.position, run.file, check_crcs=False)
+    is_read = np.ones(len(batches), np.bool_) if drops is None else ~drops(batches)
+    if is_read.all():
+        sections = open_sections(log, batches, max_bytes=CHUNK_BYTES, scratch=piece.scratch)
+        return RecordChunk(run.file, run.data, run.position, sections, _index(sections, seed, run.file))
+    rows = np.flatnonzero(is_read)
+    found = open_sections(log, batches[rows], max_bytes=CHUNK_BYTES, scratch=piece.scratch)
+    rows = rows[: len(found.batches)]
+    taken = len(batches) if len(rows) == np.count_nonzero(is_read) else int(rows[-1]) + 1
+    addresses, sizes = np.zeros(taken, np.int64), np.zeros(taken, np.int64)
+    addresses[rows], sizes[rows] = found.addresses, found.sizes
+    read = batches[:taken].copy()
+    read["records_count"][~is_read[:taken]] = 0
+    records = _index(Sections(read, addresses, sizes, found.owners), seed, run.file)
+    return RecordChunk(
+        run.file, run.data, run.position, Sections(batches[:taken], addresses, sizes, found.owners), records
+    )
+
+
+def _without_codec_of_empty(batches: NDArray[np.void]) -> NDArray[np.void]:
+    """Clear the codec bits of batches that are only a header: they have nothing to decompress."""
+    is_bare = batches["size_bytes"] == RECORD_BATCH_OVERHEAD_BYTES
+    is_odd = is_bare & ((batches["attributes"] & COMPRESSION_MASK) != 0)
+    if not is_odd.any():
+        return batches
+    result: NDArray[np.void] = batches.copy()
+    result["attributes"][is_odd] &= ~np.int16(COMPRESSION_MASK)
+    return result
+
+
+def _index(sections: Sections, seed: NDArray[np.uint64], file: str) -> IndexedRecords:
+    check_counts(sections, file)
+    batches = sections.batches
+    firsts = np.zeros(len(batches) + 1, np.int64)
+    np.cumsum(batches["records_count"], dtype=np.int64, out=firsts[1:])
+    rows = int(firsts[-1])
+    records = IndexedRecords(
+        firsts=firsts,
+        starts=np.empty(rows, np.int64),
+        ends=np.empty(rows, np.int64),
+        offsets=np.empty(rows, np.int64),
+        timestamps_ms=np.empty(rows, np.int64),
+        hashes=np.empty(rows, np.uint64),
+        second_hashes=np.empty(rows, np.uint64),
+        flags=np.empty(rows, np.uint8),
+        control_types=np.empty(len(batches), np.int16),
+    )
+    state = np.zeros(STATE_SIZE, np.int64)
+    fault = kernels.index_records(
+        sections.addresses,
+        sections.sizes,
+        batches,
+        seed,
+        records.starts,
+        records.ends,
+        records.offsets,
+        records.timestamps_ms,
+        records.hashes,
+        records.second_hashes,
+        records.flags,
+        records.control_types,
+        state,
+    )
+    if fault != NO_FAULT:
+        raise record_fault(fault, state, batches, file)
+    _check_control_keys(records, batches, file)
+    return records
+
+
+def _check_control_keys(records: IndexedRecords, batches: NDArray[np.void], file: str) -> None:
+    bad = np.flatnonzero(records.control_types == kernels.BAD_CONTROL_KEY)
+    if len(bad):
+        batch = batches[bad[0]]
+        codec = int(batch["attributes"]) & COMPRESSION_MASK
+        raise CorruptRecordError(
+            file=file,
+            position=int(batch["position"]) + RECORDS_AT,
+            expected=f"a control record's key of at least 4 bytes in the batch at offset {int(batch['base_offset'])}",
+            found="a shorter one, or one of a version below 0" + (", after decompression" if codec else ""),
+        )

@@ -1,0 +1,1 @@
+"""Copies of a log directory, and its return to a broker."""

@@ -1,0 +1,1 @@
+"""Running maintenance over all partitions, in this process or as Spark tasks, and reporting on it."""

@@ -1,0 +1,1 @@
+"""Merge of small closed segments."""

@@ -1,0 +1,273 @@
+"""Merges small closed segments into full ones by copying their bytes; batches and offsets do not change.
+
+    1  `.cleaned` files of the new segment: the `.log`s one after the other, copied in the kernel; indexes rebuilt from
+       the headers of the copy; the transaction indexes one after the other
+    2  all on disk, with the modification time of the last old segment, which retention may use
+    3  segment_swap replaces the old segments with them
+
+Offsets, log start offset and high watermark do not change, so nothing is committed. The partition's maintenance lock
+excludes other runs. The root's lock is held for step 3 only, where the topic id is checked. A kill before step 3 leaves
+`.cleaned` files, which the next run removes; after a kill in step 3 the next run completes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.merge.plan import plan_merge
+from pyspark_kafkalog.maintenance.segments.closed_segments import closed_segments
+from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_files
+from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory
+from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
+from pyspark_kafkalog.record.scan import scan_batches
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    offset_file_name,
+    segment_file,
+)
+from pyspark_kafkalog.storage.segment.index_rows import IndexRows
+
+_LOG: Final = logging.getLogger(__name__)
+
+ACTION: Final = "merge-segments"
+_BATCHES_A_SCAN: Final = 1 << 16
+
+
+def merge_segments(
+    log_dir: LogDir,
+    *,
+    topics: Collection[str] | None = None,
+    partitions: Collection[TopicPartition] | None = None,
+    now_ms: int | None = None,
+    dry_run: bool = False,
+) -> list[PartitionReport]:
+    """Merge small closed segments of all topics, of `topics`, or of `partitions`; return one report for each partition.
+
+    `bytes_read` of a report is the number of bytes copied, `segments_dropped` the reduction in segments. A partition
+    that another run works on is skipped. A failure is in the partition's report; its remaining segments stay as they
+    are, and the other partitions continue. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's
+    directory, and UnknownTopicError.
+    """
+    root = log_dir.own_root()
+    root.refresh()
+    now_ms = root.clock() if now_ms is None else now_ms
+    chosen = root.partitions(topics) if partitions is None else partitions
+    return [_merge_partition(root, where, now_ms, dry_run) for where in sorted(chosen)]
+
+
+def _merge_partition(root: OwnRoot, where: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
+    began = time.perf_counter()
+    done: list[Sequence[ClosedSegment]] = []
+    error: Exception | None = None
+    try:
+        merge = _PartitionMerge.look(root, where, now_ms)
+        is_there = has_directory(root, where)
+        if dry_run:
+            done += merge.plan()
+        elif is_there:
+            with partition_lock(merge.directory, fs=root.fs) as is_mine:
+                if not is_mine:
+                    return left_to_another_run(where, ACTION)
+                for group in merge.go():
+                    done.append(group)
+    except (KafkalogError, OSError) as failure:
+        _LOG.warning("%s: merging segments failed: %s", where, failure)
+        error = failure
+    copied_bytes = sum(each.size_bytes for group in done for each in group)
+    return PartitionReport(
+        topic=where.topic,
+        partition=where.partition,
+        action=ACTION,
+        bytes_read=copied_bytes,
+        bytes_kept=copied_bytes,
+        segments_dropped=sum(len(group) - 1 for group in done),
+        seconds=time.perf_counter() - began,
+        error=None if error is None else str(error),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionMerge:
+    target: SwapTarget
+    state: LogState
+
+    @classmethod
+    def look(cls, root: OwnRoot, where: TopicPartition, now_ms: int) -> _PartitionMerge:
+        root.refresh()
+        state = root.store.image.partition(where.topic, where.partition).state
+        return cls(SwapTarget.look(root, where, now_ms), state)
+
+    @property
+    def directory(self) -> Path:
+        return self.target.directory
+
+    def go(self) -> Iterator[Sequence[ClosedSegment]]:
+        """Finish or undo what a killed run left, then merge the groups; yield each merged group."""
+        self.target.finish()
+        for group in self.plan():
+            if self.join(group):
+                yield group
+        delay_ms = self.target.config.file_delete_delay_ms
+        remove_deleted_files(self.directory, now_ms=self.target.now_ms, delay_ms=delay_ms, fs=self.target.root.fs)
+
+    def plan(self) -> list[tuple[ClosedSegment, ...]]:
+        """The groups to merge; segments below the log start offset are left to retention."""
+        segments = closed_segments(self.directory, self.state)
+        kept = [each for each in segments if each.next_base_offset > self.state.log_start_offset]
+        boundaries: list[int] = []
+        if self.target.config.compact:
+            cleaned = read_offset_checkpoint(self.target.root.path / CLEANER_OFFSET_CHECKPOINT)
+            where = self.target.topic_partition
+            boundaries = [cleaned[where]] if where in cleaned else []
+        return plan_merge(kept, self.target.config, boundaries=boundaries)
+
+    def join(self, group: Sequence[ClosedSegment]) -> bool:
+        """Merge the group into one segment; False if its indexes would be too large."""
+        joined = _JoinedSegment(self.directory, group, self.target.config, self.target.root.fs)
+        fits = False
+        try:
+            fits = joined.write()
+        finally:
+            if not fits:  # from the swap on, `finish` handles the files
+                joined.remove()
+        if fits:
+            bases = [each.base_offset for each in group]
+            self.target.swap(bases[0], bases)
+        return fits
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinedSegment:
+    """The new segment's `.cleaned` files."""
+
+    directory: Path
+    group: Sequence[ClosedSegment]
+    config: LogConfig
+    fs: FileSystem
+
+    def write(self) -> bool:
+        """Write all files durably; False if an index would exceed its limit.
+
+        Raises CorruptRecordError when the bytes of the group are not batches of increasing offsets throughout.
+        """
+        size_bytes = sum(each.size_bytes for each in self.group)
+        rows = IndexRows(self.group[0].base_offset, self.config)
+        fd = self.fs.open(self._path(LOG_SUFFIX), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            self._copy(fd)
+            self._index(fd, size_bytes, rows)
+            if not rows.fits:
+                return False
+            self.fs.fsync(fd)
+        finally:
+            self.fs.close(fd)
+        self._write_whole(INDEX_SUFFIX, rows.offset_index())
+        self._write_whole(TIME_INDEX_SUFFIX, rows.time_index())
+        aborted = b"".join(self._aborted_transactions(each.base_offset) for each in self.group)
+        if aborted:
+            self._write_whole(TXN_INDEX_SUFFIX, aborted)
+        modified_ns = max(each.modified_ns for each in self.group)
+        os.utime(self._path(LOG_SUFFIX), ns=(modified_ns, modified_ns))
+        return True
+
+    def remove(self) -> None:
+        """Remove the written files."""
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            self.fs.unlink_if_there(self._path(suffix))
+
+    def _copy(self, fd: int) -> None:
+        position = 0
+        for each in self.group:
+            source_fd = os.open(segment_file(self.directory, each.base_offset, LOG_SUFFIX), READ_FLAGS)
+            try:
+                self.fs.copy_range(source_fd, 0, fd, position, each.size_bytes)
+            finally:
+                os.close(source_fd)
+            position += each.size_bytes
+
+    def _index(self, fd: int, size_bytes: int, rows: IndexRows) -> None:
+        """Index the copy's batches by their headers alone: the mapping reads no other pages."""
+        if not size_bytes:
+            return
+        # Not closed explicitly: a mapping cannot be closed while an array refers to it.
+        data = np.frombuffer(mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ), dtype=np.uint8)
+        position = 0
+        for each in self.group:
+            self._index_part(data[position : position + each.size_bytes], each, rows)
+            position += each.size_bytes
+
+    def _index_part(self, data: NDArray[np.uint8], part: ClosedSegment, rows: IndexRows) -> None:
+        file = str(segment_file(self.directory, part.base_offset, LOG_SUFFIX))
+        at, next_offset = 0, part.base_offset
+        while at < part.size_bytes:
+            scan = scan_batches(data[at:], file=file, file_position=at, max_batches=_BATCHES_A_SCAN)
+            if not len(scan.batches):
+                raise scan.fault or _not_filled(file, at, part.size_bytes)
+            first_offset, end_offset = int(scan.batches["base_offset"][0]), int(scan.batches["last_offset"][-1]) + 1
+            if first_offset < next_offset or end_offset > part.next_base_offset:
+                raise _out_of_order(file, at, next_offset, part.next_base_offset, first_offset, end_offset)
+            rows.add(scan.batches)
+            at += scan.consumed_bytes
+            next_offset = end_offset
+
+    def _aborted_transactions(self, base_offset: int) -> bytes:
+        """The complete entries of a segment's transaction index; empty without the file."""
+        with contextlib.suppress(FileNotFoundError):
+            entries = segment_file(self.directory, base_offset, TXN_INDEX_SUFFIX).read_bytes()
+            return entries[: len(entries) - len(entries) % TXN_INDEX_ENTRY_BYTES]
+        return b""
+
+    def _write_whole(self, suffix: str, data: bytes) -> None:
+        fd = self.fs.open(self._path(suffix), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            self.fs.pwrite_all(fd, data, 0)
+            self.fs.fsync(fd)
+        finally:
+            self.fs.close(fd)
+
+    def _path(self, suffix: str) -> Path:
+        return self.directory / (offset_file_name(self.group[0].base_offset, suffix) + CLEANED_SUFFIX)
+
+
+def _not_filled(file: str, position: int, size_bytes: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        file=file, position=position, expected=f"batches up to byte {size_bytes}", found="a torn batch"
+    )
+
+
+def _out_of_order(
+    file: str, position: int, least: int, limit: int, first_offset: int, end_offset: int
+) -> CorruptRecordError:
+    return CorruptRecordError(
+        file=file,
+        position=position,
+        expected=f"batches of offsets {least} to {limit - 1}",
+        found=f"offsets {first_offset} to {end_offset - 1}",
+    )

@@ -1,0 +1,1 @@
+"""Repair and rebuilding of derived files."""

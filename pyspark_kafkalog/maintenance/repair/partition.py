@@ -1,0 +1,142 @@
+"""Steps of a repair in one partition of a native log directory; see repair.py.
+
+Files that other processes also use are changed under the root's lock, closed segments under the partition's maintenance
+lock. All steps use the current image, and can be repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.repair.reindex import reindex_partition
+from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_files
+from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
+from pyspark_kafkalog.maintenance.verify.verify import conclude, plan_verification, run_unit
+from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
+from pyspark_kafkalog.root.directories import ensure_partition_directory
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.partition_metadata import write_topic_id
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.producer_replay import stored_batches
+from pyspark_kafkalog.storage.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    STAGED_SUFFIX,
+    TopicPartition,
+)
+from pyspark_kafkalog.storage.staging.cleanup import remove_abandoned
+
+_IN_USE: Final = "another run works on the partition: repair it again when that is over"
+
+
+def make_directory(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+    """Create the directory of a partition that was never written to; that of one with records cannot be created."""
+    with root_lock(root.path, fs=root.fs):
+        topic = root.store.refresh().topic(where.topic)
+        if topic.partitions[where.partition].state.log_end_offset:
+            raise LogDirError(f"the directory of {where} is gone with all its records: restore it from a copy")
+        ensure_partition_directory(root.path, where, topic.topic_id, root.fs)
+
+
+def write_partition_topic_id(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+    """Rewrite partition.metadata, which cannot be read."""
+    with root_lock(root.path, fs=root.fs):
+        topic_id = root.store.refresh().topic(where.topic).topic_id
+        write_topic_id(root.path / str(where) / PARTITION_METADATA, topic_id, fs=root.fs)
+
+
+def finish_swap(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+    """Finish or undo what a killed run left."""
+    with _maintenance_lock(root, where):
+        SwapTarget.look(root, where, now_ms).finish()
+
+
+def make_indexes(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+    """Reindex the partition. Raises LogDirError when another run works on it, or for damaged records."""
+    report = reindex_partition(root, where, now_ms=now_ms)
+    if report.skipped is not None:
+        raise LogDirError(_IN_USE)
+    if report.error is not None:
+        raise LogDirError(report.error)
+
+
+def drop_wrong_snapshots(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+    """Remove the producer snapshots that contradict the log, according to a verification of the partition."""
+    log_dir = LogDir.open(root.path)
+    with _maintenance_lock(root, where):
+        [(scope, units)] = plan_verification(log_dir, partitions=[where])
+        findings, _ = conclude(scope, [run_unit(unit) for unit in units])
+        wrong = {finding.file for finding in findings if finding.what == "producer-snapshot-differs"}
+        with root_lock(root.path, fs=root.fs):
+            for path in (root.path / str(where)).glob(f"*{PRODUCER_SNAPSHOT_SUFFIX}"):
+                if str(path) in wrong:
+                    root.fs.unlink_if_there(path)
+
+
+def rewrite_epochs(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+    """Rewrite leader-epoch-checkpoint from the batches' epochs and the image's. Raises DiskFormatError for damage."""
+    directory = root.path / str(where)
+    state = root.store.image.partition(where.topic, where.partition).state
+    entries = _epochs_of(root, where, state)
+    with root_lock(root.path, fs=root.fs):
+        topic = root.store.refresh().topic(where.topic)
+        if topic.partitions[where.partition].state != state:
+            raise LogDirError(f"{where} was written to meanwhile: repair it again")
+        LeaderEpochCheckpoint(directory / LEADER_EPOCH_CHECKPOINT, fs=root.fs).assign_many(entries)
+
+
+def _epochs_of(root: OwnRoot, where: TopicPartition, state: LogState) -> list[EpochEntry]:
+    entries: list[EpochEntry] = []
+    for chunk, file in stored_batches(root.path / str(where), state.log_start_offset, state.log_end_offset):
+        batches = chunk.batches[chunk.batches["last_offset"] >= state.log_start_offset]
+        batches = batches[batches["base_offset"] < state.log_end_offset]
+        epochs = batches["leader_epoch"]
+        latest = entries[-1].epoch if entries else -1
+        before = np.concatenate([[latest], epochs[:-1]])
+        for row in np.flatnonzero(epochs != before).tolist():
+            if epochs[row] < before[row]:
+                raise CorruptRecordError(
+                    file=file,
+                    position=int(batches["position"][row]),
+                    expected=f"a leader epoch of {int(before[row])} or above",
+                    found=str(int(epochs[row])),
+                    advice="restore the file from a copy",
+                )
+            start_offset = max(int(batches["base_offset"][row]), state.log_start_offset)
+            entries.append(EpochEntry(int(epochs[row]), start_offset))
+    if entries:
+        # Records that the cleaner removed before the first batch had no later epoch.
+        entries[0] = EpochEntry(entries[0].epoch, state.log_start_offset)
+    if not entries or entries[-1].epoch < state.leader_epoch:
+        entries.append(EpochEntry(state.leader_epoch, state.log_end_offset))
+    return entries
+
+
+def remove_leftovers(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+    """Remove what writers and maintenance would remove on their next run: abandoned staged files, `.deleted` files."""
+    directory = root.path / str(where)
+    config = root.log_config(where.topic)
+    with root_lock(root.path, fs=root.fs):
+        staged = [directory / entry.name for entry in os.scandir(directory) if entry.name.endswith(STAGED_SUFFIX)]
+        retention_ms = root.broker_config().staging_retention_ms
+        now_ns = file_system_time_ns(root.path, root.fs)
+        remove_abandoned(root.path, staged, now_ns=now_ns, retention_ms=retention_ms, fs=root.fs)
+        remove_deleted_files(directory, now_ms=now_ms, delay_ms=config.file_delete_delay_ms, fs=root.fs)
+
+
+@contextlib.contextmanager
+def _maintenance_lock(root: OwnRoot, where: TopicPartition) -> Iterator[None]:
+    with partition_lock(root.path / str(where), fs=root.fs) as is_mine:
+        if not is_mine:
+            raise LogDirError(_IN_USE)
+        yield

@@ -1,0 +1,273 @@
+"""Rebuilds offset, time and transaction indexes and producer snapshots from the `.log` files.
+
+Every segment is read once, starting with the first, with the state of its producers. Index files that are missing, or
+wrong by the `.log`, are replaced, each in one step. A correct one stays, even if today's settings would produce
+another: with other settings, with another version of Kafka, or across a restart, entries are at other places. (Segments
+whose index files differ are verified for that purpose.) With `force` these are rebuilt too.
+
+A readable producer snapshot is kept, and trusted: it may know producers whose records are gone. A missing or damaged
+one is rebuilt from the previous snapshot and the batches in between. The `.log` files are never changed; damage in one
+is reported. Its index files stay, as they may lead past the damage. Snapshots that are missing after it stay missing,
+as the producers in the damaged part are unknown.
+
+The end of the active segment, past the last commit, is left to the next writer, which cuts it off. A kill leaves some
+files old and some new, each of them whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory
+from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
+from pyspark_kafkalog.maintenance.verify.scope import own_scopes
+from pyspark_kafkalog.maintenance.verify.segment import check_segment
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, encode_snapshot, read_snapshot
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.producers import ProducerStateManager, java_hash_order, list_snapshots
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    parse_segment_file,
+    segment_file,
+)
+from pyspark_kafkalog.storage.segment.index_rebuild import RebuiltIndexes, read_indexes
+from pyspark_kafkalog.storage.segment.index_rows import OFFSET_ENTRY, TIME_ENTRY
+
+_LOG: Final = logging.getLogger(__name__)
+
+ACTION: Final = "reindex"
+
+#: Entry dtypes of index files, and the field with the offset.
+_ENTRIES: Final = {
+    INDEX_SUFFIX: (OFFSET_ENTRY, "relative_offset"),
+    TIME_INDEX_SUFFIX: (TIME_ENTRY, "relative_offset"),
+    TXN_INDEX_SUFFIX: (np.dtype([("before", "V18"), ("last_offset", ">i8"), ("after", "V8")]), "last_offset"),
+}
+
+
+def reindex(
+    log_dir: LogDir,
+    *,
+    topics: Collection[str] | None = None,
+    partitions: Collection[TopicPartition] | None = None,
+    now_ms: int | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+) -> list[PartitionReport]:
+    """Rebuild missing, damaged or wrong files of all topics, of `topics`, or of `partitions`; one report a partition.
+
+    `files_written` of a report counts the files replaced or, with `dry_run`, the files that would be. Damage in a
+    `.log` is the report's error; everything else is rebuilt nevertheless. `force`: also replace correct index files
+    that differ from those that today's settings produce. A partition that another run works on is skipped. Raises
+    ReadOnlyLogDirError for a broker's directory, and UnknownTopicError.
+    """
+    root = log_dir.own_root()
+    root.refresh()
+    now_ms = root.clock() if now_ms is None else now_ms
+    chosen = root.partitions(topics) if partitions is None else partitions
+    return [reindex_partition(root, where, now_ms=now_ms, dry_run=dry_run, force=force) for where in sorted(chosen)]
+
+
+def reindex_partition(
+    root: OwnRoot, where: TopicPartition, *, now_ms: int, dry_run: bool = False, force: bool = False
+) -> PartitionReport:
+    """`reindex` for one partition."""
+    began = time.perf_counter()
+    root.refresh()
+    state = root.store.image.partition(where.topic, where.partition).state
+    work = _Reindexing(SwapTarget.look(root, where, now_ms), state, dry_run, force)
+    try:
+        if dry_run:
+            work.go()
+        elif has_directory(root, where):
+            with partition_lock(work.directory, fs=root.fs) as is_mine:
+                if not is_mine:
+                    return left_to_another_run(where, ACTION)
+                work.go()
+    except (KafkalogError, OSError) as failure:
+        _LOG.warning("%s: reindexing failed: %s", where, failure)
+        work.errors.append(failure)
+    return PartitionReport(
+        topic=where.topic,
+        partition=where.partition,
+        action=ACTION,
+        bytes_read=work.bytes_read,
+        bytes_kept=work.bytes_read,
+        files_written=len(work.written),
+        seconds=time.perf_counter() - began,
+        error="; ".join(map(str, work.errors)) or None,
+    )
+
+
+@dataclass(slots=True)
+class _Reindexing:
+    """The work on one partition, whose state was `state` at the start."""
+
+    target: SwapTarget
+    state: LogState
+    dry_run: bool
+    force: bool
+    bytes_read: int = 0
+    is_known: bool = True  # whether all producers so far are known
+    written: set[Path] = field(default_factory=set)
+    errors: list[Exception] = field(default_factory=list)
+
+    @property
+    def root(self) -> OwnRoot:
+        return self.target.root
+
+    @property
+    def directory(self) -> Path:
+        return self.target.directory
+
+    def go(self) -> None:
+        if not self.directory.is_dir():
+            return
+        if not self.dry_run:
+            self.target.finish()
+        bases = [base for base in list_base_offsets(self.directory) if base <= self.state.active_base_offset]
+        producers = self._no_producers()
+        for base_offset in bases:
+            producers = self._producers_at(base_offset, producers, is_first=base_offset == bases[0])
+            is_active = base_offset == self.state.active_base_offset
+            rebuilt = read_indexes(
+                self.directory,
+                base_offset,
+                self.target.config,
+                producers,
+                size_bytes=self.state.active_size_bytes if is_active else None,
+                is_closed=not is_active,
+            )
+            self.bytes_read += rebuilt.size_bytes
+            if rebuilt.valid_bytes < rebuilt.size_bytes:
+                self.errors.append(_damaged(self.directory, base_offset, rebuilt))
+                self.is_known = False
+            else:
+                self._replace_indexes(base_offset, rebuilt)
+        self._remove_damaged_snapshots()
+
+    def _no_producers(self) -> ProducerStateManager:
+        expiration_ms = self.root.broker_config().producer_id_expiration_ms
+        return ProducerStateManager(self.directory, expiration_ms=expiration_ms, fs=self.root.fs)
+
+    def _producers_at(self, base_offset: int, so_far: ProducerStateManager, *, is_first: bool) -> ProducerStateManager:
+        """The producers' state at the start of a segment: its snapshot's, or else `so_far`, stored as a snapshot."""
+        path = segment_file(self.directory, base_offset, PRODUCER_SNAPSHOT_SUFFIX)
+        entries = _read_entries(path)
+        if entries is not None:
+            producers = self._no_producers()
+            producers.begin_at(base_offset, entries, self.target.now_ms)
+            self.is_known = True
+            return producers
+        so_far.end_offset = base_offset
+        # A snapshot at or below the log start offset is never read; the state before the first segment is unknown.
+        if not is_first and base_offset > self.state.log_start_offset and self.is_known:
+            so_far.remove_expired(self.target.now_ms)
+            snapshot = encode_snapshot(state.entry() for state in java_hash_order(so_far.producers))
+            self._replace({path: snapshot})
+        return so_far
+
+    def _replace_indexes(self, base_offset: int, rebuilt: RebuiltIndexes) -> None:
+        """Replace the index files that differ, each in one step; an empty transaction index is written as no file."""
+        changed: dict[Path, bytes | None] = {}
+        for suffix, content in rebuilt.files().items():
+            path = segment_file(self.directory, base_offset, suffix)
+            wanted = content if content or suffix != TXN_INDEX_SUFFIX else None
+            if _content(path, len(content)) != wanted:
+                changed[path] = wanted
+        if changed and not self.force:
+            right = self._right_files(base_offset, changed)
+            changed = {path: wanted for path, wanted in changed.items() if path not in right}
+        self._replace(changed)
+
+    def _right_files(self, base_offset: int, changed: Collection[Path]) -> set[Path]:
+        """The segment's files that differ but are correct, and have no entries past the last commit."""
+        [scope] = own_scopes(self.root, [self.target.topic_partition], are_records_checked=False)
+        following = scope.live(scope.bases()).get(base_offset)
+        wrong = {finding.file for finding in check_segment(scope, base_offset, following, None).findings}
+        end_offset = self.state.log_end_offset
+        return {path for path in changed if str(path) not in wrong and _last_offset(path, base_offset) < end_offset}
+
+    def _remove_damaged_snapshots(self) -> None:
+        """Remove damaged snapshots that could not be rebuilt, since their contents are unknown."""
+        paths = [segment_file(self.directory, at, PRODUCER_SNAPSHOT_SUFFIX) for at in list_snapshots(self.directory)]
+        self._replace({path: None for path in paths if _read_entries(path) is None})
+
+    def _replace(self, files: Mapping[Path, bytes | None]) -> None:
+        """Write files, or remove those with None, and count them; a changed active segment is left to its writer.
+
+        Raises UnknownTopicError when the topic was deleted or re-created.
+        """
+        if not files:
+            return
+        self.written.update(files)
+        if self.dry_run:
+            return
+        with root_lock(self.root.path, fs=self.root.fs):
+            state = self.target.state_now()
+            for path, content in files.items():
+                parsed = parse_segment_file(path.name)
+                if state != self.state and (parsed is None or parsed[0] >= self.state.active_base_offset):
+                    self.written.discard(path)  # a writer has changed the active segment and maintained its indexes
+                elif content is None:
+                    self.root.fs.unlink_if_there(path)
+                else:
+                    self.root.fs.write_file_atomic(path, content, durable=False)
+
+
+def _read_entries(path: Path) -> tuple[ProducerStateEntry, ...] | None:
+    try:
+        return read_snapshot(path)
+    except (FileNotFoundError, CorruptIndexError):
+        return None
+
+
+def _content(path: Path, size_bytes: int) -> bytes | None:
+    """The file's bytes, None without a file; of one longer than `size_bytes`, only one byte more than that."""
+    try:
+        with path.open("rb") as file:
+            return file.read(size_bytes + 1)
+    except FileNotFoundError:
+        return None
+
+
+def _last_offset(path: Path, base_offset: int) -> int:
+    """The offset of the last entry of an index file, -1 without an entry or a file."""
+    entry, name = _ENTRIES[path.suffix]
+    try:
+        rows = np.frombuffer(path.read_bytes()[-entry.itemsize :], dtype=entry)
+    except FileNotFoundError:
+        return -1
+    if not len(rows):
+        return -1
+    offset = int(rows[name][-1])
+    return offset if path.suffix == TXN_INDEX_SUFFIX else base_offset + offset
+
+
+def _damaged(directory: Path, base_offset: int, rebuilt: RebuiltIndexes) -> CorruptRecordError:
+    return CorruptRecordError(
+        file=str(segment_file(directory, base_offset, LOG_SUFFIX)),
+        position=rebuilt.valid_bytes,
+        expected=f"batches up to byte {rebuilt.size_bytes}",
+        found="a damaged or torn batch",
+        advice="restore the file from a copy; its indexes are left as they are",
+    )

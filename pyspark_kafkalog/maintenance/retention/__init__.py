@@ -1,0 +1,1 @@
+"""Deletion of old records: by time, by size, and below a given offset."""

@@ -1,0 +1,259 @@
+"""Retention: deletes old segments by age, by size and below the log start offset, by the rules of Kafka's brokers.
+
+For a number of partitions at a time, each under its maintenance lock (a partition that another run works on is
+skipped):
+
+    plan from the image, the directory and the time indexes (retention_plan.py)
+    increase the log start offsets in one commit; if the active segment goes too, an empty one begins at the log end
+    rename the files below to `.deleted` (below_log_start.py)
+    remove files renamed at least file.delete.delay.ms ago, and the directories of deleted topics
+
+All steps work on a full disk: the commit uses the reserve (commit_reserve.py), and other writes without room are left
+to the next run. The last step frees the space, so a run after the delay does.
+
+From the commit on the records are invisible to new reads. A read that was planned before may still return them, or fail
+because they are gone (OffsetOutOfRangeError). The next run completes the work after a crash at any step.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.retention.log_start import note_log_starts, put_aside_below_log_start
+from pyspark_kafkalog.maintenance.retention.plan import RetentionPlan, StoredSegment, plan_retention
+from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_files
+from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory, largest_timestamp_ms, stored_segments
+from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
+from pyspark_kafkalog.root.log_starts import LogStartMove, move_log_starts
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import TopicPartition
+
+_LOG: Final = logging.getLogger(__name__)
+
+ACTION: Final = "retention"
+#: Partitions that one commit covers, and whose locks, one file descriptor each, are held meanwhile.
+PARTITIONS_A_COMMIT: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One partition before its commit."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    state: LogState
+    config: LogConfig
+    segments: Sequence[StoredSegment]
+    plan: RetentionPlan
+
+    @property
+    def dropped_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.segments[: self.plan.deleted_count])
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.segments[self.plan.deleted_count :])
+
+    @property
+    def move(self) -> LogStartMove | None:
+        """The change to commit; None if the log start offset does not change."""
+        if self.plan.log_start_offset == self.state.log_start_offset and not self.plan.rolls:
+            return None
+        return LogStartMove(
+            topic_partition=self.topic_partition,
+            topic_id=self.topic_id,
+            log_start_offset=self.plan.log_start_offset,
+            rolls_from=self.state if self.plan.rolls else None,
+        )
+
+
+def apply_retention(
+    log_dir: LogDir,
+    *,
+    topics: Collection[str] | None = None,
+    now_ms: int | None = None,
+    dry_run: bool = False,
+    partitions: Collection[TopicPartition] | None = None,
+) -> list[PartitionReport]:
+    """Apply retention to all topics, to `topics`, or to `partitions`; return one report for each partition.
+
+    `now_ms` is the time to use, by default the clock's. With `dry_run` nothing changes; reports describe what would
+    happen. A partition's failure is in its report, and the others continue. Raises ReadOnlyLogDirError for a broker's
+    directory, and UnknownTopicError.
+    """
+    reports = retain(log_dir, topics=topics, now_ms=now_ms, dry_run=dry_run, partitions=partitions)
+    if not dry_run:
+        finish(log_dir, now_ms=now_ms)
+    return reports
+
+
+def finish(log_dir: LogDir, *, now_ms: int | None = None) -> None:
+    """Finish a run, once for all partitions: remove deleted topics, and restore the commit log's reserve."""
+    root = log_dir.own_root()
+    try:
+        root.remove_deleted_topics(now_ms)
+    except (KafkalogError, OSError) as error:
+        _LOG.warning("directories of deleted topics, or the commit log's reserve, are left to the next run: %s", error)
+
+
+def retain(
+    log_dir: LogDir,
+    *,
+    topics: Collection[str] | None = None,
+    now_ms: int | None = None,
+    dry_run: bool = False,
+    partitions: Collection[TopicPartition] | None = None,
+) -> list[PartitionReport]:
+    """As `apply_retention`, without the end of the run (`finish`)."""
+    root = log_dir.own_root()
+    root.refresh()
+    run = _Run(root, root.clock() if now_ms is None else now_ms, dry_run)
+    chosen = sorted(root.partitions(topics) if partitions is None else partitions)
+    reports: list[PartitionReport] = []
+    for at in range(0, len(chosen), PARTITIONS_A_COMMIT):
+        reports += run.apply(chosen[at : at + PARTITIONS_A_COMMIT])
+    return reports
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """One partition during the run."""
+
+    topic_partition: TopicPartition
+    is_mine: bool = False
+    planned: _Planned | None = None
+    moved: LogState | None = None
+    error: Exception | None = None
+    seconds: float = 0.0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A step of the work: its time is added up, and an error ends the work on this partition only."""
+        began = time.perf_counter()
+        try:
+            yield
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("%s: retention failed: %s", self.topic_partition, error)
+            self.error = error
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    root: OwnRoot
+    now_ms: int
+    dry_run: bool
+
+    def apply(self, chosen: Sequence[TopicPartition]) -> list[PartitionReport]:
+        """Plan, commit once, clean up."""
+        with ExitStack() as locks:
+            works = [_Work(each) for each in chosen]
+            for work in works:
+                with work.step():
+                    work.is_mine = self.dry_run or self._take(work.topic_partition, locks)
+            self.root.refresh()
+            for work in works:
+                if work.is_mine:
+                    with work.step():
+                        work.planned = self._plan(work.topic_partition)
+            if not self.dry_run:
+                self._commit(works)
+                self._clean_up(works)
+        return [_report(work) for work in works]
+
+    def _take(self, where: TopicPartition, locks: ExitStack) -> bool:
+        """Take the partition's maintenance lock; False when another run holds it."""
+        directory = self.root.path / str(where)
+        return not directory.is_dir() or locks.enter_context(partition_lock(directory, fs=self.root.fs))
+
+    def _plan(self, where: TopicPartition) -> _Planned:
+        topic = self.root.store.image.topic(where.topic)
+        state = self.root.store.image.partition(where.topic, where.partition).state
+        directory = self.root.path / str(where)
+        config = self.root.log_config(where.topic)
+        if has_directory(self.root, where) and not self.dry_run:
+            SwapTarget.look(self.root, where, self.now_ms).finish()
+        segments = stored_segments(directory, state)
+        plan = plan_retention(
+            segments,
+            lambda segment: largest_timestamp_ms(directory, segment, state),
+            config,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+            now_ms=self.now_ms,
+        )
+        if plan.future_base_offset is not None:
+            _LOG.warning(
+                "%s: the segment at %d has timestamps in the future, so retention.ms does not take it",
+                where,
+                plan.future_base_offset,
+            )
+        return _Planned(where, topic.topic_id, state, config, segments, plan)
+
+    def _commit(self, works: Sequence[_Work]) -> None:
+        """One commit for all changed log start offsets; if it fails, its error is that of each partition."""
+        moving = {work: work.planned.move for work in works if work.planned is not None and work.planned.move}
+        if not moving:
+            return
+        try:
+            moved = move_log_starts(self.root, [move for move in moving.values() if move], operation=ACTION)
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("retention was not committed: %s", error)
+            for work in moving:
+                work.error = error
+            return
+        for work, each in zip(moving, moved, strict=True):
+            work.error = each.error
+            work.moved = each.after
+
+    def _clean_up(self, works: Sequence[_Work]) -> None:
+        """Remove everything that the image no longer contains, whichever run committed that."""
+        first_bases: dict[TopicPartition, int] = {}
+        for work in works:
+            if work.planned is None or work.error is not None:
+                continue
+            where, config = work.topic_partition, work.planned.config
+            directory = self.root.path / str(where)
+            with work.step():
+                first_base = put_aside_below_log_start(self.root, where, work.planned.topic_id, now_ms=self.now_ms)
+                if first_base is not None:
+                    first_bases[where] = first_base
+                    remove_deleted_files(
+                        directory, now_ms=self.now_ms, delay_ms=config.file_delete_delay_ms, fs=self.root.fs
+                    )
+        try:
+            note_log_starts(self.root, first_bases)
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("the log starts are not told to Kafka: %s", error)
+
+
+def _report(work: _Work) -> PartitionReport:
+    planned, where = work.planned, work.topic_partition
+    if not work.is_mine and work.error is None:
+        return left_to_another_run(where, ACTION)
+    if planned is None or work.error is not None:
+        return PartitionReport(
+            topic=where.topic, partition=where.partition, action=ACTION, seconds=work.seconds, error=str(work.error)
+        )
+    return PartitionReport(
+        topic=where.topic,
+        partition=where.partition,
+        action=ACTION,
+        bytes_kept=planned.kept_bytes,
+        bytes_dropped=planned.dropped_bytes,
+        segments_dropped=planned.plan.deleted_count,
+        log_start_offset=planned.plan.log_start_offset if work.moved is None else work.moved.log_start_offset,
+        seconds=work.seconds,
+    )

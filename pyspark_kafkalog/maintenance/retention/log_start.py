@@ -1,0 +1,169 @@
+"""After the log start offset has increased: marks the segments below it for deletion and updates Kafka's files.
+
+    <partition>/<base>.log|.index|.timeindex|.txnindex|.snapshot  ->  …  .deleted, the oldest first
+    <partition>/leader-epoch-checkpoint                           begins at the log start offset
+    <root>/log-start-offset-checkpoint                            a line if it is above the base of the first segment
+
+All of this follows from the image, so it can be done at any time after the commit, and repeated: the next run repairs a
+crash at any step, and leader epochs for which a full disk had no room. Files are renamed under the root's lock, a
+bounded number at a time, and only while the topic id is unchanged: the directory might belong to a re-created topic.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.maintenance.segments.deleted_files import mark_deleted
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+    LOG_START_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.filesystem import is_out_of_space
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    parse_segment_file,
+    segment_file,
+)
+from pyspark_kafkalog.storage.staging.cleanup import remove_committed_names
+
+_LOG: Final = logging.getLogger(__name__)
+
+#: Files renamed under one lock, while writers may wait: this takes some milliseconds.
+_NAMES_A_LOCK: Final = 512
+#: A `.log` is renamed before its indexes: loading a log removes indexes without a `.log`.
+_ORDER: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
+
+
+def put_aside_below_log_start(
+    root: OwnRoot, topic_partition: TopicPartition, topic_id: str, *, now_ms: int
+) -> int | None:
+    """Mark the files of one partition below its log start offset; return the base offset of the first remaining
+    segment.
+
+    0 if that is an empty segment whose files do not exist yet. None if there is no segment or the topic was deleted or
+    re-created. The caller holds the partition's maintenance lock.
+    """
+    directory = root.path / str(topic_partition)
+    names: list[str] | None = None
+    first_base: int | None = None
+    while names is None or names:
+        with root_lock(root.path, fs=root.fs):
+            state = _state_of(root, topic_partition, topic_id)
+            if state is None or not directory.is_dir():
+                return None
+            if names is None:
+                first_base = _first_kept_base(directory, state)
+                names = [] if first_base is None else _names_below(directory, first_base)
+                try:
+                    _cut_epochs(directory, state, root)
+                except OSError as error:
+                    if not is_out_of_space(error):
+                        raise
+                    _LOG.warning("%s: the leader epochs stay as they are until the next run: %s", directory, error)
+                remove_committed_names(directory, state.active_base_offset, root.fs)
+            mark_deleted(directory, names[:_NAMES_A_LOCK], now_ms=now_ms, fs=root.fs)
+        names = names[_NAMES_A_LOCK:]
+    if first_base is not None and not segment_file(directory, first_base, LOG_SUFFIX).exists():
+        return 0
+    return first_base
+
+
+def cut_epochs(root: OwnRoot, topic_partition: TopicPartition, topic_id: str) -> int | None:
+    """Make the leader epochs begin at the log start offset; return the base offset of the first segment.
+
+    None if there is no segment or the topic was deleted or re-created.
+    """
+    directory = root.path / str(topic_partition)
+    with root_lock(root.path, fs=root.fs):
+        state = _state_of(root, topic_partition, topic_id)
+        if state is None or not directory.is_dir():
+            return None
+        _cut_epochs(directory, state, root)
+        return _first_base(directory, state)
+
+
+def note_log_starts(root: OwnRoot, first_bases: Mapping[TopicPartition, int]) -> None:
+    """Update the lines of these partitions in log-start-offset-checkpoint, and remove those of deleted topics.
+
+    `first_bases` are the base offsets of their first segments: without a line, Kafka takes the log start offset from
+    there.
+    """
+    path = root.path / LOG_START_OFFSET_CHECKPOINT
+    with root_lock(root.path, fs=root.fs):
+        image = root.store.refresh()
+        before = read_offset_checkpoint(path)
+        offsets: dict[TopicPartition, int] = {}
+        for where in (*before, *first_bases):
+            log_start_offset = _log_start_in(image, where)
+            if log_start_offset > first_bases.get(where, 0):
+                offsets[where] = log_start_offset
+        if offsets != before:
+            write_offset_checkpoint(path, offsets, fs=root.fs)
+
+
+def _log_start_in(image: MetadataImage, where: TopicPartition) -> int:
+    """The partition's log start offset, 0 for an unknown partition."""
+    topic = image.topics.get(where.topic)
+    if topic is None or not 0 <= where.partition < len(topic.partitions):
+        return 0
+    return topic.partitions[where.partition].state.log_start_offset
+
+
+def _state_of(root: OwnRoot, topic_partition: TopicPartition, topic_id: str) -> LogState | None:
+    topic = root.store.refresh().topics.get(topic_partition.topic)
+    if topic is None or topic.topic_id != topic_id:
+        return None
+    return topic.partitions[topic_partition.partition].state
+
+
+def _first_base(directory: Path, state: LogState) -> int | None:
+    return min((base for base in list_base_offsets(directory) if base <= state.active_base_offset), default=None)
+
+
+def _first_kept_base(directory: Path, state: LogState) -> int | None:
+    """The base of the segment with the log start offset; at most the active one: nothing above that is committed."""
+    if state.log_start_offset == state.active_base_offset:
+        return state.active_base_offset  # even if its files do not exist: in a new log, or after a full disk
+    bases = list_base_offsets(directory)
+    bases = bases[: bisect.bisect_right(bases, state.active_base_offset)]
+    if not bases:
+        return None
+    return bases[max(bisect.bisect_right(bases, state.log_start_offset) - 1, 0)]
+
+
+def _names_below(directory: Path, first_base: int) -> list[str]:
+    """Names of all files of segments below `first_base`, oldest segment first."""
+    found = []
+    for name in _file_names(directory):
+        parsed = parse_segment_file(name)
+        if parsed is not None and parsed[0] < first_base:
+            found.append((parsed[0], _ORDER.index(parsed[1]), name))
+    return [name for _, _, name in sorted(found)]
+
+
+def _file_names(directory: Path) -> Iterable[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries]
+
+
+def _cut_epochs(directory: Path, state: LogState, root: OwnRoot) -> None:
+    epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=root.fs)
+    epochs.truncate_from_start(state.log_start_offset)

@@ -1,0 +1,1 @@
+"""Closed segments as maintenance sees them, and replacing them."""

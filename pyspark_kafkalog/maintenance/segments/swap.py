@@ -1,0 +1,209 @@
+"""Atomically replaces segments with the segment rewritten from them, for concurrent readers and after crashes.
+
+    1  <base>.log.cleaned, .index.cleaned, …    written and on disk; after a crash they are removed
+    2  renamed to <base>.log.swap, …            the last of these renames decides; after an earlier crash all go
+    3  a second name of each takes the place of <base>.log, then of its indexes
+    4  the other old segments, .log first, are renamed to `.deleted`
+    5  the `.swap` names are removed, the .log's first
+
+Names are made durable between the steps. A reader never finds a hole: from step 3 on the new segment has the records of
+the old ones, and only from step 4 on their names are gone. Between 3 and 5 the new segment reaches past the base
+offsets of old ones that still have their names. As long as there is a `.log.swap`, a reader accepts such a segment and
+continues after its last batch.
+
+After a crash between 2 and 5 `finish_swaps`, or a starting broker, completes the swap: every segment that begins within
+the offsets of the swap file is replaced by it. Kafka does step 4 before 3, which leaves a hole for readers that do not
+hold its lock. Both orders go through states that its loader accepts (LocalLog.replaceSegments, LogLoader in
+org.apache.kafka.storage.internals.log).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.maintenance.segments.deleted_files import mark_deleted
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.artefacts.partition_listing import bases_and_swaps
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    offset_file_name,
+    parse_segment_file,
+)
+from pyspark_kafkalog.storage.segment.segment import LogSegment
+from pyspark_kafkalog.storage.staging.cleanup import remove_committed_names
+
+#: The files of a segment, in the order of renaming.
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class SwapTarget:
+    """A partition whose segments are to be replaced; the caller holds its maintenance lock.
+
+    Files are renamed under the root's lock, and only while the topic has the id `topic_id`: the directory might belong
+    to a re-created topic.
+    """
+
+    root: OwnRoot
+    topic_partition: TopicPartition
+    topic_id: str
+    config: LogConfig
+    now_ms: int
+
+    @classmethod
+    def look(cls, root: OwnRoot, where: TopicPartition, now_ms: int) -> SwapTarget:
+        """The partition as of the root's last refresh. Raises UnknownTopicError."""
+        return cls(root, where, root.store.image.topic(where.topic).topic_id, root.log_config(where.topic), now_ms)
+
+    @property
+    def directory(self) -> Path:
+        return self.root.path / str(self.topic_partition)
+
+    def swap(self, base_offset: int, old_bases: Collection[int]) -> None:
+        """See `swap_in`. Raises UnknownTopicError when the topic has been deleted or re-created."""
+        with self._locked():
+            swap_in(self.directory, base_offset, old_bases, now_ms=self.now_ms, fs=self.root.fs)
+
+    def finish(self) -> None:
+        """See `finish_swaps`. Raises UnknownTopicError when the topic has been deleted or re-created."""
+        if has_unfinished(self.directory):
+            with self._locked():
+                finish_swaps(self.directory, self.config, now_ms=self.now_ms, fs=self.root.fs)
+
+    def state_now(self) -> LogState:
+        """The newest state, stable while the caller holds the root's lock.
+
+        Raises UnknownTopicError when the topic has been deleted or re-created.
+        """
+        topic = self.root.store.refresh().topics.get(self.topic_partition.topic)
+        if topic is None or topic.topic_id != self.topic_id:
+            raise UnknownTopicError(f"topic {self.topic_partition.topic!r} was deleted meanwhile")
+        return topic.partitions[self.topic_partition.partition].state
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with root_lock(self.root.path, fs=self.root.fs):
+            remove_committed_names(self.directory, self.state_now().active_base_offset, self.root.fs)
+            yield
+
+
+def has_unfinished(directory: Path) -> bool:
+    """Whether a killed run left `.cleaned` or `.swap` files."""
+    with os.scandir(directory) as entries:
+        return any(
+            _offset_of(entry.name, suffix) is not None for entry in entries for suffix in (CLEANED_SUFFIX, SWAP_SUFFIX)
+        )
+
+
+def swap_in(directory: Path, base_offset: int, old_bases: Collection[int], *, now_ms: int, fs: FileSystem) -> None:
+    """Replace the segments at `old_bases` with the one whose `.cleaned` files, at `base_offset`, are on disk.
+
+    `base_offset` is the smallest of `old_bases`. If several segments of a partition are swapped, the one with the
+    smallest base offset comes first: a `.cleaned` file at or below a `.swap` file means that the swap was not decided.
+    """
+    for suffix in SEGMENT_SUFFIXES:
+        cleaned = directory / (offset_file_name(base_offset, suffix) + CLEANED_SUFFIX)
+        if suffix != TXN_INDEX_SUFFIX or cleaned.exists():
+            fs.rename(cleaned, directory / (offset_file_name(base_offset, suffix) + SWAP_SUFFIX))
+    fs.fsync_dir(directory)
+    _complete(directory, base_offset, old_bases, now_ms=now_ms, fs=fs)
+
+
+def finish_swaps(directory: Path, config: LogConfig, *, now_ms: int, fs: FileSystem) -> None:
+    """Finish or undo what a killed run left. The caller holds the partition's maintenance lock.
+
+    Raises DiskFormatError when a swap file is damaged.
+    """
+    names = sorted(entry.name for entry in os.scandir(directory))
+    cleaned = [name for name in names if _offset_of(name, CLEANED_SUFFIX) is not None]
+    first_cleaned = min((int(name[:20]) for name in cleaned), default=None)
+    swaps = [name for name in names if _offset_of(name, SWAP_SUFFIX) is not None]
+    undecided = [name for name in swaps if first_cleaned is not None and int(name[:20]) >= first_cleaned]
+    for name in undecided:
+        fs.unlink_if_there(directory / name)
+    if undecided:
+        fs.fsync_dir(directory)  # without .cleaned files, these swaps would count as decided
+    for name in cleaned:
+        fs.unlink_if_there(directory / name)
+    decided = sorted({int(name[:20]) for name in swaps if name not in undecided})
+    for base_offset in decided:
+        if (directory / (offset_file_name(base_offset, LOG_SUFFIX) + SWAP_SUFFIX)).exists():
+            end_offset = _end_offset(directory, base_offset, config, fs, now_ms)
+            old = [base for base in bases_and_swaps(directory)[0] if base_offset <= base < end_offset]
+            _complete(directory, base_offset, old, now_ms=now_ms, fs=fs)
+        else:
+            _remove_swap_names(directory, base_offset, fs)
+    if names and (cleaned or swaps):
+        fs.fsync_dir(directory)
+
+
+def _end_offset(directory: Path, base_offset: int, config: LogConfig, fs: FileSystem, now_ms: int) -> int:
+    segment = LogSegment(directory, base_offset, config, fs=fs, created_ms=now_ms, suffix=SWAP_SUFFIX)
+    try:
+        return segment.read_next_offset()
+    finally:
+        segment.close_files()
+
+
+def _complete(directory: Path, base_offset: int, old_bases: Iterable[int], *, now_ms: int, fs: FileSystem) -> None:
+    """Steps 3 to 5; repeating a step that was done has no effect."""
+    for suffix in SEGMENT_SUFFIXES:
+        name = offset_file_name(base_offset, suffix)
+        swap = directory / (name + SWAP_SUFFIX)
+        if swap.exists():
+            _take_place(swap, directory / name, fs)
+        else:
+            mark_deleted(directory, [name], now_ms=now_ms, fs=fs)
+    fs.fsync_dir(directory)
+    for old in sorted(old_bases):
+        if old != base_offset:
+            names = [offset_file_name(old, suffix) for suffix in (*SEGMENT_SUFFIXES, PRODUCER_SNAPSHOT_SUFFIX)]
+            mark_deleted(directory, names, now_ms=now_ms, fs=fs)
+    fs.fsync_dir(directory)
+    _remove_swap_names(directory, base_offset, fs)
+    fs.fsync_dir(directory)
+
+
+def _take_place(swap: Path, target: Path, fs: FileSystem) -> None:
+    """Give the swap file the target's name as a second name, atomically; does nothing if it has that name already."""
+    if target.exists() and os.path.samefile(swap, target):
+        return
+    second = target.with_name(target.name + DELETED_SUFFIX)
+    fs.unlink_if_there(second)
+    fs.link(swap, second)
+    fs.rename(second, target)
+
+
+def _remove_swap_names(directory: Path, base_offset: int, fs: FileSystem) -> None:
+    """Remove the `.swap` names, the .log's first and durably.
+
+    Next to a `.log.swap`, a missing index would mean that the new segment has none, and the index would be deleted.
+    """
+    for suffix in SEGMENT_SUFFIXES:
+        fs.unlink_if_there(directory / (offset_file_name(base_offset, suffix) + SWAP_SUFFIX))
+        if suffix == LOG_SUFFIX:
+            fs.fsync_dir(directory)
+
+
+def _offset_of(name: str, suffix: str) -> int | None:
+    """The offset in the name of a segment file with the additional `suffix`, or None."""
+    parsed = parse_segment_file(name.removesuffix(suffix)) if name.endswith(suffix) else None
+    return None if parsed is None else parsed[0]

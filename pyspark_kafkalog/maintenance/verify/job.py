@@ -1,0 +1,192 @@
+"""Verification, and the repair that may follow it, as a job: segments of all partitions as tasks.
+
+Units of segments are distributed to tasks, small ones together, large partitions over several. When the last task of a
+partition is done, its findings are output, then its report. With `is_repairing`, partitions that a repair can help
+wait: first the whole plan is output. Then, except in a dry run, its steps are executed and these partitions verified
+again.
+
+Reports are by partition; findings on the root itself are in that of the metadata log, `__cluster_metadata` 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.runner import Round, failed
+from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
+from pyspark_kafkalog.maintenance.repair import repair
+from pyspark_kafkalog.maintenance.repair.repair import RepairStep
+from pyspark_kafkalog.maintenance.verify.findings import Finding
+from pyspark_kafkalog.maintenance.verify.partition import SegmentUnit
+from pyspark_kafkalog.maintenance.verify.scope import PartitionScope
+from pyspark_kafkalog.maintenance.verify.verify import (
+    ACTION,
+    UnitOutcome,
+    conclude,
+    partitions_of,
+    plan_verification,
+    root_report,
+    run_unit,
+    verify_root,
+)
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
+
+#: The most bytes that a task reads of smaller partitions, and the most units.
+_TASK_BYTES: Final = 256 << 20
+_TASK_UNITS: Final = 64
+_ROOT: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+
+_Verified = tuple[list[Finding], PartitionReport]
+
+
+@dataclass(slots=True)
+class VerifyJob:
+    """The job. `tell` is called with findings and repair steps as JSON-compatible values, in order of occurrence."""
+
+    tell: Callable[[dict[str, Any]], None]
+    is_repairing: bool = False
+    are_records_checked: bool = False
+    action: str = field(default=ACTION, init=False)
+
+    def choose(self, this_round: Round) -> Sequence[TopicPartition]:
+        log_dir = this_round.open()
+        if self.is_repairing:
+            log_dir.own_root()
+        chosen = partitions_of(log_dir, this_round.topics)
+        return chosen if this_round.topics is not None or _ROOT in chosen else [_ROOT, *chosen]
+
+    def run(self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+        waiting: dict[TopicPartition, PartitionReport] = {}
+        steps: list[RepairStep] = []
+        for findings, report in self._verify(tasks, this_round, partitions, with_root=this_round.topics is None):
+            self._tell_findings(findings)
+            wanted = repair.plan_steps(findings) if self.is_repairing else []
+            if wanted:
+                steps += wanted
+                waiting[TopicPartition(report.topic, report.partition)] = report
+            else:
+                yield report
+        if not steps:
+            return
+        for step in steps:
+            self.tell(step.tree())
+        if this_round.dry_run:
+            yield from waiting.values()
+            return
+        self._take(tasks, this_round, steps)
+        for findings, report in self._verify(tasks, this_round, sorted(waiting), with_root=_ROOT in waiting):
+            self._tell_findings(findings)
+            yield report
+
+    def _tell_findings(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            self.tell(finding.tree())
+
+    def _take(self, tasks: Tasks, this_round: Round, steps: Sequence[RepairStep]) -> None:
+        """Execute the steps: first those of the root, then those of each partition in order, in one task."""
+        by_partition: dict[TopicPartition | None, list[RepairStep]] = {None: []}
+        for step in steps:
+            by_partition.setdefault(step.partition, []).append(step)
+        for step, error in repair.take_steps(this_round.path, by_partition.pop(None), now_ms=this_round.now_ms):
+            self.tell(step.tree(error=error, is_done=error is None))
+        futures = {
+            tasks.submit(partial(repair.take_steps, this_round.path, tuple(own), now_ms=this_round.now_ms)): own
+            for own in by_partition.values()
+        }
+        for future in tasks.as_completed(futures):
+            try:
+                outcomes = future.result()
+            except TaskFailedError as failure:
+                outcomes = [(step, str(failure)) for step in futures[future]]
+            for step, error in outcomes:
+                self.tell(step.tree(error=error, is_done=error is None))
+
+    def _verify(
+        self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition], *, with_root: bool
+    ) -> Iterator[_Verified]:
+        """Each partition's findings and report, when its last task is done."""
+        log_dir = this_round.open()
+        root_findings = verify_root(log_dir) if with_root else []
+        there = set(partitions_of(log_dir, this_round.topics))
+        plan = plan_verification(
+            log_dir,
+            partitions=[each for each in partitions if each in there],
+            are_records_checked=self.are_records_checked,
+        )
+        for where in partitions:
+            if where not in there and where != _ROOT:
+                yield [], replace(_empty_report(where), skipped="the topic was deleted meanwhile")
+        if with_root and _ROOT not in there:
+            yield root_findings, root_report(root_findings)
+            root_findings = []
+        open_units = {scope.topic_partition: len(units) for scope, units in plan}
+        scopes = {scope.topic_partition: scope for scope, _ in plan}
+        done: dict[TopicPartition, list[UnitOutcome]] = {where: [] for where in scopes}
+        futures: dict[Future[list[UnitOutcome]], tuple[SegmentUnit, ...]] = {
+            tasks.submit(partial(_run_units, load)): load for load in _loads(plan, tasks.slots)
+        }
+        lost: dict[TopicPartition, TaskFailedError] = {}
+        for future in tasks.as_completed(futures):
+            units = futures.pop(future)
+            try:
+                for outcome in future.result():
+                    done[outcome.topic_partition].append(outcome)
+            except TaskFailedError as error:
+                lost.update((unit.scope.topic_partition, error) for unit in units)
+            for where in [unit.scope.topic_partition for unit in units]:
+                open_units[where] -= 1
+                if open_units[where]:
+                    continue
+                if where in lost:
+                    yield [], failed(where, ACTION, lost[where])
+                    continue
+                findings, report = conclude(scopes[where], done.pop(where))
+                if where == _ROOT and root_findings:
+                    findings, report = root_findings + findings, root_report(root_findings, report)
+                yield findings, report
+
+
+def _loads(plan: Sequence[tuple[PartitionScope, list[SegmentUnit]]], slots: int) -> Iterator[tuple[SegmentUnit, ...]]:
+    """The units of all partitions, grouped into tasks: large ones first and alone, small ones together."""
+    units = sorted((unit for _, units in plan for unit in units), key=lambda unit: -unit.size_bytes)
+    units_max = max(min(_TASK_UNITS, len(units) // slots), 1)
+    load: list[SegmentUnit] = []
+    size_bytes = 0
+    for unit in units:
+        if load and (size_bytes + unit.size_bytes > _TASK_BYTES or len(load) == units_max):
+            yield tuple(load)
+            load, size_bytes = [], 0
+        load.append(unit)
+        size_bytes += unit.size_bytes
+    if load:
+        yield tuple(load)
+
+
+def _empty_report(where: TopicPartition) -> PartitionReport:
+    return PartitionReport(topic=where.topic, partition=where.partition, action=ACTION)
+
+
+def _run_units(units: Sequence[SegmentUnit]) -> list[UnitOutcome]:
+    return [run_unit(unit) for unit in units]
+
+
+def open_or_findings(path: Path) -> tuple[LogDir | None, list[Finding]]:
+    """The log directory; or, for a native one whose commit log cannot be loaded, the findings on that log."""
+    from pyspark_kafkalog.errors import KafkalogError
+    from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
+    from pyspark_kafkalog.metadata.store import is_ours
+
+    try:
+        return LogDir.open(path), []
+    except KafkalogError:
+        findings = check_metadata(path) if is_ours(path) else []
+        if not findings:
+            raise
+        return None, findings

@@ -1,0 +1,421 @@
+"""Verifies a partition's directory: its file names, its small files, and the order of its segments.
+
+The segments themselves are checked in units that can be separate tasks: a unit begins at a producer snapshot, which has
+the state of the producers before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, KafkalogError
+from pyspark_kafkalog.maintenance.segments.deleted_files import is_deleted_file
+from pyspark_kafkalog.maintenance.verify.findings import (
+    NEXT_WRITER,
+    REINDEX,
+    REPAIR,
+    Finding,
+    FindingSink,
+    Severity,
+)
+from pyspark_kafkalog.maintenance.verify.producers import read_producers
+from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, UnreadOffsets
+from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome
+from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot
+from pyspark_kafkalog.root.broker_notices import reason_and_advice
+from pyspark_kafkalog.root.broker_process import BrokerProcess
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import REPLICATION_OFFSET_CHECKPOINT
+from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX
+from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.names import (
+    CLEANED_SUFFIX,
+    CLUSTER_METADATA_TOPIC,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    STAGED_SUFFIX,
+    SWAP_SUFFIX,
+    parse_segment_file,
+    segment_file,
+)
+from pyspark_kafkalog.units import plural
+
+_BETWEEN_LOOKS_S: Final = 0.3
+_RESTORE_LOG: Final = "restore the segment from a copy: committed records are missing"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentUnit:
+    """Segments to check one after the other, as one task; `next_base` follows the last, None at the log's end.
+
+    The first unit of a partition, which may have no segment, also covers the other files in its directory.
+    """
+
+    scope: PartitionScope
+    bases: tuple[int, ...]
+    next_base: int | None
+    size_bytes: int
+    is_first: bool
+
+
+def segment_units(scope: PartitionScope, *, unit_bytes: int) -> list[SegmentUnit]:
+    """The partition's segments in units of at least `unit_bytes` (except the last), divided only at snapshots.
+
+    There is always at least one unit, even without a directory.
+    """
+    sizes, snapshots = _sizes_and_snapshots(scope.directory)
+    bases = [base for base in sorted(sizes) if scope.state is None or base <= scope.state.active_base_offset]
+    bases = list(scope.live(bases))
+    units: list[SegmentUnit] = []
+    first, total = 0, 0
+    for at, base in enumerate(bases):
+        if total >= unit_bytes and base in snapshots:
+            units.append(SegmentUnit(scope, tuple(bases[first:at]), base, total, is_first=not units))
+            first, total = at, 0
+        total += sizes[base]
+    units.append(SegmentUnit(scope, tuple(bases[first:]), None, total, is_first=not units))
+    return units
+
+
+def _sizes_and_snapshots(directory: Path) -> tuple[dict[int, int], set[int]]:
+    """Sizes of the `.log` files by base offset, and the offsets of the producer snapshots."""
+    sizes: dict[int, int] = {}
+    snapshots: set[int] = set()
+    if directory.is_symlink():  # reported by check_directory
+        return sizes, snapshots
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+        for entry in entries:
+            parsed = parse_segment_file(entry.name)
+            if parsed is None:
+                continue
+            if parsed[1] == PRODUCER_SNAPSHOT_SUFFIX:
+                snapshots.add(parsed[0])
+            elif parsed[1] == LOG_SUFFIX:
+                with contextlib.suppress(FileNotFoundError):
+                    sizes[parsed[0]] = entry.stat().st_size
+    return sizes, snapshots
+
+
+def check_directory(scope: PartitionScope) -> list[Finding]:
+    """The findings on the partition, without its segments, that a second check confirms."""
+    return found_twice(scope, _look)
+
+
+def found_twice(scope: PartitionScope, look: Callable[[PartitionScope], list[Finding]]) -> list[Finding]:
+    """The findings of `look` that a second call confirms, on the partition as it is then."""
+    findings = look(scope)
+    if all(finding.severity is Severity.INFO for finding in findings):
+        return findings
+    time.sleep(_BETWEEN_LOOKS_S)
+    renewed = scope.renewed()
+    if renewed is None:
+        return []
+    again = look(renewed)
+    return [finding for finding in again if finding in findings]
+
+
+def _look(scope: PartitionScope) -> list[Finding]:
+    sink = FindingSink(scope.topic_partition)
+    if scope.directory.is_symlink():
+        sink.add(
+            Severity.ERROR,
+            "directory-is-a-link",
+            scope.directory,
+            expected="the partition's directory",
+            found="a symbolic link, which is not followed",
+            advice="put the directory in its place, or mount it there (mount --bind)",
+        )
+        return sink.result()
+    try:
+        names = sorted(entry.name for entry in os.scandir(scope.directory))
+    except FileNotFoundError:
+        is_empty = scope.state is not None and scope.state.log_end_offset == 0
+        sink.add(
+            Severity.WARNING if is_empty else Severity.ERROR,
+            "directory-missing",
+            scope.directory,
+            expected="the partition's directory",
+            found="none",
+            advice=REPAIR if is_empty else "restore it from a copy: committed records are missing",
+        )
+        return sink.result()
+    _check_topic_id(scope, sink)
+    _check_segments_are_there(scope, names, sink)
+    _check_snapshots(scope, names, sink)
+    _check_epochs(scope, sink)
+    if scope.unread is not None:
+        _tell_unread(scope.unread, scope, sink)
+    for name in names:
+        _check_name(scope, name, sink)
+    deleted = sum(map(is_deleted_file, names))
+    if deleted:
+        found = f"{deleted} files of segments that are gone"
+        _leftover(sink, scope.directory, "deleted-files", found, "they are removed after file.delete.delay.ms")
+    return sink.result()
+
+
+def _tell_unread(unread: UnreadOffsets, scope: PartitionScope, sink: FindingSink) -> None:
+    """Report a broker's offsets that readers do not see: above the high watermark, or in remote storage."""
+    found = unread.found
+    if found.offsets_above_high_watermark:
+        sink.add(
+            Severity.WARNING if unread.process is BrokerProcess.KILLED else Severity.INFO,
+            "above-high-watermark",
+            scope.root / REPLICATION_OFFSET_CHECKPOINT,
+            offset=found.high_watermark,
+            expected=f"a high watermark of {found.log_end_offset}, the log end",
+            found=f"{found.high_watermark}, with {plural(found.offsets_above_high_watermark, 'offset')} above it",
+            advice=reason_and_advice(unread.process),
+        )
+    if found.remote_offsets_count:
+        sink.add(
+            Severity.INFO,
+            "remote-offsets",
+            scope.directory,
+            offset=found.log_start_offset,
+            expected=f"a segment with the log start {found.log_start_offset}",
+            found=f"{found.local_log_start_offset} as the first offset in this directory",
+            advice="nothing: a tiering broker has moved the earlier segments to remote storage; read from there on",
+        )
+
+
+def _check_topic_id(scope: PartitionScope, sink: FindingSink) -> None:
+    path = scope.directory / PARTITION_METADATA
+    try:
+        found = read_topic_id(path)
+    except FileNotFoundError:
+        if scope.state is not None:
+            sink.add(
+                Severity.WARNING,
+                "topic-id",
+                path,
+                expected=f"the topic's id {scope.topic_id}",
+                found="no file",
+                advice=REPAIR,
+            )
+        return
+    except DiskFormatError as error:
+        sink.add_damage(Severity.ERROR, "topic-id", error, advice=REPAIR if scope.state is not None else None)
+        return
+    if scope.topic_id is not None and found != scope.topic_id:
+        sink.add(
+            Severity.ERROR,
+            "topic-id-differs",
+            path,
+            position=0,
+            expected=f"the topic's id {scope.topic_id}",
+            found=found,
+            advice="look whose directory this is: a topic of that name that was deleted, or another root's",
+        )
+
+
+def _check_segments_are_there(scope: PartitionScope, names: Sequence[str], sink: FindingSink) -> None:
+    parsed = [parse_segment_file(name) for name in names]
+    bases = sorted(each[0] for each in parsed if each is not None and each[1] == LOG_SUFFIX)
+    state = scope.state
+    if scope.log_end_offset <= 0:
+        return
+    if state is not None:
+        bases = [base for base in bases if base <= state.active_base_offset]
+        if state.active_base_offset not in bases and state.active_size_bytes:
+            _missing(scope, state.active_base_offset, "the active segment", sink)
+        if not state.active_size_bytes and state.active_base_offset == scope.log_start_offset:
+            return  # retention removed all, and had no room for an empty segment: the next writer creates it
+    first = bases[0] if bases else scope.log_end_offset
+    if (first > scope.log_start_offset and state is not None) or not bases:
+        _missing(scope, scope.log_start_offset, f"a segment with the log's start, {scope.log_start_offset}", sink)
+
+
+def _missing(scope: PartitionScope, offset: int, expected: str, sink: FindingSink) -> None:
+    sink.add(
+        Severity.ERROR,
+        "segment-missing",
+        segment_file(scope.directory, offset, LOG_SUFFIX),
+        offset=offset,
+        expected=expected,
+        found="no file",
+        advice=_RESTORE_LOG,
+    )
+
+
+def _check_snapshots(scope: PartitionScope, names: Sequence[str], sink: FindingSink) -> None:
+    """Check snapshots that are not at a segment's base, and report missing ones; check_unit checks the others."""
+    parsed = [each for each in map(parse_segment_file, names) if each is not None]
+    snapshots = {base for base, suffix in parsed if suffix == PRODUCER_SNAPSHOT_SUFFIX}
+    bases = sorted(base for base, suffix in parsed if suffix == LOG_SUFFIX)
+    for offset in sorted(snapshots - set(bases)):
+        if offset > scope.log_start_offset and offset <= scope.visible_end:
+            path = segment_file(scope.directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
+            read_producers(path, offset, sink)
+    if scope.state is None:
+        return  # a broker's cleaner may have removed them, and its next start creates those it needs
+    for base in bases[1:]:
+        if scope.log_start_offset < base <= scope.state.active_base_offset and base not in snapshots:
+            sink.add(
+                Severity.WARNING,
+                "producer-snapshot-missing",
+                segment_file(scope.directory, base, PRODUCER_SNAPSHOT_SUFFIX),
+                offset=base,
+                expected="a producer snapshot at the segment's beginning",
+                found="no file",
+                advice=REINDEX,
+            )
+
+
+def _check_epochs(scope: PartitionScope, sink: FindingSink) -> None:
+    path = scope.directory / LEADER_EPOCH_CHECKPOINT
+    advice = REPAIR if scope.state is not None else None
+    try:
+        entries = read_epochs(path)
+    except CorruptIndexError as error:
+        sink.add_damage(Severity.ERROR, "leader-epochs", error, advice=advice)
+        return
+    wrong = _first_that_falls(entries)
+    if wrong is not None:
+        expected = f"an epoch and a start offset above {entries[wrong - 1]}"
+        found: object = entries[wrong]
+    elif scope.state is not None and scope.log_end_offset > scope.log_start_offset and not entries:
+        expected, found = "the leader epochs of the log", "none"
+    elif scope.state is not None and entries and entries[0].start_offset > scope.log_start_offset:
+        expected, found = f"a first epoch that starts by offset {scope.log_start_offset}, the log's", entries[0]
+    else:
+        return
+    sink.add(
+        Severity.WARNING if wrong is None else Severity.ERROR,
+        "leader-epochs",
+        path,
+        position=0,
+        expected=expected,
+        found=found,
+        advice=REPAIR,
+    )
+
+
+def _first_that_falls(entries: Sequence[EpochEntry]) -> int | None:
+    for at in range(1, len(entries)):
+        before, entry = entries[at - 1], entries[at]
+        if entry.epoch <= before.epoch or entry.start_offset <= before.start_offset:
+            return at
+    return None
+
+
+def _check_name(scope: PartitionScope, name: str, sink: FindingSink) -> None:
+    """Report leftovers and uncommitted files by their names."""
+    path = scope.directory / name
+    parsed = parse_segment_file(name)
+    if parsed is not None:
+        _check_segment_name(scope, path, parsed, sink)
+    elif name.endswith(SWAP_SUFFIX):
+        sink.add(
+            Severity.WARNING,
+            "unfinished-swap",
+            path,
+            expected="no swap under way",
+            found="a file of one",
+            advice=REPAIR if scope.state is not None else "nothing: the broker finishes it when it starts",
+        )
+    elif name.endswith(CLEANED_SUFFIX):
+        _leftover(sink, path, "cleaned-file", "of a run under way, or of one killed", "the next run removes it")
+    elif name.endswith(STAGED_SUFFIX):
+        _leftover(sink, path, "staged-file", "of a write under way, or of one that died", "staging.retention.ms counts")
+    elif name.endswith(TEMPORARY_SUFFIX):
+        _leftover(sink, path, "temporary-file", "of a small file being written", NEXT_WRITER)
+    elif scope.topic_partition.topic == CLUSTER_METADATA_TOPIC and SnapshotId.parse(name) is not None:
+        _check_metadata_snapshot(path, sink)
+
+
+def _check_segment_name(scope: PartitionScope, path: Path, parsed: tuple[int, str], sink: FindingSink) -> None:
+    offset, suffix = parsed
+    state = scope.state
+    last = scope.visible_end if suffix == PRODUCER_SNAPSHOT_SUFFIX or state is None else state.active_base_offset
+    if offset > last:
+        _leftover(sink, path, "uncommitted-file", "of a commit under way, or of one that died", NEXT_WRITER)
+    elif suffix == LOG_SUFFIX and state is not None and offset == state.active_base_offset:
+        try:
+            size_bytes = path.stat().st_size
+        except FileNotFoundError:
+            return
+        if size_bytes > state.active_size_bytes:
+            found = f"{size_bytes - state.active_size_bytes} bytes above what is committed"
+            sink.add(
+                Severity.INFO,
+                "uncommitted-tail",
+                path,
+                position=state.active_size_bytes,
+                offset=state.log_end_offset,
+                expected="the end of the file",
+                found=found,
+                advice=NEXT_WRITER,
+            )
+    elif suffix not in (LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX) and not path.with_suffix(LOG_SUFFIX).exists():
+        _leftover(sink, path, "index-without-log", "no .log of its name", NEXT_WRITER)
+
+
+def _leftover(sink: FindingSink, path: Path, what: str, found: str, advice: str) -> None:
+    sink.add(Severity.INFO, what, path, expected="nothing left over", found=found, advice=advice)
+
+
+def _check_metadata_snapshot(path: Path, sink: FindingSink) -> None:
+    try:
+        for _ in read_snapshot(path).records:
+            pass
+    except FileNotFoundError:
+        return
+    except DiskFormatError as error:
+        sink.add_damage(Severity.ERROR, "metadata-snapshot", error)
+
+
+def check_order(scope: PartitionScope, outcomes: Iterable[SegmentOutcome]) -> list[Finding]:
+    """Offsets missing between segments: only a cleaner leaves such gaps; otherwise a segment was lost or truncated."""
+    found = sorted((each for each in outcomes if each.end_offset >= 0), key=lambda each: each.base_offset)
+    has_gaps = scope.has_gaps or any(each.inner_gaps for each in found)
+    sink = FindingSink(scope.topic_partition)
+    if has_gaps:
+        return []
+    for before, after in pairwise(found):
+        hole = (before.end_offset, after.base_offset)
+        if before.end_offset < after.base_offset and not before.findings and _is_empty(scope, *hole):
+            sink.add(
+                Severity.ERROR if scope.has_gaps is False else Severity.WARNING,
+                "offsets-missing",
+                segment_file(scope.directory, before.base_offset, LOG_SUFFIX),
+                position=None,
+                offset=before.end_offset,
+                expected=f"offset {before.end_offset} after the segment's last batch",
+                found=f"{after.base_offset}, where the next segment begins",
+                advice=_RESTORE_LOG + ", unless the topic was compacted once",
+            )
+    last = found[-1] if found else None
+    if last is not None and scope.is_foreign and last.end_offset < scope.log_end_offset and not last.findings:
+        sink.add(
+            Severity.ERROR if scope.is_clean else Severity.WARNING,
+            "log-too-short",
+            segment_file(scope.directory, last.base_offset, LOG_SUFFIX),
+            offset=last.end_offset,
+            expected=f"records up to the high watermark {scope.log_end_offset}",
+            found=f"the end of the log at offset {last.end_offset}",
+            advice=_RESTORE_LOG,
+        )
+    return sink.result()
+
+
+def _is_empty(scope: PartitionScope, start_offset: int, end_offset: int) -> bool:
+    """Whether there is no batch in [start, end) now; the segments may have changed since they were checked."""
+    renewed = scope.renewed()
+    start_offset = max(start_offset, 0 if renewed is None else renewed.log_start_offset)
+    if renewed is None or start_offset >= end_offset:
+        return False
+    try:
+        return not any(True for _ in LogReader(scope.directory, scope.topic_partition).runs(start_offset, end_offset))
+    except (KafkalogError, OSError):
+        return False

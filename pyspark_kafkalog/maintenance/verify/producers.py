@@ -1,0 +1,320 @@
+"""Checks the producer snapshots and the transaction index of a segment against its batches, while they are walked.
+
+The state of the producers is carried over from segment to segment, and replaced by each snapshot. Of consecutive
+batches of one producer only the first and the last matter, so Python processes only these, and every end-transaction
+marker.
+
+A cleaned log contains less than its snapshots: the last batches of a producer may be gone, and markers without data
+have no index entry. There only contradictions are reported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, KafkalogError
+from pyspark_kafkalog.maintenance.verify.batches import WalkedRun
+from pyspark_kafkalog.maintenance.verify.findings import REINDEX, RESTORE, FindingSink, Severity
+from pyspark_kafkalog.record.control import ControlRecordType
+from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET, ProducerStateEntry, read_snapshot
+from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES, AbortedTxn, TransactionIndex
+from pyspark_kafkalog.storage.log.producer_append import CompletedTransaction, ProducerBatch, producer_batches
+from pyspark_kafkalog.storage.log.producers import ProducerStateManager
+
+_NEVER_MS: Final = 1 << 62
+
+Producers = tuple[ProducerStateEntry, ...]
+
+
+def read_producers(path: Path, offset: int, sink: FindingSink) -> Producers | None:
+    """The entries of the snapshot at `offset`. None for a missing one, and for an unusable one, which is reported."""
+    try:
+        entries = read_snapshot(path)
+    except FileNotFoundError:
+        return None
+    except CorruptIndexError as error:
+        sink.add_damage(Severity.ERROR, "producer-snapshot", error, advice=REINDEX)
+        return None
+    wrong = [each for each in entries if not _is_possible(each, offset)]
+    if wrong or len({each.producer_id for each in entries}) < len(entries):
+        sink.add(
+            Severity.ERROR,
+            "producer-snapshot",
+            path,
+            position=0,
+            offset=offset,
+            expected=f"each producer once, with offsets below {offset}",
+            found=str(wrong[0]) if wrong else "a producer twice",
+            advice=REINDEX,
+        )
+        return None
+    return entries
+
+
+def _is_possible(entry: ProducerStateEntry, offset: int) -> bool:
+    return (
+        entry.producer_id >= 0
+        and NO_OFFSET <= entry.last_offset < offset
+        and NO_OFFSET <= entry.current_txn_first_offset < offset
+        and entry.offset_delta >= 0
+    )
+
+
+def compare_producers(
+    derived: Producers, stored: Producers, path: Path, offset: int, sink: FindingSink, *, has_gaps: bool
+) -> None:
+    """Compare the snapshot at `offset` with the log. Producers that the snapshot lacks have expired."""
+    by_id = {entry.producer_id: entry for entry in derived}
+    for entry in stored:
+        found = by_id.get(entry.producer_id)
+        if found is not None and not _agree(found, entry, has_gaps=has_gaps):
+            sink.add(
+                Severity.ERROR,
+                "producer-snapshot-differs",
+                path,
+                position=0,
+                offset=offset,
+                expected=f"what the log has: {found}",
+                found=str(entry),
+                advice="delete the file and run kafkalog reindex: it is made anew from the snapshot before it",
+            )
+
+
+def _agree(log: ProducerStateEntry, stored: ProducerStateEntry, *, has_gaps: bool) -> bool:
+    if has_gaps and (stored.last_offset > log.last_offset or stored.producer_epoch > log.producer_epoch):
+        return True
+    if has_gaps and stored.last_offset == NO_OFFSET:
+        return True
+    same_batch = (stored.producer_epoch, stored.last_offset, stored.last_sequence) == (
+        log.producer_epoch,
+        log.last_offset,
+        log.last_sequence,
+    )
+    return same_batch and (has_gaps or stored.current_txn_first_offset == log.current_txn_first_offset)
+
+
+class ProducerCheck:
+    """Producers and aborted transactions of one segment.
+
+    `producers` is their state at its beginning; `is_known`: that state is complete. `txn_index` is the segment's, open,
+    or None without one.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        producers: Producers,
+        txn_index: TransactionIndex | None,
+        txn_path: Path,
+        file: str,
+        sink: FindingSink,
+        *,
+        has_gaps: bool,
+        log_start_offset: int,
+        visible_end: int,
+    ) -> None:
+        self._file = file
+        self._sink = sink
+        self._has_gaps = has_gaps
+        self._state = ProducerStateManager(directory, expiration_ms=_NEVER_MS)
+        self._state.begin_at(base_offset, producers, 0)
+        self._completed: tuple[CompletedTransaction, int] | None = None
+        self._with_data: set[int] = set()
+        self._txns = _TxnIndexCheck(
+            txn_index, txn_path, sink, log_start_offset=log_start_offset, visible_end=visible_end
+        )
+
+    def add(self, run: WalkedRun) -> None:
+        """Process the next batches."""
+        chosen = telling_batches(run.good)
+        if not len(chosen):
+            return
+        try:
+            for batch in producer_batches(run.data, chosen, data_position=run.position, file=self._file):
+                self._add(batch)
+        except DiskFormatError as error:
+            self._sink.add_damage(Severity.ERROR, "control-record", error, advice=RESTORE)
+        except KafkalogError as error:
+            self._sink.add(
+                Severity.ERROR,
+                "producer-batches",
+                self._file,
+                position=run.position,
+                expected="batches that a producer can have written",
+                found=str(error),
+                advice=RESTORE,
+            )
+
+    def _add(self, batch: ProducerBatch) -> None:
+        self._completed = None
+        self._state.replay((batch,), self._note)
+        if batch.marker is None:
+            if batch.is_transactional and not batch.is_control:
+                self._with_data.add(batch.producer_id)
+            return
+        if batch.marker.control_type is ControlRecordType.ABORT:
+            # In a cleaned log the data may be gone, and with it the entry.
+            is_needed = batch.producer_id in self._with_data or not self._has_gaps
+            self._txns.marker(batch, self._completed, is_needed=is_needed, has_gaps=self._has_gaps)
+        self._with_data.discard(batch.producer_id)
+
+    def _note(self, transaction: CompletedTransaction, last_stable_offset: int) -> None:
+        self._completed = (transaction, last_stable_offset)
+
+    def finish(self, *, is_damaged: bool) -> Producers:
+        """The state of the producers after the last batch."""
+        self._txns.finish(is_damaged=is_damaged)
+        return tuple(state.entry() for state in self._state.producers.values())
+
+
+def telling_batches(batches: NDArray[np.void]) -> NDArray[np.void]:
+    """The relevant batches with a producer id: markers, and the first and last of each run of one kind and producer."""
+    rows = np.flatnonzero(batches["producer_id"] >= 0)
+    if len(rows) <= 2:
+        return batches[rows]
+    attributes = batches["attributes"][rows] & (CONTROL_MASK | TRANSACTIONAL_MASK)
+    producer_ids = batches["producer_id"][rows]
+    epochs = batches["producer_epoch"][rows]
+    order = np.argsort(producer_ids, kind="stable")
+    sorted_ids, sorted_kinds, sorted_epochs = producer_ids[order], attributes[order], epochs[order]
+    is_first = np.ones(len(rows), dtype=np.bool_)
+    is_first[1:] = (
+        (sorted_ids[1:] != sorted_ids[:-1])
+        | (sorted_kinds[1:] != sorted_kinds[:-1])
+        | (sorted_epochs[1:] != sorted_epochs[:-1])
+    )
+    is_last = np.ones(len(rows), dtype=np.bool_)
+    is_last[:-1] = is_first[1:]
+    tells = is_first | is_last | ((sorted_kinds & CONTROL_MASK) != 0)
+    chosen: NDArray[np.void] = batches[rows[np.sort(order[tells])]]
+    return chosen
+
+
+class _TxnIndexCheck:
+    """Compares the entries of a transaction index with the abort markers of its segment, both in order.
+
+    Transactions that end below the log start offset are skipped: they are never read, and Kafka's cleaner leaves data
+    there without its entry, and entries without their data.
+    """
+
+    def __init__(
+        self, index: TransactionIndex | None, path: Path, sink: FindingSink, *, log_start_offset: int, visible_end: int
+    ) -> None:
+        self._path = path
+        self._sink = sink
+        self._log_start_offset = log_start_offset
+        self._visible_end = visible_end
+        self._slot = -1
+        self._entries: Iterator[AbortedTxn] = iter(()) if index is None else iter(index)
+        self._entry: AbortedTxn | None = None
+        if index is not None:
+            size_bytes = os.stat(path).st_size if path.exists() else 0
+            if size_bytes % TXN_INDEX_ENTRY_BYTES and size_bytes // TXN_INDEX_ENTRY_BYTES == index.entries:
+                self._fault(
+                    "index-length",
+                    index.entries * TXN_INDEX_ENTRY_BYTES,
+                    f"a file of whole entries of {TXN_INDEX_ENTRY_BYTES} bytes",
+                    f"{size_bytes} bytes",
+                )
+        self._next()
+
+    def marker(
+        self,
+        batch: ProducerBatch,
+        completed: tuple[CompletedTransaction, int] | None,
+        *,
+        is_needed: bool,
+        has_gaps: bool,
+    ) -> None:
+        """Process an abort marker; `completed` is the transaction that it ends, as far as known."""
+        marker_offset = batch.base_offset
+        if marker_offset < self._log_start_offset:
+            return
+        while self._entry is not None and self._entry.last_offset < marker_offset:
+            self._no_marker(self._entry)
+            self._next()
+        entry = self._entry
+        if entry is None or entry.last_offset != marker_offset:
+            if completed is not None and is_needed:
+                self._fault(
+                    "txn-index-missing",
+                    max(self._slot, 0) * TXN_INDEX_ENTRY_BYTES,
+                    f"an entry for the transaction of producer {batch.producer_id} that the marker at offset "
+                    f"{marker_offset} aborts: without it read_committed shows its records",
+                    "none",
+                    offset=marker_offset,
+                )
+            return
+        if entry.producer_id != batch.producer_id or not _fits(entry, completed, has_gaps=has_gaps):
+            self._fault(
+                "txn-index-entry",
+                self._slot * TXN_INDEX_ENTRY_BYTES,
+                f"producer {batch.producer_id}, {_describe(completed)}",
+                f"producer {entry.producer_id}, first offset {entry.first_offset}, "
+                f"last stable offset {entry.last_stable_offset}",
+                offset=marker_offset,
+            )
+        self._next()
+
+    def finish(self, *, is_damaged: bool) -> None:
+        """After the last marker: check that no entry is left."""
+        while self._entry is not None:
+            if not is_damaged and self._entry.last_offset < self._visible_end:
+                self._no_marker(self._entry)
+            self._next()
+
+    def _no_marker(self, entry: AbortedTxn) -> None:
+        self._fault(
+            "txn-index-entry",
+            self._slot * TXN_INDEX_ENTRY_BYTES,
+            f"an abort marker of producer {entry.producer_id} at offset {entry.last_offset}",
+            "none there",
+            offset=entry.last_offset,
+        )
+
+    def _next(self) -> None:
+        try:
+            while True:
+                self._slot += 1
+                self._entry = next(self._entries, None)
+                if self._entry is None or self._entry.last_offset >= self._log_start_offset:
+                    return
+        except CorruptIndexError as error:
+            self._entry = None
+            self._entries = iter(())
+            self._sink.add_damage(Severity.ERROR, "txn-index-entry", error, advice=REINDEX)
+
+    def _fault(self, what: str, position: int, expected: str, found: str, *, offset: int | None = None) -> None:
+        self._sink.add(
+            Severity.ERROR,
+            what,
+            self._path,
+            position=position,
+            offset=offset,
+            expected=expected,
+            found=found,
+            advice=REINDEX,
+        )
+
+
+def _fits(entry: AbortedTxn, completed: tuple[CompletedTransaction, int] | None, *, has_gaps: bool) -> bool:
+    if completed is None:
+        return entry.first_offset < entry.last_offset
+    transaction, last_stable_offset = completed
+    if has_gaps:
+        return entry.first_offset <= transaction.first_offset and entry.last_stable_offset <= last_stable_offset
+    return (entry.first_offset, entry.last_stable_offset) == (transaction.first_offset, last_stable_offset)
+
+
+def _describe(completed: tuple[CompletedTransaction, int] | None) -> str:
+    if completed is None:
+        return "a transaction that began before its marker"
+    return f"first offset {completed[0].first_offset}, last stable offset {completed[1]}"

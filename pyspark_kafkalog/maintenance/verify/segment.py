@@ -1,0 +1,354 @@
+"""Verifies one segment: its `.log` is walked to the end and compared with every file derived from it.
+
+Maintenance and writers continue meanwhile. A finding counts if a second check confirms it, and only checks count during
+which no file of the segment was replaced and no swap of it was in progress. A segment that is gone by then, or no
+longer part of the log, has no findings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.maintenance.verify.batches import BatchWalk
+from pyspark_kafkalog.maintenance.verify.epochs import EpochCheck
+from pyspark_kafkalog.maintenance.verify.findings import REINDEX, Finding, FindingSink, Severity
+from pyspark_kafkalog.maintenance.verify.indexes import (
+    IndexExpectation,
+    OffsetIndexCheck,
+    TimeIndexCheck,
+    open_offset_index,
+    open_time_index,
+)
+from pyspark_kafkalog.maintenance.verify.producers import (
+    ProducerCheck,
+    Producers,
+    compare_producers,
+    read_producers,
+)
+from pyspark_kafkalog.maintenance.verify.scope import NO_END, PartitionScope
+from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_file,
+)
+
+_LOOKS_MAX: Final = 40
+_BETWEEN_LOOKS_S: Final = 0.02
+_FILES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOutcome:
+    """The outcome for one segment. `producers` is their state at its end, None if unknown.
+
+    `end_offset` is the offset after its last batch, -1 for a segment that is gone. `inner_gaps` is the number of gaps
+    between offsets inside it.
+    """
+
+    base_offset: int
+    findings: tuple[Finding, ...] = ()
+    end_offset: int = -1
+    inner_gaps: int = 0
+    bytes_read: int = 0
+    batches: int = 0
+    records: int = 0
+    producers: Producers | None = None
+
+
+def check_segment(
+    scope: PartitionScope, base_offset: int, next_base: int | None, producers: Producers | None
+) -> SegmentOutcome:
+    """Check the segment at `base_offset`, followed by `next_base` when the directory was listed.
+
+    `producers` is the state at the end of the previous one, None if unknown. Raises OSError when a file cannot be read.
+    """
+    before: SegmentOutcome | None = None
+    was: tuple[object, ...] | None = None
+    for _ in range(_LOOKS_MAX):
+        look = _Look(scope, base_offset, next_base)
+        outcome = _look_or_gone(look, producers)
+        if outcome.end_offset >= 0 and not outcome.findings:
+            return outcome
+        is_same = was is not None and was == _identity(look)
+        if is_same and before is not None and all(each in before.findings for each in outcome.findings):
+            return outcome
+        before = outcome if is_same else None
+        time.sleep(_BETWEEN_LOOKS_S)
+        renewed = scope.renewed()
+        live = {} if renewed is None else renewed.live(renewed.bases())
+        if renewed is None or base_offset not in live:
+            return SegmentOutcome(base_offset)
+        scope, next_base = renewed, live[base_offset]
+        was = _identity(_Look(scope, base_offset, next_base))
+    # An abandoned swap: of its files only the .log is certain to be correct.
+    return _look_or_gone(_Look(scope, base_offset, None, is_swapping=True), producers)
+
+
+def _look_or_gone(look: _Look, producers: Producers | None) -> SegmentOutcome:
+    try:
+        return look.look(producers)
+    except FileNotFoundError:
+        return SegmentOutcome(look.base_offset)
+
+
+def _identity(look: _Look) -> tuple[object, ...] | None:
+    """Identifies the segment's files; None while it is being replaced, or if it is gone.
+
+    The active segment's files grow, so only their inodes count.
+    """
+    found: list[object] = []
+    for suffix in _FILES:
+        path = look.path(suffix)
+        if suffix == LOG_SUFFIX and path.with_name(path.name + SWAP_SUFFIX).exists():
+            return None
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            found.append(None)
+            continue
+        found.append(status.st_ino if look.is_active else (status.st_ino, status.st_size, status.st_mtime_ns))
+    return None if found[0] is None else tuple(found)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One check of a segment."""
+
+    scope: PartitionScope
+    base_offset: int
+    next_base: int | None
+    is_swapping: bool = False
+    sink: FindingSink = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sink = FindingSink(self.scope.topic_partition)
+
+    @property
+    def is_active(self) -> bool:
+        return not self.is_swapping and self.scope.is_active(self.base_offset, self.next_base)
+
+    def path(self, suffix: str) -> Path:
+        return segment_file(self.scope.directory, self.base_offset, suffix)
+
+    def look(self, producers: Producers | None) -> SegmentOutcome:
+        """Check the segment in its current state. Raises FileNotFoundError when it is gone."""
+        with contextlib.ExitStack() as closing:
+            fd = os.open(self.path(LOG_SUFFIX), READ_FLAGS)
+            closing.callback(os.close, fd)
+            size_bytes = os.fstat(fd).st_size
+            wanted_bytes = self.scope.end_of_segment(self.base_offset)
+            end = size_bytes if wanted_bytes is None else min(size_bytes, wanted_bytes)
+            if wanted_bytes is not None and size_bytes < wanted_bytes:
+                self._too_short(size_bytes, wanted_bytes)
+            offsets, times = self._open_indexes(closing)
+            start, is_known = self._producers_at_start(producers)
+            checks = self._open_producers(closing, start)
+            is_ours = self.scope.state is not None
+            epochs = EpochCheck.open(self.scope.directory, self.path(LOG_SUFFIX), self.sink, is_ours=is_ours)
+            walk = BatchWalk(
+                fd,
+                str(self.path(LOG_SUFFIX)),
+                end,
+                self.sink,
+                base_offset=self.base_offset,
+                limit_offset=min(self.next_base or NO_END, self.base_offset + (1 << 31)),
+                severity=lambda reached: self.scope.severity_at(reached, self.next_base),
+                next_start=(lambda at: None) if offsets is None else offsets.entries.next_position_after,
+                are_all_records_checked=self.scope.are_records_checked,
+            )
+            extremes = _Extremes()
+            for run in walk.runs():
+                if offsets is not None:
+                    offsets.add(run.batches)
+                if times is not None and not walk.is_damaged:
+                    times.add(run.batches)
+                epochs.add(run.good)
+                checks.add(run)
+                extremes.add(run.batches)
+            if not walk.is_damaged:
+                self._finish_indexes(offsets, times, walk.end_position)
+            at_end = checks.finish(is_damaged=walk.is_damaged or self.is_swapping)
+            is_known = is_known and not walk.is_damaged
+            if is_known:
+                self._check_next_snapshot(at_end, walk.reached_offset)
+            if self.scope.state is not None and self.is_active and not walk.is_damaged:
+                self._check_state(self.scope.state, walk, extremes)
+                self._check_index_end(self.scope.state, offsets)
+        return SegmentOutcome(
+            base_offset=self.base_offset,
+            findings=tuple(self.sink.result()),
+            end_offset=max(walk.reached_offset, 0),
+            inner_gaps=walk.inner_gaps,
+            bytes_read=end,
+            batches=walk.batches_count,
+            records=walk.records_count,
+            producers=at_end if is_known else None,
+        )
+
+    def _too_short(self, size_bytes: int, wanted_bytes: int) -> None:
+        self.sink.add(
+            Severity.ERROR,
+            "log-too-short",
+            self.path(LOG_SUFFIX),
+            position=size_bytes,
+            expected=f"at least the {wanted_bytes} bytes that have been committed",
+            found=f"{size_bytes} bytes",
+            advice="restore the file from a backup: committed records are missing",
+        )
+
+    def _open_indexes(self, closing: contextlib.ExitStack) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
+        if self.is_swapping:
+            return None, None
+        # A broker preallocates the active segment's; the next writer maintains those of a native log.
+        expected = IndexExpectation(
+            visible_end=self.scope.visible_end if self.is_active else NO_END,
+            may_have_zeros=self.is_active and self.scope.is_foreign,
+            severity=Severity.WARNING if self.is_active and not self.scope.is_foreign else Severity.ERROR,
+        )
+        offset_fd = self._open(INDEX_SUFFIX, closing)
+        time_fd = self._open(TIME_INDEX_SUFFIX, closing)
+        offsets = times = None
+        if offset_fd is not None:
+            offsets = open_offset_index(offset_fd, self.path(INDEX_SUFFIX), self.base_offset, self.sink, expected)
+        if time_fd is not None:
+            times = open_time_index(time_fd, self.path(TIME_INDEX_SUFFIX), self.base_offset, self.sink, expected)
+        return offsets, times
+
+    def _open(self, suffix: str, closing: contextlib.ExitStack) -> int | None:
+        """The opened index file. None without one, which is reported, except in an empty native log."""
+        try:
+            fd = os.open(self.path(suffix), READ_FLAGS)
+        except FileNotFoundError:
+            if self.scope.state is None or self.scope.state.log_end_offset > 0:
+                self.sink.add(
+                    Severity.ERROR,
+                    "index-missing",
+                    self.path(suffix),
+                    expected="an index of the segment",
+                    found="no file",
+                    advice=REINDEX,
+                )
+            return None
+        closing.callback(os.close, fd)
+        return fd
+
+    def _finish_indexes(
+        self, offsets: OffsetIndexCheck | None, times: TimeIndexCheck | None, end_position: int
+    ) -> None:
+        if offsets is not None:
+            offsets.finish(end_position)
+        if times is not None:
+            times.finish(is_closed=not self.is_active)
+
+    def _producers_at_start(self, before: Producers | None) -> tuple[Producers, bool]:
+        """The initial state, from the snapshot or the end of the previous segment, and whether it is complete."""
+        entries = None
+        if self.base_offset > self.scope.log_start_offset:
+            entries = read_producers(self.path(PRODUCER_SNAPSHOT_SUFFIX), self.base_offset, self.sink)
+        if entries is not None:
+            return entries, True
+        if before is not None:
+            return before, True
+        return (), self.base_offset == 0
+
+    def _open_producers(self, closing: contextlib.ExitStack, producers: Producers) -> ProducerCheck:
+        path = self.path(TXN_INDEX_SUFFIX)
+        index = None
+        if not self.is_swapping:
+            index = closing.enter_context(TransactionIndex.open(path, self.base_offset))
+        return ProducerCheck(
+            self.scope.directory,
+            self.base_offset,
+            producers,
+            index,
+            path,
+            str(self.path(LOG_SUFFIX)),
+            self.sink,
+            has_gaps=self.scope.has_gaps is not False or self.is_swapping,
+            log_start_offset=self.scope.log_start_offset,
+            visible_end=self.scope.visible_end,
+        )
+
+    def _check_next_snapshot(self, producers: Producers, end_offset: int) -> None:
+        """Compare the snapshot at the segment's end with the state; a damaged one is reported with the next segment."""
+        offset = end_offset if self.next_base is None else self.next_base
+        path = segment_file(self.scope.directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
+        nobody = FindingSink(self.scope.topic_partition)
+        entries = read_producers(path, offset, nobody)
+        if entries is not None:
+            has_gaps = self.scope.has_gaps is not False
+            compare_producers(producers, entries, path, offset, self.sink, has_gaps=has_gaps)
+
+    def _check_state(self, state: LogState, walk: BatchWalk, extremes: _Extremes) -> None:
+        """Compare the end of the log with the image."""
+        found = {
+            "log end": (state.log_end_offset, walk.reached_offset),
+            "largest timestamp": (state.active_max_timestamp_ms, extremes.largest_ms),
+            "first timestamp": (state.active_first_timestamp_ms, extremes.first_ms),
+        }
+        wrong = {name: each for name, each in found.items() if each[0] != each[1]}
+        if wrong:
+            self.sink.add(
+                Severity.ERROR,
+                "log-state",
+                self.path(LOG_SUFFIX),
+                position=walk.end_position,
+                offset=walk.reached_offset,
+                expected=", ".join(f"{name} {each[0]}" for name, each in wrong.items()) + ", as was committed",
+                found=", ".join(f"{name} {each[1]}" for name, each in wrong.items()),
+                advice="restore the file from a copy: committed records are missing or changed",
+            )
+
+    def _check_index_end(self, state: LogState, offsets: OffsetIndexCheck | None) -> None:
+        """Check that the last committed entry is at the position that the image gives."""
+        wanted = state.active_size_bytes - state.bytes_since_last_index_entry
+        if offsets is not None and offsets.last_position != wanted:
+            self.sink.add(
+                Severity.WARNING,
+                "offset-index-end",
+                self.path(INDEX_SUFFIX),
+                offset=state.log_end_offset,
+                expected=f"a last entry with position {wanted}, as was committed",
+                found=f"position {offsets.last_position}",
+                advice="nothing: the next writer makes the file anew; so does kafkalog reindex",
+            )
+
+
+@dataclass(slots=True)
+class _Extremes:
+    """Timestamps of a segment that are part of a commit."""
+
+    first_ms: int = -1
+    largest_ms: int = -1
+    _is_begun: bool = False
+
+    def add(self, batches: NDArray[np.void]) -> None:
+        if not self._is_begun:
+            self.first_ms = int(batches["max_timestamp_ms"][0])
+            self._is_begun = True
+        self.largest_ms = max(self.largest_ms, int(batches["max_timestamp_ms"].max()))
+
+
+def check_unit(scope: PartitionScope, bases: tuple[int, ...], next_base: int | None) -> Iterator[SegmentOutcome]:
+    """Check consecutive segments, followed by `next_base`; each starts with the producers' state of the previous."""
+    producers: Producers | None = None
+    for base_offset, following in zip(bases, (*bases, next_base)[1:], strict=True):
+        outcome = check_segment(scope, base_offset, following, producers)
+        producers = outcome.producers if outcome.end_offset >= 0 else producers
+        yield outcome

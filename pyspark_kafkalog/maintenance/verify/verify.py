@@ -1,0 +1,207 @@
+"""Verifies a root: batches and CRCs, index entries, snapshots and checkpoints are compared with each other. Read-only.
+
+A native log directory is compared with its image, a broker's directory with its checkpoint files. Writers, readers and
+maintenance may continue; files that change meanwhile are checked again. The work is divided into units of whole
+segments, which can be separate tasks: `plan_verification` returns them, `run_unit` checks one, `conclude` combines
+those of a partition.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, count_by_severity
+from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
+from pyspark_kafkalog.maintenance.verify.partition import (
+    SegmentUnit,
+    check_directory,
+    check_order,
+    segment_units,
+)
+from pyspark_kafkalog.maintenance.verify.root import check_foreign_root, check_own_root
+from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, foreign_scopes, own_scopes
+from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, check_unit
+from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
+
+_LOG: Final = logging.getLogger(__name__)
+
+ACTION: Final = "verify"
+#: The least bytes of a unit, for partitions with more than that.
+UNIT_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class UnitOutcome:
+    """The outcome of one unit of segments."""
+
+    topic_partition: TopicPartition
+    outcomes: tuple[SegmentOutcome, ...]
+    findings: tuple[Finding, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """All findings, the root's first, and one report for each partition."""
+
+    findings: list[Finding]
+    reports: list[PartitionReport]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is no error; warnings and leftovers do not count."""
+        return all(finding.severity is not Severity.ERROR for finding in self.findings)
+
+
+def verify(
+    log_dir: LogDir,
+    *,
+    topics: Collection[str] | None = None,
+    partitions: Collection[TopicPartition] | None = None,
+    are_records_checked: bool = False,
+) -> Verification:
+    """Verify a whole root, or some topics or partitions, in this process, one unit after the other.
+
+    With all topics, the root itself is checked too: its commit log, checkpoints, and entries that belong to no
+    partition. `are_records_checked`: also check the records of compressed batches, which takes as long as decompressing
+    them. Raises UnknownTopicError, LogDirError, and OSError for files that cannot be read.
+    """
+    findings = verify_root(log_dir) if topics is None and partitions is None else []
+    plan = plan_verification(log_dir, topics=topics, partitions=partitions, are_records_checked=are_records_checked)
+    reports = []
+    for scope, units in plan:
+        found, report = conclude(scope, [run_unit(unit) for unit in units])
+        findings += found
+        reports.append(report)
+    return Verification(findings, reports)
+
+
+def verify_root(log_dir: LogDir) -> list[Finding]:
+    """The findings on the root itself, without its partitions."""
+    if log_dir.is_foreign:
+        return check_foreign_root(log_dir.path)
+    return check_metadata(log_dir.path) + check_own_root(log_dir)
+
+
+def plan_verification(
+    log_dir: LogDir,
+    *,
+    topics: Collection[str] | None = None,
+    partitions: Collection[TopicPartition] | None = None,
+    are_records_checked: bool = False,
+    unit_bytes: int = UNIT_BYTES,
+) -> list[tuple[PartitionScope, list[SegmentUnit]]]:
+    """Each partition with its units, in their current state. Raises UnknownTopicError."""
+    log_dir.refresh()
+    chosen = sorted(partitions_of(log_dir, topics) if partitions is None else partitions)
+    if log_dir.is_foreign:
+        scopes = foreign_scopes(
+            log_dir,
+            chosen,
+            _topic_configs(log_dir),
+            are_records_checked=are_records_checked,
+        )
+    else:
+        scopes = own_scopes(log_dir.own_root(), chosen, are_records_checked=are_records_checked)
+    return [(scope, segment_units(scope, unit_bytes=unit_bytes)) for scope in scopes]
+
+
+def partitions_of(log_dir: LogDir, topics: Collection[str] | None) -> list[TopicPartition]:
+    """The partitions to verify: all, or those of `topics`; of a broker's directory also that of its metadata log.
+
+    Raises UnknownTopicError.
+    """
+    if not log_dir.is_foreign:
+        return log_dir.own_root().partitions(topics)
+    there = list_partitions(log_dir.path)  # includes the broker's metadata log
+    if topics is None:
+        return there
+    for name in topics:
+        if name != CLUSTER_METADATA_TOPIC:
+            log_dir.topic(name)
+    return [each for each in there if each.topic in set(topics)]
+
+
+def _topic_configs(log_dir: LogDir) -> Mapping[str, Mapping[str, str]]:
+    try:
+        return read_topic_configs(log_dir.path)
+    except (KafkalogError, OSError) as error:
+        _LOG.warning("the topics' configurations cannot be read, so gaps are taken for a cleaner's: %s", error)
+        return {}
+
+
+def run_unit(unit: SegmentUnit) -> UnitOutcome:
+    """Check one unit. A file that cannot be read is a finding."""
+    began = time.perf_counter()
+    scope = unit.scope
+    sink = FindingSink(scope.topic_partition)
+    outcomes: list[SegmentOutcome] = []
+    try:
+        if unit.is_first:
+            sink.findings += check_directory(scope)
+        for outcome in check_unit(scope, unit.bases, unit.next_base):
+            outcomes.append(replace(outcome, producers=None))
+    except (OSError, KafkalogError) as error:
+        sink.add(
+            Severity.ERROR,
+            "unreadable",
+            getattr(error, "filename", None) or scope.directory,
+            expected="a file that can be read",
+            found=" ".join(str(error).split()),
+            advice="see to the file system or the permissions, and verify again",
+        )
+    return UnitOutcome(scope.topic_partition, tuple(outcomes), tuple(sink.result()), time.perf_counter() - began)
+
+
+def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> tuple[list[Finding], PartitionReport]:
+    """All findings of a partition, and its report, from the outcomes of its units."""
+    began = time.perf_counter()
+    outcomes = [outcome for unit in units for outcome in unit.outcomes]
+    findings = [finding for unit in units for finding in unit.findings]
+    findings += _of_segments(outcomes)
+    findings += check_order(scope, outcomes)
+    is_gone = bool(findings) and scope.renewed() is None
+    if is_gone:
+        findings = []
+    counts = count_by_severity(findings)
+    report = PartitionReport(
+        topic=scope.topic_partition.topic,
+        partition=scope.topic_partition.partition,
+        action=ACTION,
+        bytes_read=sum(each.bytes_read for each in outcomes),
+        records_read=sum(each.records for each in outcomes),
+        segments_read=len(outcomes),
+        batches_read=sum(each.batches for each in outcomes),
+        errors_found=counts[Severity.ERROR],
+        warnings_found=counts[Severity.WARNING],
+        log_start_offset=scope.log_start_offset,
+        skipped="the topic was deleted meanwhile" if is_gone else None,
+        seconds=sum(unit.seconds for unit in units) + time.perf_counter() - began,
+    )
+    return findings, report
+
+
+def root_report(findings: Sequence[Finding], report: PartitionReport | None = None) -> PartitionReport:
+    """The report on the root itself, merged with that on the metadata log if it is a partition."""
+    counts = count_by_severity(findings)
+    if report is None:
+        report = PartitionReport(topic=CLUSTER_METADATA_TOPIC, partition=0, action=ACTION)
+    return replace(
+        report,
+        errors_found=(report.errors_found or 0) + counts[Severity.ERROR],
+        warnings_found=(report.warnings_found or 0) + counts[Severity.WARNING],
+    )
+
+
+def _of_segments(outcomes: Iterable[SegmentOutcome]) -> Iterator[Finding]:
+    for outcome in outcomes:
+        yield from outcome.findings

@@ -1,0 +1,354 @@
+"""How each record type changes the image: a delta collects the changes of one commit over a base image.
+
+Kafka's record types that do not concern logs are accepted and ignored: controllers, fencing, quotas, credentials,
+tokens, ELR.
+
+Source of the rules: org.apache.kafka.image.MetadataDelta and its parts (TopicsDelta, ConfigurationsDelta,
+ProducerIdsDelta, AclsDelta).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.metadata.acl import Acl, parse_acl
+from pyspark_kafkalog.metadata.commit_log import Commit
+from pyspark_kafkalog.metadata.image import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    TransactionalIdImage,
+)
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, log_state
+from pyspark_kafkalog.record.header import NO_PRODUCER_ID
+from pyspark_kafkalog.storage.log.log_state import LogState
+
+_NO_LEADER_CHANGE: Final = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """The topics (by name), partitions (by number) and transactional ids that a commit created, changed or removed."""
+
+    topics: set[str] = field(default_factory=set)
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+    transactional_ids: set[str] = field(default_factory=set)
+
+
+class _TopicChange:
+    """One topic while a commit is applied: partitions and configs are copied on the first change."""
+
+    def __init__(self, topic: TopicImage) -> None:
+        self._topic = topic
+        self._partitions: list[PartitionImage] | None = None
+        self._configs: dict[str, str] | None = None
+
+    @property
+    def partitions(self) -> list[PartitionImage]:
+        if self._partitions is None:
+            self._partitions = list(self._topic.partitions)
+        return self._partitions
+
+    @property
+    def configs(self) -> dict[str, str]:
+        if self._configs is None:
+            self._configs = dict(self._topic.configs)
+        return self._configs
+
+    def build(self) -> TopicImage:
+        return TopicImage(
+            self._topic.name,
+            self._topic.topic_id,
+            self._topic.partitions if self._partitions is None else tuple(self._partitions),
+            self._topic.configs if self._configs is None else self._configs,
+        )
+
+
+class ImageDelta:
+    """The changes of one commit over `base`. Records that contradict the image raise InvalidRecordError."""
+
+    def __init__(self, base: MetadataImage, *, commit_offset: int, timestamp_ms: int) -> None:
+        self.base = base
+        self._commit_offset = commit_offset
+        self._timestamp_ms = timestamp_ms
+        self._changes: dict[str, _TopicChange] = {}
+        self._topics: dict[str, TopicImage] | None = None
+        self._topic_names: dict[str, str] | None = None
+        self._broker_configs: dict[str, dict[str, str]] = {}
+        self._brokers: dict[int, BrokerImage] | None = None
+        self._features: dict[str, int] | None = None
+        self._transactional_ids: dict[str, TransactionalIdImage] | None = None
+        self._format_version = base.format_version
+        self._next_producer_id = base.next_producer_id
+        self._acls: dict[str, Acl] | None = None
+        self.touched = Touched()
+
+    def replay(self, records: Iterable[MetadataRecord]) -> None:
+        """Apply `records` in order."""
+        for metadata_record in records:
+            handler = _HANDLERS[metadata_record.type]
+            if handler is not None:
+                handler(self, metadata_record.fields)
+
+    def build(self, next_offset: int) -> MetadataImage:
+        """The image after the changes."""
+        if self._changes:
+            self._own_topics().update((name, change.build()) for name, change in self._changes.items())
+        base = self.base
+        return MetadataImage(
+            next_offset=next_offset,
+            last_timestamp_ms=max(base.last_timestamp_ms, self._timestamp_ms),
+            format_version=self._format_version,
+            topics=base.topics if self._topics is None else self._topics,
+            topic_names=base.topic_names if self._topic_names is None else self._topic_names,
+            broker_configs=self._build_broker_configs(),
+            brokers=base.brokers if self._brokers is None else self._brokers,
+            features=base.features if self._features is None else self._features,
+            transactional_ids=base.transactional_ids if self._transactional_ids is None else self._transactional_ids,
+            next_producer_id=self._next_producer_id,
+            acls=base.acls if self._acls is None else self._acls,
+        )
+
+    def _build_broker_configs(self) -> Mapping[str, Mapping[str, str]]:
+        if not self._broker_configs:
+            return self.base.broker_configs
+        changed = {**self.base.broker_configs, **self._broker_configs}
+        return {broker: configs for broker, configs in changed.items() if configs}
+
+    def _own_topics(self) -> dict[str, TopicImage]:
+        if self._topics is None:
+            self._topics = dict(self.base.topics)
+        return self._topics
+
+    def _own_topic_names(self) -> dict[str, str]:
+        if self._topic_names is None:
+            self._topic_names = dict(self.base.topic_names)
+        return self._topic_names
+
+    def _name_of(self, topic_id: str) -> str:
+        names = self.base.topic_names if self._topic_names is None else self._topic_names
+        name = names.get(topic_id)
+        if name is None:
+            raise InvalidRecordError(f"a metadata record names topic id {topic_id}, which is no topic's")
+        return name
+
+    def _has_topic(self, name: str) -> bool:
+        return name in (self.base.topics if self._topics is None else self._topics)
+
+    def _change(self, name: str) -> _TopicChange:
+        """The change of an existing topic."""
+        change = self._changes.get(name)
+        if change is None:
+            topics = self.base.topics if self._topics is None else self._topics
+            change = self._changes[name] = _TopicChange(topics[name])
+            self.touched.topics.add(name)
+        return change
+
+    def _partition_to_change(self, fields: Mapping[str, Any], number_field: str) -> tuple[list[PartitionImage], int]:
+        """The partitions of the topic that a record names, and the number of the partition that it changes."""
+        name = self._name_of(fields["topicId"])
+        partitions = self._change(name).partitions
+        number: int = fields[number_field]
+        if not 0 <= number < len(partitions):
+            raise InvalidRecordError(
+                f"a metadata record names partition {number} of topic {name!r}, which has {len(partitions)} partitions"
+            )
+        self.touched.partitions.add((name, number))
+        return partitions, number
+
+    def _topic(self, fields: Mapping[str, Any]) -> None:
+        name, topic_id = fields["name"], fields["topicId"]
+        topics, names = self._own_topics(), self._own_topic_names()
+        if name in topics or topic_id in names:
+            raise InvalidRecordError(f"a TopicRecord makes topic {name!r} with id {topic_id}; one of them is taken")
+        topics[name] = TopicImage(name, topic_id)
+        names[topic_id] = name
+        self.touched.topics.add(name)
+
+    def _remove_topic(self, fields: Mapping[str, Any]) -> None:
+        name = self._name_of(fields["topicId"])
+        self._changes.pop(name, None)
+        del self._own_topics()[name]
+        del self._own_topic_names()[fields["topicId"]]
+        self.touched.topics.add(name)
+
+    def _partition(self, fields: Mapping[str, Any]) -> None:
+        name = self._name_of(fields["topicId"])
+        partitions = self._change(name).partitions
+        if fields["partitionId"] == len(partitions):
+            self.touched.partitions.add((name, len(partitions)))
+            partitions.append(PartitionImage(len(partitions), LogState(leader_epoch=fields["leaderEpoch"])))
+            return
+        partitions, number = self._partition_to_change(fields, "partitionId")
+        state = replace(partitions[number].state, leader_epoch=fields["leaderEpoch"])
+        partitions[number] = PartitionImage(number, state)
+
+    def _partition_change(self, fields: Mapping[str, Any]) -> None:
+        if fields["leader"] == _NO_LEADER_CHANGE:
+            return
+        partitions, number = self._partition_to_change(fields, "partitionId")
+        state = partitions[number].state
+        partitions[number] = PartitionImage(number, replace(state, leader_epoch=state.leader_epoch + 1))
+
+    def _partition_state(self, fields: Mapping[str, Any]) -> None:
+        partitions, number = self._partition_to_change(fields, "partition")
+        partitions[number] = PartitionImage(number, log_state(fields))
+
+    def _config(self, fields: Mapping[str, Any]) -> None:
+        if fields["resourceType"] == TOPIC_RESOURCE:
+            if not self._has_topic(fields["resourceName"]):
+                return  # Kafka's snapshots keep configs of topics that were deleted
+            configs = self._change(fields["resourceName"]).configs
+        elif fields["resourceType"] == BROKER_RESOURCE:
+            broker = fields["resourceName"]
+            configs = self._broker_configs.setdefault(broker, dict(self.base.broker_configs.get(broker, {})))
+        else:
+            return  # configs of groups and client metrics, which are not used here
+        if fields["value"] is None:
+            configs.pop(fields["name"], None)
+        else:
+            configs[fields["name"]] = fields["value"]
+
+    def _feature_level(self, fields: Mapping[str, Any]) -> None:
+        if self._features is None:
+            self._features = dict(self.base.features)
+        if fields["featureLevel"] == 0:
+            self._features.pop(fields["name"], None)
+        else:
+            self._features[fields["name"]] = fields["featureLevel"]
+
+    def _producer_ids(self, fields: Mapping[str, Any]) -> None:
+        self._next_producer_id = fields["nextProducerId"]
+
+    def _register_broker(self, fields: Mapping[str, Any]) -> None:
+        if self._brokers is None:
+            self._brokers = dict(self.base.brokers)
+        broker_id = fields["brokerId"]
+        self._brokers[broker_id] = BrokerImage(
+            broker_id, fields["incarnationId"], fields["brokerEpoch"], tuple(fields["logDirs"])
+        )
+
+    def _unregister_broker(self, fields: Mapping[str, Any]) -> None:
+        if self._brokers is None:
+            self._brokers = dict(self.base.brokers)
+        self._brokers.pop(fields["brokerId"], None)
+
+    def _format(self, fields: Mapping[str, Any]) -> None:
+        self._format_version = fields["formatVersion"]
+
+    def _write_commit(self, fields: Mapping[str, Any]) -> None:
+        name = fields["transactionalId"]
+        if name is None:
+            return
+        known = self.base.transactional_ids if self._transactional_ids is None else self._transactional_ids
+        last = known.get(name)
+        if last is None:
+            last = TransactionalIdImage(name, -1, NO_PRODUCER_ID, -1, -1, -1)
+        producer = (fields["producerId"], fields["producerEpoch"])
+        if fields["producerId"] == NO_PRODUCER_ID:
+            producer = (last.producer_id, last.producer_epoch)
+        held = last.held_by(fields["incarnation"])
+        self._set_transactional_id(
+            TransactionalIdImage(
+                name,
+                fields["transactionVersion"],
+                *producer,
+                self._commit_offset,
+                self._timestamp_ms,
+                held.incarnation,
+                held.fenced,
+            )
+        )
+
+    def _transactional_id(self, fields: Mapping[str, Any]) -> None:
+        self._set_transactional_id(
+            TransactionalIdImage(
+                fields["transactionalId"],
+                fields["version"],
+                fields["producerId"],
+                fields["producerEpoch"],
+                fields["lastCommitOffset"],
+                fields["lastTimestampMs"],
+                fields["incarnation"],
+                fields["fenced"],
+            )
+        )
+
+    def _set_transactional_id(self, image: TransactionalIdImage) -> None:
+        if self._transactional_ids is None:
+            self._transactional_ids = dict(self.base.transactional_ids)
+        self._transactional_ids[image.transactional_id] = image
+        self.touched.transactional_ids.add(image.transactional_id)
+
+    def _access_control_entry(self, fields: Mapping[str, Any]) -> None:
+        self._own_acls()[fields["id"]] = parse_acl(fields)
+
+    def _remove_access_control_entry(self, fields: Mapping[str, Any]) -> None:
+        if self._own_acls().pop(fields["id"], None) is None:
+            raise InvalidRecordError(
+                f"a metadata record removes access control entry {fields['id']}, which is not there"
+            )
+
+    def _own_acls(self) -> dict[str, Acl]:
+        if self._acls is None:
+            self._acls = dict(self.base.acls)
+        return self._acls
+
+    def _abort_transaction(self, fields: Mapping[str, Any]) -> None:
+        raise InvalidRecordError("the metadata log aborts a metadata transaction; commits here are whole or not there")
+
+
+_Handler = Callable[[ImageDelta, Mapping[str, Any]], None]
+_HANDLERS: Final[Mapping[str, _Handler | None]] = {
+    "TopicRecord": ImageDelta._topic,
+    "RemoveTopicRecord": ImageDelta._remove_topic,
+    "PartitionRecord": ImageDelta._partition,
+    "PartitionChangeRecord": ImageDelta._partition_change,
+    "ConfigRecord": ImageDelta._config,
+    "FeatureLevelRecord": ImageDelta._feature_level,
+    "ProducerIdsRecord": ImageDelta._producer_ids,
+    "RegisterBrokerRecord": ImageDelta._register_broker,
+    "UnregisterBrokerRecord": ImageDelta._unregister_broker,
+    "FormatRecord": ImageDelta._format,
+    "WriteCommitRecord": ImageDelta._write_commit,
+    "PartitionStateRecord": ImageDelta._partition_state,
+    "TransactionalIdRecord": ImageDelta._transactional_id,
+    "AccessControlEntryRecord": ImageDelta._access_control_entry,
+    "RemoveAccessControlEntryRecord": ImageDelta._remove_access_control_entry,
+    "AbortTransactionRecord": ImageDelta._abort_transaction,
+    "CommitRecord": None,  # for the history, and for a writer to recognize its commit
+    "BeginTransactionRecord": None,  # a commit is one batch, so it is always atomic
+    "EndTransactionRecord": None,
+    "BrokerRegistrationChangeRecord": None,
+    "FenceBrokerRecord": None,
+    "UnfenceBrokerRecord": None,
+    "RegisterControllerRecord": None,
+    "ClientQuotaRecord": None,
+    "DelegationTokenRecord": None,
+    "RemoveDelegationTokenRecord": None,
+    "UserScramCredentialRecord": None,
+    "RemoveUserScramCredentialRecord": None,
+    "ClearElrRecord": None,
+    "NoOpRecord": None,
+    "ZkMigrationStateRecord": None,
+}
+
+
+def start_delta(image: MetadataImage, *, base_offset: int, timestamp_ms: int) -> ImageDelta:
+    """A delta for the commit at `base_offset`. Raises InvalidRecordError if the commit does not follow `image`."""
+    if base_offset != image.next_offset:
+        raise InvalidRecordError(f"a commit at offset {base_offset} does not follow an image at {image.next_offset}")
+    return ImageDelta(image, commit_offset=base_offset, timestamp_ms=timestamp_ms)
+
+
+def apply(image: MetadataImage, commit: Commit) -> MetadataImage:
+    """The image after `commit`; `image` is unchanged. Raises InvalidRecordError if the commit contradicts it."""
+    delta = start_delta(image, base_offset=commit.base_offset, timestamp_ms=commit.timestamp_ms)
+    delta.replay(commit.records)
+    return delta.build(commit.next_offset)

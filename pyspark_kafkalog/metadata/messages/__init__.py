@@ -1,0 +1,1 @@
+"""Kafka's message schemas as data, their codec, and metadata records."""

@@ -1,0 +1,1 @@
+"""Compression codecs of record batches, with bounds on decompressed sizes."""

@@ -1,0 +1,222 @@
+"""LZ4 frames as Kafka writes and reads them: independent blocks, no dictionary.
+
+    0   04 22 4d 18   magic
+    4   flags         bits 7-6 version 1, 5 blocks independent, 4 block checksums, 3 content size, 2 content checksum
+    5   block maximum bits 6-4: 4 to 7 for 64 KiB, 256 KiB, 1 MiB, 4 MiB
+    6   content size  uint64, only with flag bit 3
+    .   checksum      second byte of xxHash32 of flags to content size
+    .   blocks: uint32 size, top bit set if stored uncompressed; its bytes; uint32 checksum only with flag bit 4
+    .   uint32 0, then uint32 content checksum only with flag bit 2
+
+Little-endian. Java and librdkafka set flags 0x60, kafka-python 0x68. Linked blocks (bit 5 clear) are rejected, as by
+Kafka's Lz4BlockInputStream, the source of these rules. Bytes after the end mark are rejected, too; Kafka ignores them.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Final
+
+import cramjam
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.record.codecs.bounded import BadCompressedDataError
+from pyspark_kafkalog.record.header import Buffer
+
+MAGIC: Final = b"\x04\x22\x4d\x18"
+DEFAULT_LEVEL: Final = 9  # Kafka's level for the fast compressor; all other levels use the high compressor
+BLOCK_BYTES: Final = 64 * 1024
+
+_DESCRIPTOR: Final = b"\x60\x40"
+_INDEPENDENT: Final = 0x20
+_BLOCK_CHECKSUM: Final = 0x10
+_CONTENT_SIZE: Final = 0x08
+_CONTENT_CHECKSUM: Final = 0x04
+_STORED: Final = 0x80000000
+_FRAME_HEADER_BYTES: Final = len(MAGIC) + len(_DESCRIPTOR) + 1
+_END_MARK: Final = bytes(4)
+_MAX_RATIO: Final = 255  # one byte of an LZ4 block encodes at most 255 bytes
+_COMPRESSION_SLACK_BYTES: Final = BLOCK_BYTES // 255 + 16  # what LZ4_compressBound adds to the content's size
+_MASK: Final = 0xFFFFFFFF
+
+
+def compress(data: NDArray[np.uint8], level: int) -> bytes:
+    """One frame of 64 KiB blocks as Java writes it, without content size, with only the header's checksum."""
+    parts: list[bytes] = [_PLAIN_FRAME_HEADER]
+    out = np.empty(BLOCK_BYTES + _COMPRESSION_SLACK_BYTES, dtype=np.uint8)
+    for at in range(0, data.size, BLOCK_BYTES):
+        block = data[at : at + BLOCK_BYTES]
+        parts += _compress_block(block, out) if level == DEFAULT_LEVEL else [_compress_block_high(block, level)]
+    parts.append(_END_MARK)
+    return b"".join(parts)
+
+
+def _compress_block(block: Buffer, out: Buffer) -> tuple[bytes, bytes]:
+    """A block's size word and bytes by the fast compressor; `out` is scratch memory."""
+    size = cramjam.lz4.compress_block_into(block, out, store_size=False)
+    if size >= block.size:
+        return (block.size | _STORED).to_bytes(4, "little"), block.tobytes()
+    return size.to_bytes(4, "little"), out[:size].tobytes()
+
+
+def _compress_block_high(block: Buffer, level: int) -> bytes:
+    """Size word and bytes of a block, or of its pieces, by the high compressor.
+
+    cramjam's block functions accept a level but ignore it; its frame compressor does not. Each block is therefore
+    compressed to a separate frame, of which only the blocks are kept: one, or several if an older cramjam passes the
+    data to liblz4 in pieces.
+    """
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    compressor.compress(block.tobytes())
+    frame = bytes(compressor.finish())
+    checksum_bytes = 4 if frame[4] & _BLOCK_CHECKSUM else 0
+    parts = []
+    at = _FRAME_HEADER_BYTES
+    while size := int.from_bytes(frame[at : at + 4], "little") & ~_STORED:
+        parts.append(frame[at : at + 4 + size])
+        at += 4 + size + checksum_bytes
+    return b"".join(parts)
+
+
+def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
+    """The frame's content. The blocks' sizes are checked before anything is allocated."""
+    block_bytes = _only_block_bytes(data)
+    if block_bytes:
+        out = np.empty(min(BLOCK_BYTES, _MAX_RATIO * block_bytes, limit_bytes), dtype=np.uint8)
+        at = _FRAME_HEADER_BYTES + 4
+        return out[: _decompress_block(data[at : at + block_bytes], False, out, at)]
+    frame = _read_descriptor(data)
+    blocks = _split(data, frame)
+    most_bytes = sum(
+        end - at if stored else min(frame.block_bytes, _MAX_RATIO * (end - at)) for at, end, stored in blocks
+    )
+    out = np.empty(min(most_bytes, limit_bytes), dtype=np.uint8)
+    if frame.flags & (_BLOCK_CHECKSUM | _CONTENT_CHECKSUM):
+        filled = _decompress_checked(data, out)
+    else:
+        filled = 0
+        for at, end, stored in blocks:
+            filled += _decompress_block(data[at:end], stored, out[filled : filled + frame.block_bytes], at)
+    if frame.content_bytes is not None and frame.content_bytes != filled:
+        raise BadCompressedDataError(at=6, expected=f"a content size of {filled}", found=str(frame.content_bytes))
+    return out[:filled]
+
+
+def _only_block_bytes(data: NDArray[np.uint8]) -> int:
+    """Size of the one compressed block of a frame without options, 0 for any other frame.
+
+    Most batches of up to 64 KiB are such frames, and parsing one step by step takes longer than decompressing it.
+    """
+    size = int(data.size) - _FRAME_HEADER_BYTES - 4 - len(_END_MARK)
+    if not 0 < size <= BLOCK_BYTES or data[:_FRAME_HEADER_BYTES].tobytes() != _PLAIN_FRAME_HEADER:
+        return 0
+    word = data[_FRAME_HEADER_BYTES : _FRAME_HEADER_BYTES + 4].tobytes()
+    is_only = word == size.to_bytes(4, "little") and data[-len(_END_MARK) :].tobytes() == _END_MARK
+    return size if is_only else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Descriptor:
+    flags: int
+    block_bytes: int
+    content_bytes: int | None
+    blocks_at: int
+
+
+def _read_descriptor(data: NDArray[np.uint8]) -> _Descriptor:
+    head = data[:15].tobytes()
+    if len(head) < 7 or not head.startswith(MAGIC):
+        raise BadCompressedDataError(at=0, expected=f"an LZ4 frame ({MAGIC.hex()})", found=head[:7].hex() or "nothing")
+    flags, block_maximum = head[4], head[5]
+    if flags >> 6 != 1 or flags & 0x03 or not flags & _INDEPENDENT:
+        raise BadCompressedDataError(
+            at=4, expected="LZ4 frame version 1 with independent blocks and no dictionary", found=f"flags {flags:#04x}"
+        )
+    if block_maximum & 0x8F or block_maximum >> 4 < 4:
+        raise BadCompressedDataError(at=5, expected="a block maximum of 0x40 to 0x70", found=f"{block_maximum:#04x}")
+    checksum_at = 14 if flags & _CONTENT_SIZE else 6
+    if len(head) <= checksum_at:
+        raise BadCompressedDataError(at=0, expected="a whole LZ4 frame header", found=f"{len(head)} bytes")
+    checksum = _descriptor_checksum(head[4:checksum_at])
+    if head[checksum_at] != checksum:
+        raise BadCompressedDataError(
+            at=checksum_at, expected=f"header checksum {checksum:#04x}", found=f"{head[checksum_at]:#04x}"
+        )
+    return _Descriptor(
+        flags=flags,
+        block_bytes=1 << (2 * (block_maximum >> 4) + 8),
+        content_bytes=int.from_bytes(head[6:14], "little") if flags & _CONTENT_SIZE else None,
+        blocks_at=checksum_at + 1,
+    )
+
+
+def _split(data: NDArray[np.uint8], frame: _Descriptor) -> list[tuple[int, int, bool]]:
+    """Start and end of each block's bytes, and whether they are uncompressed; the frame must fill `data`."""
+    blocks: list[tuple[int, int, bool]] = []
+    checksum_bytes = 4 if frame.flags & _BLOCK_CHECKSUM else 0
+    at = frame.blocks_at
+    while True:
+        if at + 4 > data.size:
+            raise BadCompressedDataError(at=at, expected="an LZ4 block size or end mark", found="the end of the batch")
+        word = int.from_bytes(data[at : at + 4].tobytes(), "little")
+        size = word & ~_STORED
+        at += 4
+        if size == 0:
+            break
+        if size > frame.block_bytes or at + size + checksum_bytes > data.size:
+            most = min(frame.block_bytes, max(data.size - at - checksum_bytes, 0))
+            raise BadCompressedDataError(at=at - 4, expected=f"a block size of 0 to {most}", found=str(size))
+        blocks.append((at, at + size, bool(word & _STORED)))
+        at += size + checksum_bytes
+    at += 4 if frame.flags & _CONTENT_CHECKSUM else 0
+    if at != data.size:
+        raise BadCompressedDataError(at=at, expected="the end of the batch", found=f"{data.size - at} bytes more")
+    return blocks
+
+
+def _decompress_block(block: Buffer, stored: bool, out: Buffer, at: int) -> int:
+    """Write one block's content to the start of `out`; returns its size in bytes."""
+    expected = f"an LZ4 block of at most {out.size} bytes of content"
+    if stored:
+        if block.size > out.size:
+            raise BadCompressedDataError(at=at, expected=expected, found=f"{block.size} bytes")
+        out[: block.size] = block
+        return int(block.size)
+    try:
+        return int(cramjam.lz4.decompress_block_into(block, out, output_len=out.size))
+    except cramjam.DecompressionError as error:
+        raise BadCompressedDataError(at=at, expected=expected, found=str(error)) from error
+
+
+def _decompress_checked(data: Buffer, out: Buffer) -> int:
+    """Decompress a frame with block or content checksums by liblz4's own frame decoder, which checks them."""
+    expected = f"an LZ4 frame of at most {out.size} bytes of content"
+    try:
+        return int(cramjam.lz4.decompress_into(data, out))
+    except cramjam.DecompressionError as error:
+        raise BadCompressedDataError(at=0, expected=expected, found=str(error)) from error
+
+
+@functools.lru_cache(maxsize=64)
+def _descriptor_checksum(descriptor: bytes) -> int:
+    """Second byte of the xxHash32, seed 0, of fewer than 16 bytes (2, or 10 with a content size)."""
+    hashed = (0x165667B1 + len(descriptor)) & _MASK
+    whole = len(descriptor) & ~3
+    for at in range(0, whole, 4):
+        hashed = (hashed + int.from_bytes(descriptor[at : at + 4], "little") * 0xC2B2AE3D) & _MASK
+        hashed = _rotate(hashed, 17) * 0x27D4EB2F & _MASK
+    for byte in descriptor[whole:]:
+        hashed = (hashed + byte * 0x165667B1) & _MASK
+        hashed = _rotate(hashed, 11) * 0x9E3779B1 & _MASK
+    hashed = (hashed ^ hashed >> 15) * 0x85EBCA77 & _MASK
+    hashed = (hashed ^ hashed >> 13) * 0xC2B2AE3D & _MASK
+    return (hashed ^ hashed >> 16) >> 8 & 0xFF
+
+
+def _rotate(word: int, bits: int) -> int:
+    return (word << bits | word >> 32 - bits) & _MASK
+
+
+_PLAIN_FRAME_HEADER: Final = MAGIC + _DESCRIPTOR + bytes([_descriptor_checksum(_DESCRIPTOR)])

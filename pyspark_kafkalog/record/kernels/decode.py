@@ -1,0 +1,212 @@
+"""Compiled decoding of records into Arrow-layout columns.
+
+A kernel takes *sections*: the decompressed bytes of a batch after its header, by address and length, one for each row
+of a batch table. Every length, count and offset is compared with the remaining bytes before it is used, so that no
+input can make a kernel read or write outside the given arrays. An output column is a tuple of addresses (int32 offsets,
+data, validity bitmap): for arrays passed to a function, numba would count references for every record. Layout of a
+record: kernels_frame.py.
+"""
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from pyspark_kafkalog.record.header import TIMESTAMP_TYPE_MASK
+from pyspark_kafkalog.record.kernels.cache import kernel
+from pyspark_kafkalog.record.kernels.layout import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
+from pyspark_kafkalog.record.kernels.memory import (
+    BAD_VARINT,
+    copy_with_slack,
+    load_byte,
+    prefetch,
+    read_varint,
+    read_varlong,
+    store_byte,
+    store_int32,
+)
+from pyspark_kafkalog.record.kernels.scan import BATCH_TABLE
+
+#: Requested columns, as bits.
+WANT_KEY = 1
+WANT_VALUE = 2
+WANT_HEADERS = 4
+WANT_OFFSET = 8
+WANT_TIMESTAMP = 16
+WANT_TIMESTAMP_TYPE = 32
+
+#: Slots of the `state` array for the output written; kernels_frame.py has the others.
+ROWS = 0
+KEY_BYTES = 1
+VALUE_BYTES = 2
+HEADERS = 3
+HEADER_BYTES = 4
+NULL_KEYS = 5
+NULL_VALUES = 6
+
+#: Slots of the `bounds` array.
+START_OFFSET = 0
+END_OFFSET = 1
+MIN_TIMESTAMP = 2
+UNTIL_TIMESTAMP = 3
+
+_INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
+_INT64 = types.Array(types.int64, 1, "C")
+_INT32 = types.Array(types.int32, 1, "C")
+_BYTES = types.Array(types.uint8, 1, "C")
+_COLUMN = types.UniTuple(types.int64, 3)
+_INT32_BYTES = 4
+
+#: Distance of memory prefetch. The next record's position depends on the length of this one, so the processor does not
+#: prefetch by itself: with 2 KiB a scan of the timestamps took half the time or less.
+_PREFETCH_BYTES = 2048
+
+
+@njit(nogil=True)
+def _append(length, source, source_end, row, written, column):
+    """Append one field (null if length is -1) to a column; returns the column's bytes so far."""
+    offsets, data, validity = column
+    if length > 0:
+        copy_with_slack(data + written, source, length, source_end)
+        written += length
+    elif length < 0:
+        bits = validity + (row >> 3)
+        store_byte(bits, load_byte(bits) & ~(np.uint8(1) << np.uint8(row & 7)))
+    store_int32(offsets + _INT32_BYTES * (row + 1), written)
+    return written
+
+
+@kernel(
+    types.int64(
+        _INT64_IN, _INT64_IN, BATCH_TABLE, _INT64_IN, types.int64,
+        _INT64, _INT64, _INT32,
+        _COLUMN, _COLUMN,
+        _INT64, _INT64, _INT32,
+        _INT64,
+    ))  # fmt: skip
+def decode_sections(
+    addresses, sizes, batches, bounds, wanted,
+    offsets, timestamps, timestamp_types,
+    keys, values,
+    header_addresses, header_ends, header_counts,
+    state,
+):  # fmt: skip
+    """Decode the records of all sections within `bounds` into the requested columns; returns the fault, if any.
+
+    Requested columns have room for all records of `batches` (one more in offsets), their data for all bytes of the
+    sections plus COPY_SLACK_BYTES, and their validity is all ones. The arrays of other columns are never accessed. For
+    `decode_headers`, the address and number of each record's headers are stored. `state` counts the output, or holds
+    the position of the fault.
+    """
+    start_offset, end_offset = bounds[START_OFFSET], bounds[END_OFFSET]
+    min_timestamp, until_timestamp = bounds[MIN_TIMESTAMP], bounds[UNTIL_TIMESTAMP]
+    row, key_bytes, value_bytes = np.int64(0), np.int64(0), np.int64(0)
+    headers, header_bytes, null_keys, null_values = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    for batch in range(len(batches)):
+        header = batches[batch]
+        section = addresses[batch]
+        at = section
+        end = at + sizes[batch]
+        base_offset, last_offset = header.base_offset, header.last_offset
+        base_timestamp, max_timestamp = header.base_timestamp_ms, header.max_timestamp_ms
+        timestamp_type = np.int32(1) if header.attributes & TIMESTAMP_TYPE_MASK else np.int32(0)
+        offset_delta = np.int64(-1)
+        for record in range(header.records_count):
+            start = at
+            (
+                fault, found, at, timestamp_delta, offset_delta,
+                key_at, key_length, value_at, value_length, headers_at, headers_count,
+            ) = read_record(at, end, offset_delta + 1, last_offset - base_offset)  # fmt: skip
+            if fault != NO_FAULT:
+                note_fault(state, batch, record, start - section, found)
+                return fault
+            offset = base_offset + offset_delta
+            timestamp = max_timestamp
+            if timestamp_type == 0:
+                timestamp = base_timestamp + timestamp_delta  # wraps, as in Java
+            if (
+                offset < start_offset
+                or offset >= end_offset
+                or timestamp < min_timestamp
+                or timestamp > until_timestamp
+            ):
+                continue
+            if wanted & WANT_OFFSET:
+                offsets[row] = offset
+            if wanted & WANT_TIMESTAMP:
+                timestamps[row] = timestamp
+            if wanted & WANT_TIMESTAMP_TYPE:
+                timestamp_types[row] = timestamp_type
+            if wanted & WANT_KEY:
+                key_bytes = _append(key_length, key_at, end, row, key_bytes, keys)
+                null_keys += key_length < 0
+            if wanted & WANT_VALUE:
+                value_bytes = _append(value_length, value_at, end, row, value_bytes, values)
+                null_values += value_length < 0
+            if wanted & WANT_HEADERS:
+                header_addresses[row] = headers_at
+                header_ends[row] = at
+                headers += headers_count
+                header_counts[row + 1] = headers
+                header_bytes += at - headers_at
+            row += 1
+        if at != end:
+            note_fault(state, batch, header.records_count, at - section, end - at)
+            return BYTES_LEFT_IN_BATCH
+    state[ROWS] = row
+    state[KEY_BYTES] = key_bytes
+    state[VALUE_BYTES] = value_bytes
+    state[HEADERS] = headers
+    state[HEADER_BYTES] = header_bytes
+    state[NULL_KEYS] = null_keys
+    state[NULL_VALUES] = null_values
+    return NO_FAULT
+
+
+@kernel(types.int64(_INT64_IN, _INT64_IN, types.int64, _COLUMN, _COLUMN))
+def decode_headers(addresses, ends, rows, keys, values):
+    """Copy the headers of `rows` records, which `decode_sections` has checked; returns the number of null values."""
+    header, key_bytes, value_bytes, null_values = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    for row in range(rows):
+        at, end = addresses[row], ends[row]
+        while at < end:
+            length, at = read_varint(at, end)
+            key_bytes = _append(length, at, end, header, key_bytes, keys)
+            length, at = read_varint(at + length, end)
+            value_bytes = _append(length, at, end, header, value_bytes, values)
+            null_values += length < 0
+            at += max(length, 0)
+            header += 1
+    return null_values
+
+
+@kernel(types.void(_INT64_IN, _INT64_IN, BATCH_TABLE, types.int64, types.int64, _BYTES))
+def sections_in_time(addresses, sizes, batches, min_timestamp, until_timestamp, selected):
+    """Set selected[i] to 0 if no record of section i has min_timestamp <= timestamp <= until_timestamp.
+
+    Reads only lengths and timestamps, and stops in a batch at the first match. A section with a fault stays selected;
+    `decode_sections` reports the fault.
+    """
+    for batch in range(len(batches)):
+        header = batches[batch]
+        at = addresses[batch]
+        end = at + sizes[batch]
+        base_timestamp = header.base_timestamp_ms
+        if header.attributes & TIMESTAMP_TYPE_MASK:
+            continue
+        found = np.uint8(0)
+        for _ in range(header.records_count):
+            prefetch(at + _PREFETCH_BYTES)
+            length, body = read_varint(at, end)
+            if body == BAD_VARINT or length < 1 or length > end - body:
+                found = np.uint8(1)
+                break
+            at = body + length
+            timestamp_delta, after = read_varlong(body + 1, at)
+            timestamp = base_timestamp + timestamp_delta
+            if after == BAD_VARINT or (timestamp >= min_timestamp and timestamp <= until_timestamp):
+                found = np.uint8(1)
+                break
+        selected[batch] = found

@@ -1,0 +1,368 @@
+"""Record batches in plain Python: the reference implementation that the compiled kernels must equal.
+
+After its 61-byte header (header.py) a batch holds its records, compressed as a whole if its codec bits are set:
+
+    size             varint    bytes after this field
+    attributes       int8      no bit has a meaning yet
+    timestampDelta   varlong   ms, relative to the batch's base timestamp (or delete horizon, stored in its place)
+    offsetDelta      varint    relative to the batch's base offset
+    key size         varint    -1: null; then the key
+    value size       varint    -1: null; then the value
+    header count     varint    then for each: key size and key (never null), value size (-1: null) and value
+
+A crash may leave part of a batch at the end of a file; `decode_batch` treats it as corrupt, recovery cuts it off.
+Source of the rules: org.apache.kafka.common.record.DefaultRecord, DefaultRecordBatch, MemoryRecordsBuilder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedFormatError
+from pyspark_kafkalog.record.codecs.codec import compress, decompress
+from pyspark_kafkalog.record.crc32c import crc32c
+from pyspark_kafkalog.record.header import (
+    ATTRIBUTES_AT,
+    CONTROL_MASK,
+    CRC_AT,
+    DELETE_HORIZON_MASK,
+    LENGTH_AT,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    RECORDS_AT,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    Buffer,
+    CompressionType,
+    TimestampType,
+    next_sequence,
+    parse_header,
+)
+from pyspark_kafkalog.record.varint import (
+    MalformedVarintError,
+    encode_varint,
+    encode_varlong,
+    read_varint,
+    read_varlong,
+)
+
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MASK: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record. `sequence` is its producer's sequence number, -1 without one; `attributes` its attributes byte."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+    sequence: int = NO_SEQUENCE
+    attributes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordBatch:
+    """A batch's header and its records in offset order; a batch that the cleaner emptied has none."""
+
+    header: BatchHeader
+    records: tuple[Record, ...]
+
+
+def decode_batch(buffer: Buffer, at: int, *, file: str, file_position: int) -> RecordBatch:
+    """The batch at `buffer[at:]`, which is at byte `file_position` of `file`, completely checked.
+
+    Timestamps are those that a consumer sees: the max timestamp for every record of a LogAppendTime batch.
+
+    Raises CorruptRecordError, or UnsupportedFormatError for magic 0 and 1 and for unknown codec bits.
+    """
+    header = parse_header(buffer, at, file=file, file_position=file_position)
+    available = len(buffer) - at
+    if header.size_bytes > available:
+        raise CorruptRecordError(
+            file=file,
+            position=file_position + LENGTH_AT,
+            expected=f"a batch that ends within the {available} bytes there are",
+            found=f"a size of {header.size_bytes} bytes",
+        )
+    batch = bytes(memoryview(buffer)[at : at + header.size_bytes])
+    check_crc(batch, header, file=file, file_position=file_position)
+    records = decode_records(batch[RECORDS_AT:], header, file=file, file_position=file_position)
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        records = tuple(replace(record, timestamp_ms=header.max_timestamp_ms) for record in records)
+    return RecordBatch(header=header, records=records)
+
+
+def check_crc(batch: Buffer, header: BatchHeader, *, file: str, file_position: int) -> None:
+    """Raise CorruptRecordError unless the CRC over `batch` (one whole batch) is the one in its header."""
+    computed = crc32c(memoryview(batch)[ATTRIBUTES_AT:])
+    if computed != header.crc:
+        raise CorruptRecordError(
+            file=file, position=file_position + CRC_AT, expected=f"CRC-32C {computed}", found=str(header.crc)
+        )
+
+
+def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position: int) -> tuple[Record, ...]:
+    """The records in `body`, the bytes after a batch's header, with the timestamps as stored (base + delta).
+
+    `file_position` is that of the batch. Offsets must increase within the batch's own range, and the record count must
+    be right; a timestamp outside the int64 range wraps, as in Java. Raises as `decode_batch`.
+    """
+    if header.records_count == 0 and not body:
+        return ()  # the cleaner keeps such headers; whatever the codec bits, no data to decompress
+    codec = compression_type(header, file=file, file_position=file_position)
+    position = file_position + RECORDS_AT
+    if codec is not CompressionType.NONE:
+        body = decompress(codec, body, file=file, file_position=position).tobytes()
+        where = "after decompression, "
+    else:
+        where = ""
+    records: list[Record] = []
+    at = 0
+    lowest = 0
+    for index in range(header.records_count):
+        try:
+            record, at = _decode_record(body, at, header, lowest)
+        except (_BadRecordError, MalformedVarintError) as error:
+            # A position in decompressed records is not one in the file; the batch's records begin at `position`.
+            raise CorruptRecordError(
+                file=file,
+                position=position if where else position + error.at,
+                expected=f"{error.expected} in record {index} of {header.records_count}",
+                found=f"{where}at byte {error.at} of the records, {error.found}" if where else error.found,
+            ) from error
+        records.append(record)
+        lowest = record.offset - header.base_offset + 1
+    if at != len(body):
+        raise CorruptRecordError(
+            file=file,
+            position=position if where else position + at,
+            expected=f"the end of the batch after its {header.records_count} records",
+            found=f"{where}{len(body) - at} bytes more",
+        )
+    return tuple(records)
+
+
+def compression_type(header: BatchHeader, *, file: str, file_position: int) -> CompressionType:
+    """The codec in the header. Raises UnsupportedFormatError for the values 5 to 7."""
+    if header.compression_bits > CompressionType.ZSTD:
+        raise UnsupportedFormatError(
+            file=file,
+            position=file_position + ATTRIBUTES_AT,
+            expected="codec bits 0 to 4 (none, gzip, snappy, lz4, zstd)",
+            found=str(header.compression_bits),
+            advice="check that the file was written by Kafka; no codec of Kafka 4.1 has this number",
+        )
+    return CompressionType(header.compression_bits)
+
+
+class _BadRecordError(Exception):
+    """A record breaks the format; `at` is the position in the batch's uncompressed records."""
+
+    def __init__(self, *, at: int, expected: str, found: str) -> None:
+        self.at = at
+        self.expected = expected
+        self.found = found
+        super().__init__()
+
+
+def _decode_record(body: bytes, at: int, header: BatchHeader, lowest_delta: int) -> tuple[Record, int]:
+    """The record at `body[at:]`, whose offset delta must be at least `lowest_delta`, and the position after it."""
+    size_at = at
+    size, at = read_varint(body, at, len(body))
+    end = at + size
+    if size < 0 or end > len(body):
+        raise _BadRecordError(at=size_at, expected=f"a record size of 0 to {len(body) - at}", found=str(size))
+    if at == end:
+        raise _BadRecordError(at=at, expected="record attributes", found="the end of the record")
+    attributes = body[at]
+    timestamp_delta, at = read_varlong(body, at + 1, end)
+    delta_at = at
+    offset_delta, at = read_varint(body, at, end)
+    if not lowest_delta <= offset_delta <= header.last_offset_delta:
+        raise _BadRecordError(
+            at=delta_at,
+            expected=f"an offset delta of {lowest_delta} to {header.last_offset_delta}",
+            found=str(offset_delta),
+        )
+    key, at = _read_sized(body, at, end, "key")
+    value, at = _read_sized(body, at, end, "value")
+    headers, at = _read_headers(body, at, end)
+    if at != end:
+        raise _BadRecordError(at=at, expected="the end of the record", found=f"{end - at} bytes more")
+    sequence = next_sequence(header.base_sequence, offset_delta) if header.base_sequence >= 0 else NO_SEQUENCE
+    record = Record(
+        offset=header.base_offset + offset_delta,
+        timestamp_ms=_wrap_int64(header.base_timestamp_ms + timestamp_delta),
+        key=key,
+        value=value,
+        headers=headers,
+        sequence=sequence,
+        attributes=attributes,
+    )
+    return record, at
+
+
+def _read_sized(body: bytes, at: int, end: int, what: str) -> tuple[bytes | None, int]:
+    """A varint size and as many bytes; None for -1. Kafka reads any negative size as null, but writers use only -1."""
+    size_at = at
+    size, at = read_varint(body, at, end)
+    if size == -1:
+        return None, at
+    if size < 0 or at + size > end:
+        raise _BadRecordError(at=size_at, expected=f"a {what} size of -1 to {end - at}", found=str(size))
+    return body[at : at + size], at + size
+
+
+def _read_headers(body: bytes, at: int, end: int) -> tuple[tuple[tuple[bytes, bytes | None], ...], int]:
+    count_at = at
+    count, at = read_varint(body, at, end)
+    if not 0 <= count <= end - at:
+        raise _BadRecordError(at=count_at, expected=f"a header count of 0 to {end - at}", found=str(count))
+    headers: list[tuple[bytes, bytes | None]] = []
+    for _ in range(count):
+        key_at = at
+        key, at = _read_sized(body, at, end, "header key")
+        if key is None:
+            raise _BadRecordError(at=key_at, expected="a header key size of 0 or more", found="-1")
+        value, at = _read_sized(body, at, end, "header value")
+        headers.append((key, value))
+    return tuple(headers), at
+
+
+def _wrap_int64(value: int) -> int:
+    return (value + 2**63 & _INT64_MASK) - 2**63
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int | None = None,
+    last_offset: int | None = None,
+    compression: CompressionType = CompressionType.NONE,
+    level: int | None = None,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    max_timestamp_ms: int | None = None,
+    delete_horizon_ms: int | None = None,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytes:
+    """One whole batch with its CRC, in the layout of Kafka's MemoryRecordsBuilder.
+
+    `base_offset` and `last_offset` are the first and last record's unless given: the cleaner keeps a batch's range when
+    it removes records, even all of them (then both must be given). `max_timestamp_ms` is the records' largest unless
+    given; with LOG_APPEND_TIME it is the time of the append and must be given, and records keep their own deltas.
+    Deltas are relative to the first record's timestamp, or to `delete_horizon_ms`. A record's own `sequence` is not
+    used.
+
+    Raises InvalidRecordError if Kafka would reject such a batch.
+    """
+    _check_records(records)
+    _check_producer(producer_id, producer_epoch, base_sequence, is_transactional, is_control)
+    if (not records and (base_offset is None or last_offset is None)) or (
+        max_timestamp_ms is None and timestamp_type is TimestampType.LOG_APPEND_TIME
+    ):
+        raise InvalidRecordError("a batch without records needs its offsets, one with LogAppendTime its max timestamp")
+    base_offset = records[0].offset if base_offset is None else base_offset
+    last_offset = records[-1].offset if last_offset is None else last_offset
+    if records and not base_offset <= records[0].offset <= records[-1].offset <= last_offset:
+        raise InvalidRecordError(
+            f"records {records[0].offset} to {records[-1].offset} are not within {base_offset} to {last_offset}"
+        )
+    if not 0 <= base_offset <= last_offset <= base_offset + _INT32_MAX:
+        raise InvalidRecordError(f"a batch cannot span the offsets {base_offset} to {last_offset}")
+    if delete_horizon_ms is not None and delete_horizon_ms < 0:
+        raise InvalidRecordError(f"the delete horizon must be 0 ms or more, not {delete_horizon_ms}")
+    base_timestamp_ms = records[0].timestamp_ms if records else NO_TIMESTAMP
+    if delete_horizon_ms is not None:
+        base_timestamp_ms = delete_horizon_ms
+    if max_timestamp_ms is None:
+        max_timestamp_ms = max((record.timestamp_ms for record in records), default=NO_TIMESTAMP)
+    body = encode_records(records, base_offset=base_offset, base_timestamp_ms=base_timestamp_ms)
+    if compression is not CompressionType.NONE:
+        body = compress(compression, body, level)
+    header = BatchHeader(
+        base_offset=base_offset,
+        size_bytes=RECORD_BATCH_OVERHEAD_BYTES + len(body),
+        leader_epoch=leader_epoch,
+        attributes=compression
+        | timestamp_type << 3
+        | (TRANSACTIONAL_MASK if is_transactional else 0)
+        | (CONTROL_MASK if is_control else 0)
+        | (DELETE_HORIZON_MASK if delete_horizon_ms is not None else 0),
+        last_offset_delta=last_offset - base_offset,
+        base_timestamp_ms=base_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        records_count=len(records),
+    )
+    return seal(header, body)
+
+
+def encode_records(records: Iterable[Record], *, base_offset: int, base_timestamp_ms: int) -> bytes:
+    """The records part of a batch, uncompressed."""
+    out = bytearray()
+    for record in records:
+        body = b"".join(
+            (
+                bytes([record.attributes]),
+                encode_varlong(_wrap_int64(record.timestamp_ms - base_timestamp_ms)),
+                encode_varint(record.offset - base_offset),
+                _sized(record.key),
+                _sized(record.value),
+                encode_varint(len(record.headers)),
+                *(_sized(part) for header in record.headers for part in header),
+            )
+        )
+        out += encode_varint(len(body)) + body
+    return bytes(out)
+
+
+def seal(header: BatchHeader, body: bytes) -> bytes:
+    """The batch's bytes with their CRC; `body` holds the bytes after the header, in the header's compression."""
+    if header.size_bytes > _INT32_MAX:
+        raise InvalidRecordError(f"a batch of {header.size_bytes} bytes is longer than its length field can say")
+    covered = header.pack()[ATTRIBUTES_AT:] + body
+    return replace(header, crc=crc32c(covered)).pack()[:ATTRIBUTES_AT] + covered
+
+
+def _sized(data: bytes | None) -> bytes:
+    return encode_varint(-1) if data is None else encode_varint(len(data)) + data
+
+
+def _check_records(records: Sequence[Record]) -> None:
+    previous = -1
+    for record in records:
+        if record.offset <= previous:
+            raise InvalidRecordError(f"offset {record.offset} follows {previous}: offsets must rise")
+        if record.timestamp_ms < NO_TIMESTAMP:
+            raise InvalidRecordError(f"the timestamp of offset {record.offset} is negative: {record.timestamp_ms} ms")
+        if any(key is None for key, _ in record.headers):
+            raise InvalidRecordError(f"offset {record.offset} has a header without a key")
+        previous = record.offset
+
+
+def _check_producer(
+    producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool, is_control: bool
+) -> None:
+    if producer_id == NO_PRODUCER_ID:
+        if is_transactional:
+            raise InvalidRecordError("transactional records need a producer id")
+        return
+    if producer_epoch < 0:
+        raise InvalidRecordError(f"producer {producer_id} needs an epoch of 0 or more, not {producer_epoch}")
+    if base_sequence < 0 and not is_control:
+        raise InvalidRecordError(f"producer {producer_id} needs a sequence of 0 or more, not {base_sequence}")

@@ -1,0 +1,1 @@
+"""Convert a broker's directory into a native log directory, in place."""

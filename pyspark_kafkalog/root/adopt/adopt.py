@@ -1,0 +1,337 @@
+"""Converts a broker's directory into a native log directory in place. No records are copied.
+
+A broker can still mount the adopted directory.
+
+    1  refuse a running broker, take its lock; make the plan, which changes nothing
+    2  unlink .kafka_cleanshutdown: from here on a broker, or the next attempt, recovers the logs
+    3  rename strays, create missing partitions, write missing topic ids
+    4  recover each log as the broker would, and close it; its state is now known
+    5  build the commit log, with the states of all partitions, in a separate directory
+    6  rename the broker's metadata log to `__cluster_metadata-0.kafka-stray`, which Kafka ignores
+    7  rename the new commit log to `__cluster_metadata-0`: this decides
+
+A crash before step 7 leaves a broker's directory: the broker may start again, or another adoption may, which repeats
+all steps from the state that it finds. After step 7 the directory is native, with all commits of step 5.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import CommitStateUnknownError, DiskFormatError, LogDirError
+from pyspark_kafkalog.metadata.acl_records import acl_record
+from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR, is_ours, metadata_dir
+from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, BrokerImage
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, partition_record, partition_state_record, record
+from pyspark_kafkalog.metadata.root_format import write_marker
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.adopt.lock import adoption_lock, refuse_signs_of_life
+from pyspark_kafkalog.root.adopt.logs import AdoptedLog, LogFacts, adopt_log
+from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR, AdoptionPlan, TopicPlan, make_plan
+from pyspark_kafkalog.root.adopt.transactions import transactions_of_plan, transactions_of_root
+from pyspark_kafkalog.root.adopt.unread import unread_notes
+from pyspark_kafkalog.root.broker_settings import broker_config_record
+from pyspark_kafkalog.root.directories import name_put_aside
+from pyspark_kafkalog.root.transactions.open_transactions import OpenTransactions
+from pyspark_kafkalog.storage.artefacts.clean_shutdown import remove_clean_shutdown
+from pyspark_kafkalog.storage.artefacts.meta_properties import write_meta_properties
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import REPLICATION_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id, write_topic_id
+from pyspark_kafkalog.storage.clock import time_ms
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
+
+_OPERATION: Final = "adopt"
+_PARALLEL_LOGS: Final = 8
+_PARTITIONS_PER_COMMIT: Final = 10_000
+#: Brokers receive producer ids in blocks of this size, and may have given out any id of a block.
+_PRODUCER_ID_BLOCK: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedPartition:
+    """An adopted partition: its offsets [log_start_offset, high_watermark), and the results of its recovery.
+
+    `cut_bytes` is the size of the damaged tail that was truncated, as in a broker's recovery. `last_stable_offset` is
+    below the high watermark if a transaction is open.
+    """
+
+    topic_partition: TopicPartition
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    leader_epoch: int
+    cut_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """The result of an adoption, or with `dry_run` its expected result.
+
+    `was_ours` means that the directory was already native, and nothing was done. `topics` are given with their ids.
+    `partitions` is empty in a dry run, which recovers no log. The user has to end the `open_transactions`.
+    """
+
+    root: Path
+    topics: Mapping[str, str]
+    partitions: tuple[AdoptedPartition, ...]
+    next_producer_id: int
+    kept_metadata: Path | None
+    notes: tuple[str, ...]
+    open_transactions: OpenTransactions
+    dry_run: bool = False
+    was_ours: bool = False
+
+
+def adopt(
+    root: Path,
+    *,
+    server_properties: Path | None = None,
+    create_missing: bool = False,
+    local_only: bool = False,
+    dry_run: bool = False,
+    clock: Callable[[], int] = time_ms,
+    rng: random.Random | None = None,
+    fs: FileSystem = LOCAL,
+) -> Adoption:
+    """Convert the broker's directory `root` into a native log directory. After a crash, call it again.
+
+    - `server_properties`: the broker's configuration file, whose topic-level defaults become settings of the root
+    - `create_missing`: create, empty, the partitions that the root does not contain
+    - `local_only`: give up the offsets that a broker has moved to tiered storage
+    - `dry_run`: only check whether the directory can be adopted
+
+    Raises LogDirError for a running broker's directory, for a path that is not a log directory, and for directories
+    that `make_plan` refuses; DiskFormatError for a damaged log that a broker would refuse too.
+    """
+    rng = rng if rng is not None else random.SystemRandom()
+    if not root.is_dir():
+        raise LogDirError(f"{root} is not a directory")
+    with adoption_lock(root, fs=fs, create=not dry_run):
+        if is_ours(root):
+            return _finish(root, clock, fs)
+        refuse_signs_of_life(root)
+        plan = make_plan(root, server_properties=server_properties, create_missing=create_missing, rng=rng)
+        _check_ends(plan)
+        notes = unread_notes(root, _partitions(plan), local_only=local_only, clock=clock)
+        plan = replace(plan, notes=(*plan.notes, *notes))
+        if dry_run:
+            return _outcome(plan, {}, plan.next_producer_id, transactions_of_plan(plan, clock), dry_run=True)
+        _prepare_directories(plan, fs)
+        logs = _adopt_logs(plan, clock, fs)
+        next_producer_id = _next_producer_id(plan, logs)
+        _build(plan, logs, next_producer_id, clock, rng, fs)
+        _take_over(plan, fs)
+        return _outcome(plan, logs, next_producer_id, transactions_of_root(root, clock, fs))
+
+
+def _finish(root: Path, clock: Callable[[], int], fs: FileSystem) -> Adoption:
+    """Finish an adoption that was interrupted after step 7, if there was one."""
+    shutil.rmtree(root / WORK_DIR, ignore_errors=True)
+    store = MetadataStore.open(root)
+    topics = {name: topic.topic_id for name, topic in store.image.topics.items()}
+    open_transactions, notes = transactions_of_root(root, clock, fs)
+    return Adoption(
+        root=root,
+        topics=topics,
+        partitions=(),
+        next_producer_id=store.image.next_producer_id,
+        kept_metadata=_if_there(root / KEPT_METADATA_DIR),
+        notes=notes,
+        open_transactions=open_transactions,
+        was_ours=True,
+    )
+
+
+def _check_ends(plan: AdoptionPlan) -> None:
+    """After a clean shutdown, check that each log is undamaged up to its high watermark, since a broker recovers none.
+
+    Checked before any change: `.kafka_cleanshutdown` is removed first, and the next attempt would truncate the damage.
+    """
+    if not plan.clean_shutdown:
+        return
+    high_watermarks = _high_watermarks(plan.root)
+    for topic_partition in _partitions(plan):
+        high_watermark = high_watermarks.get(topic_partition, 0)
+        if high_watermark > plan.log_starts.get(topic_partition, 0):
+            LogReader(plan.root / str(topic_partition), topic_partition).check_end(high_watermark)
+
+
+def _high_watermarks(root: Path) -> Mapping[TopicPartition, int]:
+    try:
+        return read_offset_checkpoint(root / REPLICATION_OFFSET_CHECKPOINT)
+    except DiskFormatError:
+        return {}
+
+
+def _partitions(plan: AdoptionPlan) -> Iterator[TopicPartition]:
+    """The partitions that have a directory."""
+    for topic in plan.topics:
+        missing = set(topic.missing)
+        for number in range(topic.partitions_count):
+            if number not in missing:
+                yield TopicPartition(topic.name, number)
+
+
+def _prepare_directories(plan: AdoptionPlan, fs: FileSystem) -> None:
+    remove_clean_shutdown(plan.root, fs=fs)
+    fs.fsync_dir(plan.root)
+    for stray in plan.strays:
+        fs.rename(plan.root / str(stray), plan.root / name_put_aside(stray, "-stray"))
+    for topic in plan.topics:
+        for number in topic.missing:
+            fs.mkdir(plan.root / str(TopicPartition(topic.name, number)))
+        for number in range(topic.partitions_count):
+            path = plan.root / str(TopicPartition(topic.name, number)) / PARTITION_METADATA
+            if not _says(path, topic.topic_id):
+                write_topic_id(path, topic.topic_id, fs=fs)
+    fs.fsync_dir(plan.root)
+
+
+def _says(path: Path, topic_id: str) -> bool:
+    try:
+        return read_topic_id(path) == topic_id
+    except (FileNotFoundError, DiskFormatError):
+        return False
+
+
+def _adopt_logs(plan: AdoptionPlan, clock: Callable[[], int], fs: FileSystem) -> Mapping[TopicPartition, AdoptedLog]:
+    def adopt_one(topic: TopicPlan, topic_partition: TopicPartition) -> AdoptedLog:
+        facts = LogFacts(
+            recovery_point=plan.recovery_points.get(topic_partition, 0),
+            log_start_offset=plan.log_starts.get(topic_partition, 0),
+            leader_epoch=topic.leader_epochs.get(topic_partition.partition, -1),
+            clean_shutdown=plan.clean_shutdown,
+        )
+        return adopt_log(
+            plan.root / str(topic_partition),
+            plan.broker_config.log_config(topic.configs),
+            facts,
+            producer_id_expiration_ms=plan.broker_config.producer_id_expiration_ms,
+            clock=clock,
+            fs=fs,
+        )
+
+    wanted = [
+        (topic, TopicPartition(topic.name, number)) for topic in plan.topics for number in range(topic.partitions_count)
+    ]
+    if not wanted:
+        return {}
+    with ThreadPoolExecutor(max_workers=min(len(wanted), _PARALLEL_LOGS)) as pool:
+        adopted = pool.map(adopt_one, *zip(*wanted, strict=True))
+        return {topic_partition: log for (_, topic_partition), log in zip(wanted, adopted, strict=True)}
+
+
+def _next_producer_id(plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog]) -> int:
+    """A producer id above all that the cluster has given out, as far as the directory shows."""
+    largest = max((log.largest_producer_id for log in logs.values()), default=-1)
+    if largest < 0:
+        return plan.next_producer_id
+    return max(plan.next_producer_id, (largest // _PRODUCER_ID_BLOCK + 1) * _PRODUCER_ID_BLOCK)
+
+
+def _build(
+    plan: AdoptionPlan,
+    logs: Mapping[TopicPartition, AdoptedLog],
+    next_producer_id: int,
+    clock: Callable[[], int],
+    rng: random.Random,
+    fs: FileSystem,
+) -> None:
+    """Create the commit log, durably, in a root of its own inside the root."""
+    work = plan.root / WORK_DIR
+    if work.exists():
+        shutil.rmtree(work)
+    fs.mkdir(work)
+    fs.mkdir(metadata_dir(work))
+    # With the marker, the identity beside it is read as that of an unfinished native root.
+    write_marker(metadata_dir(work), fs)
+    write_meta_properties(work / META_PROPERTIES, plan.properties, fs=fs)
+    if not (plan.root / META_PROPERTIES).exists():
+        write_meta_properties(plan.root / META_PROPERTIES, plan.properties, fs=fs)
+    try:
+        store = MetadataStore.create(work, clock=clock, rng=rng, fs=fs)
+        for records in _commits(plan, logs, next_producer_id, store.image.node):
+            store.commit(lambda image, records=records: records, operation=_OPERATION)  # type: ignore[misc]
+    except CommitStateUnknownError as error:
+        raise LogDirError(f"{plan.root} is not ours yet, adopt it again: {error}") from error
+
+
+def _commits(
+    plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog], next_producer_id: int, node: BrokerImage
+) -> Iterator[list[MetadataRecord]]:
+    """The records of all topics, in commits of a bounded size; the first one also has the records of the root."""
+    records = [broker_config_record(name, value) for name, value in sorted(plan.broker_config.properties.items())]
+    if next_producer_id:
+        records.append(record("ProducerIdsRecord", brokerId=node.broker_id, nextProducerId=next_producer_id))
+    records.extend(acl_record(acl_id, acl) for acl_id, acl in plan.acls.items())
+    partitions = 0
+    for topic in plan.topics:
+        records.append(record("TopicRecord", name=topic.name, topicId=topic.topic_id))
+        records.extend(
+            record("ConfigRecord", resourceType=TOPIC_RESOURCE, resourceName=topic.name, name=name, value=value)
+            for name, value in topic.configs.items()
+        )
+        for number in range(topic.partitions_count):
+            log = logs[TopicPartition(topic.name, number)]
+            epoch = log.state.leader_epoch
+            records.append(partition_record(topic.topic_id, number, leader_epoch=epoch, node=node))
+            records.append(partition_state_record(topic.topic_id, number, log.state))
+            partitions += 1
+            if partitions % _PARTITIONS_PER_COMMIT == 0:
+                yield records
+                records = []
+    if records:
+        yield records
+
+
+def _take_over(plan: AdoptionPlan, fs: FileSystem) -> None:
+    root = plan.root
+    if plan.metadata_dir == root / METADATA_DIR:
+        fs.rename(plan.metadata_dir, root / KEPT_METADATA_DIR)
+        fs.fsync_dir(root)
+    fs.rename(metadata_dir(root / WORK_DIR), metadata_dir(root))
+    fs.fsync_dir(root)
+    shutil.rmtree(root / WORK_DIR, ignore_errors=True)
+
+
+def _outcome(
+    plan: AdoptionPlan,
+    logs: Mapping[TopicPartition, AdoptedLog],
+    next_producer_id: int,
+    transactions: tuple[OpenTransactions, tuple[str, ...]],
+    *,
+    dry_run: bool = False,
+) -> Adoption:
+    open_transactions, notes = transactions
+    return Adoption(
+        root=plan.root,
+        topics={topic.name: topic.topic_id for topic in plan.topics},
+        partitions=tuple(
+            AdoptedPartition(
+                topic_partition,
+                log.state.log_start_offset,
+                log.state.log_end_offset,
+                log.state.last_stable_offset,
+                log.state.leader_epoch,
+                log.cut_bytes,
+            )
+            for topic_partition, log in logs.items()
+        ),
+        next_producer_id=next_producer_id,
+        kept_metadata=None if plan.metadata_dir is None else plan.root / KEPT_METADATA_DIR,
+        notes=(*plan.notes, *notes),
+        open_transactions=open_transactions,
+        dry_run=dry_run,
+    )
+
+
+def _if_there(path: Path) -> Path | None:
+    return path if path.exists() else None

@@ -1,0 +1,133 @@
+"""Adopts one partition of a broker's directory: recovers the log as the broker would, closes it, returns its state.
+
+The log is opened as by a starting broker, so after an unclean shutdown it ends before its first damaged batch. It is
+closed as by a stopping broker: indexes trimmed, a producer snapshot at its end. From then on the log's end is its high
+watermark, as on a broker with a single replica. A crash leaves a log that a broker, or the next attempt, opens in the
+same way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.producers import list_snapshots
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
+from pyspark_kafkalog.storage.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    parse_segment_file,
+    segment_file,
+)
+from pyspark_kafkalog.storage.segment.segment import LogSegment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """The broker's data about a log outside of its files: checkpointed offsets, the cluster's leader epoch."""
+
+    recovery_point: int
+    log_start_offset: int
+    leader_epoch: int
+    clean_shutdown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedLog:
+    """An adopted log: its state, the largest producer id (-1: none), and the bytes truncated from a damaged tail."""
+
+    state: LogState
+    largest_producer_id: int
+    cut_bytes: int
+
+
+def adopt_log(
+    directory: Path,
+    config: LogConfig,
+    facts: LogFacts,
+    *,
+    producer_id_expiration_ms: int,
+    clock: Callable[[], int],
+    fs: FileSystem,
+) -> AdoptedLog:
+    """Recover the log in `directory`, which may be empty, and close it.
+
+    The leader epoch is the latest known one; after an unclean shutdown it increases by one, as for any recovered log.
+    Raises DiskFormatError for damage that recovery does not truncate.
+    """
+    found_bytes = _log_bytes(directory)
+    largest_producer_id = _largest_snapshot_producer_id(directory)
+    # Read before loading, which drops an epoch without records, because a broker would begin another one.
+    latest_epoch = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).latest
+    epoch = max(facts.leader_epoch, -1 if latest_epoch is None else latest_epoch.epoch)
+    log = UnifiedLog.open(
+        directory,
+        config,
+        recovery_point=facts.recovery_point,
+        log_start_offset=facts.log_start_offset,
+        clean_shutdown=facts.clean_shutdown,
+        producer_id_expiration_ms=producer_id_expiration_ms,
+        clock=clock,
+        fs=fs,
+    )
+    try:
+        _assign_epoch(log, epoch if facts.clean_shutdown else epoch + 1)
+        _count_index_bytes(log.active_segment)
+        state = log.state()
+        kept_bytes = sum(segment.size_bytes for segment in log.segments)
+        log.close()
+    except BaseException:
+        log.suspend()
+        raise
+    return AdoptedLog(state, max((largest_producer_id, *log.producers.producers)), max(found_bytes - kept_bytes, 0))
+
+
+def _assign_epoch(log: UnifiedLog, epoch: int) -> None:
+    """Append with leader epoch `epoch` from now on, or with a later one that recovery has found in the log."""
+    latest = log.epochs.latest
+    if epoch >= 0 and (latest is None or latest.epoch < epoch):
+        log.assign_epoch(epoch, log.log_end_offset)
+
+
+def _count_index_bytes(segment: LogSegment) -> None:
+    """Count the bytes after the last index entry, which a commit's state contains; a broker counts from its start."""
+    index = segment.offset_index
+    if not index.entries:
+        segment.bytes_since_last_index_entry = segment.size_bytes
+        return
+    last = index.entry(index.entries - 1)
+    if segment.position_at_or_before(last.offset) == last.position > 0:
+        segment.bytes_since_last_index_entry = segment.size_bytes - last.position
+    else:
+        segment.rebuild_indexes()
+
+
+def _log_bytes(directory: Path) -> int:
+    total = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            parsed = parse_segment_file(entry.name)
+            if parsed is not None and parsed[1] == LOG_SUFFIX:
+                total += entry.stat().st_size
+    return total
+
+
+def _largest_snapshot_producer_id(directory: Path) -> int:
+    """The largest producer id in all snapshots, which include expired producers."""
+    largest = -1
+    for offset in list_snapshots(directory):
+        try:
+            entries = read_snapshot(segment_file(directory, offset, PRODUCER_SNAPSHOT_SUFFIX))
+        except (CorruptIndexError, FileNotFoundError):
+            continue
+        largest = max((largest, *(entry.producer_id for entry in entries)))
+    return largest

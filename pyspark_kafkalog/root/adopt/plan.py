@@ -1,0 +1,321 @@
+"""The plan for adopting a broker's directory. Making it changes nothing and reports all obstacles.
+
+The topics are those with a partition directory in the root. Their ids, numbers of partitions and configurations come
+from the broker's metadata log if the root contains it; otherwise the ids come from `partition.metadata`, and the number
+of partitions from the largest partition number. A directory that the metadata log does not know, knows under another
+topic id, or assigns to other nodes, is a stray to the broker, and is renamed as a stray. Directories that are already
+renamed (`...-delete`, `...-stray`, `...-future`) are left as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
+from pyspark_kafkalog.config.log_config import validate_topic_config
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, LogDirError
+from pyspark_kafkalog.metadata.acl import Acl
+from pyspark_kafkalog.metadata.bootstrap import DEFAULT_NODE_ID, METADATA_DIR, random_uuid
+from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata, BrokerTopic, read_broker_metadata
+from pyspark_kafkalog.root.broker_settings import ALL_BROKERS
+from pyspark_kafkalog.storage.artefacts.clean_shutdown import was_clean_shutdown
+from pyspark_kafkalog.storage.artefacts.meta_properties import MetaProperties, read_meta_properties
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+)
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
+from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.names import (
+    CLUSTER_METADATA_TOPIC,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    TopicPartition,
+)
+
+#: The new name of the broker's metadata log. To Kafka it is a stray partition of the metadata topic, which it ignores
+#: when it loads logs; a directory with any other name would prevent the broker from starting.
+KEPT_METADATA_DIR: Final = f"{METADATA_DIR}.kafka-stray"
+#: The directory in which the commit log is built.
+WORK_DIR: Final = f"{METADATA_DIR}.adopting-stray"
+
+#: With more missing, the directory probably only looks like a partition's (backup-20240101) and is not a topic.
+_MISSING_MAX: Final = 10_000
+_PUT_ASIDE: Final = ("-delete", "-stray", "-future")
+#: The configurations of a broker's internal topics. Without them retention would delete what compaction should keep.
+_INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "__consumer_offsets": {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    },
+    "__transaction_state": {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "segment.bytes": "104857600",
+    },
+    "__share_group_state": {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "retention.ms": "-1",
+        "segment.bytes": "104857600",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    """A topic to adopt. `missing` are the partitions without a directory; `leader_epochs` are the cluster's."""
+
+    name: str
+    topic_id: str
+    partitions_count: int
+    configs: Mapping[str, str]
+    missing: tuple[int, ...] = ()
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptionPlan:
+    """All changes to be made to `root`. Offsets by partition are those of the checkpoint files.
+
+    `metadata_dir` is the current directory of the broker's metadata log, None if it has none. `notes` are for the user.
+    """
+
+    root: Path
+    properties: MetaProperties
+    topics: tuple[TopicPlan, ...]
+    strays: tuple[TopicPartition, ...]
+    broker_config: BrokerConfig
+    next_producer_id: int
+    acls: Mapping[str, Acl]
+    clean_shutdown: bool
+    recovery_points: Mapping[TopicPartition, int]
+    log_starts: Mapping[TopicPartition, int]
+    metadata_dir: Path | None
+    notes: tuple[str, ...]
+
+
+def make_plan(root: Path, *, server_properties: Path | None, create_missing: bool, rng: random.Random) -> AdoptionPlan:
+    """Make the plan for `root`, a broker's directory. The caller holds its lock.
+
+    Raises LogDirError if `root` is not a log directory, for missing partitions without `create_missing`, and for
+    contradictory topic ids; InvalidConfigError for invalid settings in `server_properties`; DiskFormatError for a
+    damaged meta.properties.
+    """
+    found = list_partitions(root)
+    if not found and not (root / META_PROPERTIES).exists():
+        raise LogDirError(f"{root} is not a log directory: no {META_PROPERTIES}, no <topic>-<partition> in it")
+    notes: list[str] = []
+    directory = _metadata_dir(root)
+    metadata = None if directory is None else read_broker_metadata(directory)
+    properties = _properties(root, rng)
+    by_topic: dict[str, list[int]] = {}
+    strays = []
+    for each in found:
+        if each.topic == CLUSTER_METADATA_TOPIC:
+            continue
+        if metadata is not None and _is_stray(root, each, metadata, properties.node_id):
+            strays.append(each)
+        else:
+            by_topic.setdefault(each.topic, []).append(each.partition)
+    broker_config = adopted_broker_config(metadata, properties.node_id, server_properties, notes)
+    topics = tuple(
+        _plan_topic(root, name, numbers, metadata, rng, broker_config, notes)
+        for name, numbers in sorted(by_topic.items())
+    )
+    if not create_missing:
+        _refuse_missing(root, topics)
+    _note_what_stays(root, metadata, topics, strays, notes)
+    return AdoptionPlan(
+        root=root,
+        properties=properties,
+        topics=topics,
+        strays=tuple(strays),
+        broker_config=broker_config,
+        next_producer_id=0 if metadata is None else metadata.next_producer_id,
+        acls={} if metadata is None else metadata.acls,
+        clean_shutdown=was_clean_shutdown(root),
+        recovery_points=_checkpoint(root / RECOVERY_POINT_CHECKPOINT, notes),
+        log_starts=_checkpoint(root / LOG_START_OFFSET_CHECKPOINT, notes),
+        metadata_dir=directory,
+        notes=tuple(notes),
+    )
+
+
+def _metadata_dir(root: Path) -> Path | None:
+    """The broker's metadata log: under its own name, or as renamed by an interrupted adoption."""
+    current, kept = root / METADATA_DIR, root / KEPT_METADATA_DIR
+    if current.is_dir() and kept.is_dir():
+        raise LogDirError(
+            f"{root} holds both {METADATA_DIR} and {KEPT_METADATA_DIR}: remove the one that is out of date"
+        )
+    return current if current.is_dir() else kept if kept.is_dir() else None
+
+
+def _properties(root: Path, rng: random.Random) -> MetaProperties:
+    """The root's identity, with new ids if meta.properties has none."""
+    path = root / META_PROPERTIES
+    there = read_meta_properties(path) if path.exists() else MetaProperties()
+    return MetaProperties(
+        cluster_id=there.cluster_id or random_uuid(rng),
+        node_id=DEFAULT_NODE_ID if there.node_id is None else there.node_id,
+        directory_id=there.directory_id or random_uuid(rng),
+    )
+
+
+def _is_stray(root: Path, each: TopicPartition, metadata: BrokerMetadata, node_id: int | None) -> bool:
+    """Kafka's rule: the topic with the directory's id no longer assigns the partition to this node."""
+    topic = metadata.topics.get(each.topic)
+    partition = None if topic is None else topic.partitions.get(each.partition)
+    topic_id = _topic_id(root / str(each))
+    if topic is not None and partition is not None and topic_id in (None, topic.topic_id):
+        return node_id not in partition.replicas
+    if metadata.damage is not None:
+        raise LogDirError(
+            f"{each} is not in the broker's metadata log, which is damaged ({metadata.damage}), so it cannot be told "
+            f"whether it was deleted: restore {METADATA_DIR}, or move it out of {root} to go by the directories alone"
+        )
+    return True
+
+
+def _topic_id(directory: Path) -> str | None:
+    try:
+        return read_topic_id(directory / PARTITION_METADATA)
+    except (FileNotFoundError, DiskFormatError):
+        return None  # an older broker's, or damaged: rewritten, as by a broker
+
+
+def _plan_topic(
+    root: Path,
+    name: str,
+    numbers: Sequence[int],
+    metadata: BrokerMetadata | None,
+    rng: random.Random,
+    broker_config: BrokerConfig,
+    notes: list[str],
+) -> TopicPlan:
+    known = None if metadata is None else metadata.topics.get(name)
+    partitions = () if known is None else known.partitions
+    count = max((*numbers, *partitions)) + 1
+    if count - len(numbers) > _MISSING_MAX:
+        raise LogDirError(
+            f"{root} holds {name}-{max(numbers)}, but only {len(numbers)} of {count} partitions of a topic {name!r}: "
+            "if it is none of Kafka's directories, move it away"
+        )
+    configs = _INTERNAL_CONFIGS.get(name, {}) if metadata is None else metadata.topic_configs.get(name, {})
+    return TopicPlan(
+        name=name,
+        topic_id=_agreed_topic_id(root, name, numbers, known, rng),
+        partitions_count=count,
+        configs=_usable_configs(name, configs, broker_config, notes),
+        missing=tuple(sorted(set(range(count)) - set(numbers))),
+        leader_epochs={} if known is None else {n: each.leader_epoch for n, each in known.partitions.items()},
+    )
+
+
+def _agreed_topic_id(
+    root: Path, name: str, numbers: Sequence[int], known: BrokerTopic | None, rng: random.Random
+) -> str:
+    if known is not None:
+        return known.topic_id
+    directories = {number: _topic_id(root / str(TopicPartition(name, number))) for number in numbers}
+    found = sorted({topic_id for topic_id in directories.values() if topic_id is not None})
+    if len(found) > 1:
+        listed = ", ".join(f"{name}-{number}: {topic_id}" for number, topic_id in sorted(directories.items()))
+        raise LogDirError(f"partitions of topic {name!r} have different topic ids ({listed}): move the old ones away")
+    return found[0] if found else random_uuid(rng)
+
+
+def _usable_configs(
+    name: str, configs: Mapping[str, str], broker_config: BrokerConfig, notes: list[str]
+) -> Mapping[str, str]:
+    """`configs` without names and values that Kafka 4.1 does not accept."""
+    usable = {}
+    for config, value in sorted(configs.items()):
+        try:
+            validate_topic_config(config, value)
+        except InvalidConfigError as error:
+            notes.append(f"topic {name}: left out {config}={value}: {str(error).partition(';')[0]}")
+        else:
+            usable[config] = value
+    try:
+        broker_config.log_config(usable)
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"the configuration of topic {name} is not allowed here: {error}") from None
+    return usable
+
+
+def adopted_broker_config(
+    metadata: BrokerMetadata | None, node_id: int | None, server_properties: Path | None, notes: list[str]
+) -> BrokerConfig:
+    """The settings that adoption keeps; a note is added for each that it drops.
+
+    Precedence is as for a broker: its own dynamic settings, those of all brokers, its server.properties.
+    """
+    settings: dict[str, str] = {}
+    if server_properties is not None:
+        loaded = BrokerConfig.load(server_properties).properties
+        settings.update((name, value) for name, value in loaded.items() if name in BROKER_CONFIGS)
+    for resource in (ALL_BROKERS, str(node_id)):
+        for name, value in sorted(({} if metadata is None else metadata.broker_configs).get(resource, {}).items()):
+            if name not in BROKER_CONFIGS:
+                continue
+            try:
+                BROKER_CONFIGS[name].parse(value)
+            except InvalidConfigError as error:
+                notes.append(f"broker: left out {name}={value}: {error}")
+            else:
+                settings[name] = value
+    return BrokerConfig.from_properties(settings)
+
+
+def _refuse_missing(root: Path, topics: Sequence[TopicPlan]) -> None:
+    lacking = [topic for topic in topics if topic.missing]
+    if lacking:
+        listed = "; ".join(f"{topic.name}: {_numbers(topic.missing)} of {topic.partitions_count}" for topic in lacking)
+        raise LogDirError(
+            f"{root} does not hold all partitions of its topics, missing are {listed}: bring their directories here "
+            "first, or have them created empty (--create-missing)"
+        )
+
+
+def _numbers(numbers: Sequence[int], most: int = 20) -> str:
+    text = ", ".join(map(str, numbers[:most]))
+    return text if len(numbers) <= most else f"{text}, ... ({len(numbers)} in all)"
+
+
+def _note_what_stays(
+    root: Path,
+    metadata: BrokerMetadata | None,
+    topics: Sequence[TopicPlan],
+    strays: Sequence[TopicPartition],
+    notes: list[str],
+) -> None:
+    if metadata is not None:
+        elsewhere = sorted(metadata.topics.keys() - {topic.name for topic in topics})
+        if elsewhere:
+            notes.append(f"no partition here of {len(elsewhere)} topics of the cluster: {', '.join(elsewhere[:20])}")
+    elif topics:
+        notes.append(f"no {METADATA_DIR} here: configurations of topics cannot be told and are left at their defaults")
+    notes.extend(f"{each} is a stray to the broker, and is put aside" for each in strays)
+    notes.extend(f"{topic.name}: empty partitions for {_numbers(topic.missing)}" for topic in topics if topic.missing)
+    ignored = sorted(
+        name for name in os.listdir(root) if name.endswith(_PUT_ASIDE) and name not in (KEPT_METADATA_DIR, WORK_DIR)
+    )
+    notes.extend(f"{name} stays as it is" for name in ignored)
+
+
+def _checkpoint(path: Path, notes: list[str]) -> Mapping[TopicPartition, int]:
+    """The file's offsets; as for a broker, none if it is damaged."""
+    with contextlib.suppress(CorruptIndexError):
+        return read_offset_checkpoint(path)
+    notes.append(f"{path.name} is damaged and not used, as by a broker")
+    return {}

@@ -1,0 +1,243 @@
+"""A log directory that a Kafka broker wrote: read without a broker, never written to.
+
+The state that a broker takes from its metadata log is derived from the files: topics from the partition directories,
+ids from `partition.metadata`, high watermarks from `replication-offset-checkpoint` (the end of the last valid batch
+where that has no line), log start offsets from `log-start-offset-checkpoint`, and configurations from the metadata log
+if the directory holds it. If the broker is running or was killed, its checkpoint is some seconds older than the log,
+and records above the high watermark are read only with `read_to_log_end`. After a crash a log ends before the first
+damaged batch of its tail, as after the broker's recovery; after a clean shutdown such a batch is damage, and reading it
+is an error.
+
+The offsets of a tiered topic from the log start offset to the first local segment are in remote storage
+(RemoteLogManager).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnknownTopicError
+from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
+from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
+from pyspark_kafkalog.root.stable_offsets import StableOffsets
+from pyspark_kafkalog.storage.artefacts.clean_shutdown import was_clean_shutdown
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+    LOG_START_OFFSET_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+)
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions, refuse_link
+from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.log.log_end import checked_end_offset
+from pyspark_kafkalog.storage.log.read_only_state import ReadOnlyState, load_read_only
+from pyspark_kafkalog.storage.names import (
+    CLUSTER_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    TopicPartition,
+    segment_file,
+)
+from pyspark_kafkalog.storage.root_identity import check_identity, readable_identity
+
+_METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+_REMOTE_STORAGE_ENABLE: Final = "remote.storage.enable"
+
+
+class ForeignRoot:
+    """One broker's directory as of the last `refresh`. Partitions are read on first access, then cached.
+
+    `topic_configs` reads the topics' configuration overrides, by topic, from the root. With `read_to_log_end` high
+    watermarks are the ends of the logs.
+    """
+
+    is_foreign = True
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        topic_configs: Callable[[Path], Mapping[str, Mapping[str, str]]],
+        clock: Callable[[], int],
+        read_to_log_end: bool = False,
+    ) -> None:
+        self.path = path
+        self._read_to_log_end = read_to_log_end
+        self.identity = readable_identity(path)
+        self._read_topic_configs = topic_configs
+        self._clock = clock
+        self._described: dict[TopicPartition, PartitionDescription] = {}
+        self._stable_offsets = StableOffsets()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the root again.
+
+        Raises LogDirError if it cannot be listed, holds nothing of Kafka's, or was replaced by another log directory.
+        """
+        check_identity(self.path, self.identity)
+        partitions = list_partitions(self.path)
+        if not partitions and not (self.path / META_PROPERTIES).exists():
+            raise LogDirError(f"{self.path} is not a log directory: no {META_PROPERTIES}, no <topic>-<partition> in it")
+        self._partitions: dict[str, list[TopicPartition]] = {}
+        for each in partitions:
+            self._partitions.setdefault(each.topic, []).append(each)
+        self._high_watermarks = read_offset_checkpoint(self.path / REPLICATION_OFFSET_CHECKPOINT)
+        self._log_starts = read_offset_checkpoint(self.path / LOG_START_OFFSET_CHECKPOINT)
+        self._is_clean = was_clean_shutdown(self.path)
+        self._described.clear()
+        self._topic_configs: Mapping[str, Mapping[str, str]] | None = None
+
+    def topics(self) -> tuple[str, ...]:
+        """All topics except the metadata log, which Kafka's clients do not see either."""
+        return tuple(name for name in self._partitions if name != CLUSTER_METADATA_TOPIC)
+
+    def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
+        """Describe a topic. Raises LogDirError for a partition that is a symbolic link, unless `without_links`."""
+        there = self._partitions_of(name)
+        links = {each.partition for each in there if (self.path / str(each)).is_symlink()} if without_links else set()
+        partitions = tuple(self._describe(each) for each in there if each.partition not in links)
+        topic_id = self._topic_id(each.directory for each in partitions)
+        configs = _ConfigsOnDemand(lambda: self._configs_of(name))
+        return TopicDescription(name, topic_id, configs, partitions, tuple(sorted(links)))
+
+    def _configs_of(self, topic: str) -> Mapping[str, str]:
+        if self._topic_configs is None:
+            self._topic_configs = self._read_topic_configs(self.path)
+        return self._topic_configs.get(topic, {})
+
+    def partition_numbers(self, topic: str) -> tuple[int, ...]:
+        """Numbers of the topic's partitions that have a directory."""
+        return tuple(each.partition for each in self._partitions_of(topic))
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionDescription:
+        there = self._partitions_of(topic_partition.topic)
+        if topic_partition not in there:
+            numbers = ", ".join(str(each.partition) for each in there)
+            raise UnknownTopicError(
+                f"topic {topic_partition.topic!r} has no partition {topic_partition.partition} in {self.path}, "
+                f"there are: {numbers}"
+            )
+        return self._describe(topic_partition)
+
+    def last_stable_offset(self, topic_partition: TopicPartition) -> int:
+        return self._stable_offsets.of(self.partition(topic_partition), self._clock())
+
+    def looked_at(self) -> tuple[PartitionDescription, ...]:
+        """The partitions that were read since the last refresh."""
+        return tuple(self._described.values())
+
+    def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        there = self._partitions.get(topic)
+        if there is None:
+            names = ", ".join(self.topics()[:20]) or "none"
+            raise UnknownTopicError(f"there is no topic {topic!r} in {self.path}; topics there are: {names}")
+        return there
+
+    def _describe(self, topic_partition: TopicPartition) -> PartitionDescription:
+        found = self._described.get(topic_partition)
+        if found is None:
+            found = self._described[topic_partition] = self._look(topic_partition)
+        return found
+
+    def _look(self, topic_partition: TopicPartition) -> PartitionDescription:
+        directory = self.path / str(topic_partition)
+        refuse_link(directory)
+        log_start_offset = self._log_starts.get(topic_partition, 0)
+        try:
+            state = load_read_only(directory, log_start_offset=log_start_offset)
+            high_watermark = self._high_watermark(topic_partition, state)
+        except PermissionError as error:
+            raise LogDirError(error.errno, f"cannot read the partition: {error.strerror}", error.filename) from error
+        epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT)
+        active_base_offset = state.base_offsets[-1] if state.base_offsets else -1
+        high_watermark = max(high_watermark, state.local_log_start_offset)
+        return PartitionDescription(
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
+            directory=directory,
+            leader_epoch=0 if epochs.latest is None else epochs.latest.epoch,
+            log_start_offset=self._log_start(topic_partition, state, epochs.earliest),
+            local_log_start_offset=state.local_log_start_offset,
+            high_watermark=high_watermark,
+            log_end_offset=high_watermark if self._read_to_log_end else state.log_end_offset,
+            active_base_offset=active_base_offset,
+            active_size_bytes=_size_bytes(directory, active_base_offset),
+        )
+
+    def _high_watermark(self, topic_partition: TopicPartition, state: ReadOnlyState) -> int:
+        """The end for readers: by the checkpoint, or with `read_to_log_end` the end of the batches above it."""
+        high_watermark = self._high_watermarks.get(topic_partition, state.log_end_offset)
+        if not self._is_clean:
+            high_watermark = min(high_watermark, state.log_end_offset)
+        if not self._read_to_log_end or high_watermark >= state.log_end_offset:
+            return high_watermark
+        return checked_end_offset(
+            self.path / str(topic_partition),
+            state.base_offsets,
+            max(high_watermark, state.local_log_start_offset),
+            log_start_offset=state.local_log_start_offset,
+            now_ms=self._clock(),
+        )
+
+    def _log_start(self, topic_partition: TopicPartition, state: ReadOnlyState, earliest: EpochEntry | None) -> int:
+        """Kafka's log start offset: below the first local segment if a tiered topic has offsets in remote storage.
+
+        A broker with tiered storage checkpoints the log start offset of each tiered partition, even if it is 0, and the
+        partition's leader epochs begin there. If the broker was killed, both may be older than its last retention run;
+        then the topic's configuration decides, if the metadata log is in this directory. The configuration is not read
+        at every trigger of a stream.
+        """
+        local = state.local_log_start_offset
+        first_epoch_offset = local if earliest is None else earliest.start_offset
+        log_start_offset = self._log_starts.get(topic_partition, first_epoch_offset)
+        if log_start_offset >= local or not state.base_offsets or topic_partition.topic in INTERNAL_TOPICS:
+            return local
+        is_tiered = topic_partition in self._log_starts and first_epoch_offset < local
+        is_sure = is_tiered and broker_process(self.path) is not BrokerProcess.KILLED
+        if not is_sure and (self.path / str(_METADATA_PARTITION)).is_dir():
+            is_tiered = self._configs_of(topic_partition.topic).get(_REMOTE_STORAGE_ENABLE) == "true"
+        return max(log_start_offset, 0) if is_tiered else local
+
+    def _topic_id(self, directories: Iterable[Path]) -> str | None:
+        for directory in directories:
+            try:
+                return read_topic_id(directory / PARTITION_METADATA)
+            except (FileNotFoundError, DiskFormatError):
+                continue
+        return None
+
+
+class _ConfigsOnDemand(Mapping[str, str]):
+    """A topic's configuration overrides, read on first access: few callers need them, and a whole metadata log must be
+    read for them."""
+
+    def __init__(self, read: Callable[[], Mapping[str, str]]) -> None:
+        self._read = read
+
+    def __getitem__(self, name: str) -> str:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def _size_bytes(directory: Path, base_offset: int) -> int:
+    """Size of a segment's `.log`, -1 if it does not exist or was deleted since it was listed."""
+    if base_offset < 0:
+        return -1
+    try:
+        return segment_file(directory, base_offset, LOG_SUFFIX).stat().st_size
+    except FileNotFoundError:
+        return -1

@@ -1,0 +1,1 @@
+"""The metadata log that a broker's directory holds."""

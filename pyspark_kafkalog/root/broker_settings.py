@@ -1,0 +1,62 @@
+"""Records that change broker-level configuration: settings (`log.*`, `num.partitions`, …) of a whole root.
+
+They are stored like Kafka's cluster-wide dynamic configuration, as ConfigRecords of the broker with the empty name.
+A root has one node, so it has no settings for a single broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
+from pyspark_kafkalog.errors import InvalidConfigError
+from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+
+#: The resource name of settings for all brokers.
+ALL_BROKERS: Final = ""
+
+
+def broker_configs(image: MetadataImage) -> Mapping[str, str]:
+    """The settings that have been set, by name; all others have their defaults."""
+    return image.broker_configs.get(ALL_BROKERS, {})
+
+
+def alter_broker_configs(
+    image: MetadataImage, *, add: Mapping[str, str], delete: Collection[str] = ()
+) -> list[MetadataRecord]:
+    """Records that set the settings in `add` and delete those in `delete`; none for unchanged settings.
+
+    Raises InvalidConfigError for an invalid name or value, and if a topic's overrides conflict with the new values.
+    """
+    there = broker_configs(image)
+    unknown = sorted({*add, *delete} - BROKER_CONFIGS.keys() - there.keys())
+    if unknown:
+        raise InvalidConfigError(
+            f"{', '.join(unknown)}: no broker-level config; there are {', '.join(sorted(BROKER_CONFIGS))}"
+        )
+    both = sorted(add.keys() & set(delete))
+    if both:
+        raise InvalidConfigError(f"{', '.join(both)}: cannot be set and deleted at once")
+    kept = {name: text for name, text in there.items() if name not in delete}
+    config = BrokerConfig.from_properties({**kept, **add})
+    for topic in image.topics.values():
+        if topic.configs:
+            _check_topic(config, topic.name, topic.configs)
+    return [
+        *(broker_config_record(name, value) for name, value in add.items() if there.get(name) != value),
+        *(broker_config_record(name, None) for name in delete if name in there),
+    ]
+
+
+def broker_config_record(name: str, value: str | None) -> MetadataRecord:
+    """The record that sets one setting, or with None resets it to its default."""
+    return record("ConfigRecord", resourceType=BROKER_RESOURCE, resourceName=ALL_BROKERS, name=name, value=value)
+
+
+def _check_topic(config: BrokerConfig, topic: str, overrides: Mapping[str, str]) -> None:
+    try:
+        config.log_config(overrides)
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"the configuration of topic {topic} would not be allowed: {error}") from None

@@ -1,0 +1,123 @@
+"""Partition directories of a native root: creates them, checks their topic ids, renames those of deleted topics.
+
+    <root>/orders-0/                     partition.metadata holds the topic's id
+    <root>/orders-0.<32 hex>-delete/     of a deleted topic, removed after file.delete.delay.ms
+
+The commit log defines which topics exist; directories are changed after the commit. After a crash in between, the next
+writer repairs them: it creates missing directories, and first renames those with another topic's id. It then also
+removes the lines in the root's checkpoint files for an earlier log of the same name. If only the id of a partition with
+records is unreadable, it is rewritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.metadata.image import TopicImage
+from pyspark_kafkalog.storage.artefacts.offset_checkpoints import forget_partitions
+from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id, write_topic_id
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
+
+_DELETE_SUFFIX: Final = "-delete"
+#: Maximum length of a file name in bytes, as in Kafka; topic names are ASCII.
+_NAME_MAX: Final = 255
+_DELETED_DIR = re.compile(r".+\.[0-9a-f]{32}-delete")
+
+
+def ensure_partition_directories(root: Path, topic: TopicImage, fs: FileSystem) -> None:
+    """Create the missing directories of `topic`. The caller holds the root's lock."""
+    have_records = {
+        TopicPartition(topic.name, each.partition): each.state.log_end_offset > 0 for each in topic.partitions
+    }
+    _ensure(root, have_records, topic.topic_id, fs)
+
+
+def ensure_partition_directory(root: Path, topic_partition: TopicPartition, topic_id: str, fs: FileSystem) -> None:
+    """Create the directory of a partition without records if it is missing; see `ensure_partition_directories`."""
+    _ensure(root, {topic_partition: False}, topic_id, fs)
+
+
+def has_partition_directories(root: Path, topic: TopicImage) -> bool:
+    """Whether the directories of `topic` exist. They are created in order, so only the last one is checked."""
+    last = TopicPartition(topic.name, topic.partitions[-1].partition)
+    return topic_id_of(root / str(last)) == topic.topic_id
+
+
+def _ensure(root: Path, have_records: Mapping[TopicPartition, bool], topic_id: str, fs: FileSystem) -> None:
+    lacking = [where for where in have_records if topic_id_of(root / str(where)) != topic_id]
+    if not lacking:
+        return
+    # Ids are written last: a process that finds them does not look for another log's lines in the checkpoints.
+    forget_partitions(root, {where for where in lacking if not have_records[where]}, fs=fs)
+    for where in lacking:
+        directory = root / str(where)
+        is_kept = have_records[where] and topic_id_of(directory) is None
+        if not is_kept and directory.exists() and _holds_a_log(directory):
+            put_aside(root, where, fs)
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir(directory)
+        write_topic_id(directory / PARTITION_METADATA, topic_id, fs=fs)
+    fs.fsync_dir(root)
+
+
+def topic_id_of(directory: Path) -> str | None:
+    """The id in the directory's partition.metadata; None if it is missing or unreadable."""
+    try:
+        return read_topic_id(directory / PARTITION_METADATA)
+    except (FileNotFoundError, DiskFormatError):
+        return None
+
+
+def _holds_a_log(directory: Path) -> bool:
+    return any(directory.glob(f"*{LOG_SUFFIX}")) or (directory / PARTITION_METADATA).exists()
+
+
+def name_put_aside(topic_partition: TopicPartition, suffix: str) -> str:
+    """A new name for the directory, as Kafka forms it; the topic's name is cut to fit."""
+    end = f"-{topic_partition.partition}.{uuid.uuid4().hex}{suffix}"
+    return f"{topic_partition.topic[: _NAME_MAX - len(end)]}{end}"
+
+
+def put_aside(root: Path, topic_partition: TopicPartition, fs: FileSystem) -> None:
+    """Rename the directory as Kafka does for a deleted topic, if it exists.
+
+    If a full disk has no room for the longer name, the directory is removed immediately.
+    """
+    target = root / name_put_aside(topic_partition, _DELETE_SUFFIX)
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            fs.rename(root / str(topic_partition), target)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            _remove_tree(root / str(topic_partition), fs)
+            return
+        # The delay until removal counts from the rename; the directory's own mtime may be old.
+        os.utime(target)
+
+
+def remove_deleted(root: Path, *, now_ms: int, delay_ms: int, fs: FileSystem = LOCAL) -> None:
+    """Remove the directories of deleted topics that were renamed more than `delay_ms` before `now_ms`."""
+    for directory in root.glob(f"*{_DELETE_SUFFIX}"):
+        if not _DELETED_DIR.fullmatch(directory.name) or directory.is_symlink():
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if directory.stat().st_mtime_ns // 1_000_000 + delay_ms <= now_ms:
+                _remove_tree(directory, fs)
+
+
+def _remove_tree(directory: Path, fs: FileSystem) -> None:
+    for entry in list(directory.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            _remove_tree(entry, fs)
+        else:
+            fs.unlink_if_there(entry)
+    fs.rmdir(directory)

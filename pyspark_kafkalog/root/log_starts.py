@@ -1,0 +1,168 @@
+"""Increases log start offsets, of any number of partitions in one commit; used by retention and delete-records.
+
+    lock the root; refresh the image
+    if the active segment is to be deleted too: roll, so that an empty segment begins at the log end; wait for the disk.
+    On a full disk only the state records the roll, and the next writer creates the segment's files
+    publish one commit with the partitions' states
+    unlock
+
+Files below a committed log start offset are garbage: any process may rename them for deletion. A crash before the
+publish leaves at most an empty segment above the committed one, which the next writer removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, partition_state_record
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.filesystem import is_out_of_space
+from pyspark_kafkalog.storage.flush_mode import flush_earlier
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
+from pyspark_kafkalog.storage.names import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStartMove:
+    """A request to increase one partition's log start offset to `log_start_offset`, unless it is already above that.
+
+    - `topic_id`: the expected topic id; None for any topic with that name
+    - `rolls_from`: delete the active segment too, if the log is still in this state, and increase the log start offset
+      to its end; else increase it to the base offset of the segment that was active in that state
+    - `to_high_watermark`: increase the log start offset to the high watermark and ignore `log_start_offset`
+    """
+
+    topic_partition: TopicPartition
+    log_start_offset: int
+    topic_id: str | None = None
+    rolls_from: LogState | None = None
+    to_high_watermark: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedLogStart:
+    """The result of a move: the partition's state and topic after it, or the error that prevented it."""
+
+    topic_partition: TopicPartition
+    topic_id: str = ""
+    before: LogState | None = None
+    after: LogState | None = None
+    error: Exception | None = None
+
+
+def move_log_starts(root: OwnRoot, moves: Sequence[LogStartMove], *, operation: str) -> list[MovedLogStart]:
+    """Increase the log start offsets in one commit, where possible; returns the results in the order of `moves`.
+
+    Errors of one partition are in its result: UnknownTopicError, OffsetOutOfRangeError above the high watermark, and
+    errors of reading or writing its files. Raises the errors of `MetadataStore.commit`.
+    """
+    with root_lock(root.path, fs=root.fs):
+        image = root.store.refresh()
+        if root.fs.waits_for_disk:
+            flush_earlier(root.path, root.fs)
+        moved = [_move(root, image, each) for each in moves]
+
+        def build(newest: MetadataImage) -> list[MetadataRecord]:
+            _check_unchanged(newest, moved)
+            return [
+                partition_state_record(each.topic_id, each.topic_partition.partition, each.after)
+                for each in moved
+                if each.after is not None and each.after != each.before
+            ]
+
+        root.store.commit(build, operation=operation, frees_space=True)
+    return moved
+
+
+def look_at_log_starts(root: OwnRoot, moves: Sequence[LogStartMove]) -> list[MovedLogStart]:
+    """The results that `move_log_starts` would have, for moves that do not roll; changes nothing."""
+    image = root.store.refresh()
+    return [_move(root, image, each) for each in moves]
+
+
+def _move(root: OwnRoot, image: MetadataImage, move: LogStartMove) -> MovedLogStart:
+    where = move.topic_partition
+    try:
+        topic = image.topic(where.topic)
+        if move.topic_id is not None and topic.topic_id != move.topic_id:
+            raise UnknownTopicError(f"topic {where.topic!r} was deleted and made anew meanwhile")
+        before = image.partition(where.topic, where.partition).state
+        return MovedLogStart(
+            topic_partition=where,
+            topic_id=topic.topic_id,
+            before=before,
+            after=_moved_state(root, image, move, before),
+        )
+    except (KafkalogError, OSError) as error:
+        return MovedLogStart(topic_partition=where, error=error)
+
+
+def _moved_state(root: OwnRoot, image: MetadataImage, move: LogStartMove, before: LogState) -> LogState:
+    target = before.log_end_offset if move.to_high_watermark else move.log_start_offset
+    if target > before.log_end_offset:
+        raise OffsetOutOfRangeError(
+            f"the log start of {move.topic_partition} cannot move to {target}, the high watermark is "
+            f"{before.log_end_offset}"
+        )
+    if move.rolls_from is not None:
+        if move.rolls_from == before:
+            try:
+                return _rolled(root, image, move.topic_partition, before)
+            except OSError as error:
+                if not is_out_of_space(error):
+                    raise
+                return _rolled_without_files(before)
+        target = move.rolls_from.active_base_offset
+    return replace(before, log_start_offset=max(target, before.log_start_offset))
+
+
+def _rolled(root: OwnRoot, image: MetadataImage, where: TopicPartition, before: LogState) -> LogState:
+    """The state with an empty active segment, which is durable, and no other segments."""
+    broker_config = root.broker_config()
+    log = UnifiedLog.resume(
+        root.path / str(where),
+        broker_config.log_config(image.topic(where.topic).configs),
+        before,
+        clock=root.clock,
+        fs=root.fs,
+        producer_id_expiration_ms=broker_config.producer_id_expiration_ms,
+    )
+    with log:
+        log.roll()
+        if log.is_recovered:  # as a writer does after a recovery
+            log.assign_epoch(before.leader_epoch + 1, log.log_end_offset)
+        log.flush(is_last=True)
+        return replace(log.state(), log_start_offset=log.log_end_offset)
+
+
+def _rolled_without_files(before: LogState) -> LogState:
+    """As `_rolled`, if the disk has no room for the files: resuming the log creates the missing empty segment."""
+    return LogState(
+        leader_epoch=before.leader_epoch,
+        log_start_offset=before.log_end_offset,
+        log_end_offset=before.log_end_offset,
+        active_base_offset=before.log_end_offset,
+        active_max_timestamp_offset=before.log_end_offset,
+        first_unstable_offset=before.first_unstable_offset,
+        producer=before.producer,
+    )
+
+
+def _check_unchanged(newest: MetadataImage, moved: Iterable[MovedLogStart]) -> None:
+    for each in moved:
+        if each.after is None:
+            continue
+        topic = newest.topics.get(each.topic_partition.topic)
+        if (
+            topic is None
+            or topic.topic_id != each.topic_id
+            or topic.partitions[each.topic_partition.partition].state != each.before
+        ):
+            raise CommitConflictError(
+                f"{each.topic_partition} was changed by another writer without the root's lock; run this again"
+            )

@@ -1,0 +1,328 @@
+"""A native log directory: its topics and partitions as of its commit log. Only commits change them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
+from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
+from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root import broker_settings as broker_config_records
+from pyspark_kafkalog.root import topics as topic_records
+from pyspark_kafkalog.root.commit_result import CommitResult
+from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
+from pyspark_kafkalog.root.directories import (
+    ensure_partition_directories,
+    has_partition_directories,
+    put_aside,
+    remove_deleted,
+)
+from pyspark_kafkalog.root.killed_deletions import find_left_by_deletions, put_aside_left
+from pyspark_kafkalog.root.write_transaction import WriteTransaction, take_over
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.flush_mode import FlushMode, flush_earlier, flushing_file_system
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.root_identity import RootIdentity
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+
+_LOG: Final = logging.getLogger(__name__)
+
+_Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
+
+#: The resource name of settings for all brokers, as in Kafka's dynamic configuration.
+_ALL_BROKERS = ""
+
+
+class OwnRoot:
+    """One native root, as of its last `refresh`; every change refreshes it first."""
+
+    is_foreign = False
+
+    def __init__(self, store: MetadataStore, *, clock: Callable[[], int], fs: FileSystem) -> None:
+        self.path: Path = store.root
+        self._store = store
+        self._clock = clock
+        self._fs = fs
+        self._unsure: dict[str, int] = {}
+
+    def refresh(self) -> None:
+        self._store.refresh()
+
+    @property
+    def identity(self) -> RootIdentity | None:
+        return self._store.identity
+
+    @property
+    def version(self) -> int:
+        return self._store.image.next_offset
+
+    @property
+    def store(self) -> MetadataStore:
+        """The store with the image as of the last refresh, which also makes the commits."""
+        return self._store
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        return self._clock
+
+    @property
+    def fs(self) -> FileSystem:
+        return self._fs
+
+    def broker_config(self) -> BrokerConfig:
+        """The broker-level configuration, parsed."""
+        return _broker_config(self._store.image)
+
+    # Describing
+
+    def topics(self) -> tuple[str, ...]:
+        return tuple(sorted(self._store.image.topics))
+
+    def partitions(self, topics: Collection[str] | None = None) -> list[TopicPartition]:
+        """All partitions, or those of `topics`, in order. Raises UnknownTopicError."""
+        names = self.topics() if topics is None else sorted(set(topics))
+        return [
+            TopicPartition(name, partition.partition)
+            for name in names
+            for partition in self._store.image.topic(name).partitions
+        ]
+
+    def topic(self, name: str) -> TopicDescription:
+        topic = self._store.image.topic(name)
+        partitions = tuple(self._describe(name, partition) for partition in topic.partitions)
+        return TopicDescription(name, topic.topic_id, topic.configs, partitions)
+
+    def partition_numbers(self, topic: str) -> tuple[int, ...]:
+        return tuple(each.partition for each in self._store.image.topic(topic).partitions)
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionDescription:
+        found = self._store.image.partition(topic_partition.topic, topic_partition.partition)
+        return self._describe(topic_partition.topic, found)
+
+    def _describe(self, topic: str, partition: PartitionImage) -> PartitionDescription:
+        state = partition.state
+        return PartitionDescription(
+            topic=topic,
+            partition=partition.partition,
+            directory=self.path / str(TopicPartition(topic, partition.partition)),
+            leader_epoch=state.leader_epoch,
+            log_start_offset=state.log_start_offset,
+            local_log_start_offset=state.log_start_offset,
+            high_watermark=state.log_end_offset,
+            log_end_offset=state.log_end_offset,
+            active_base_offset=state.active_base_offset,
+            active_size_bytes=state.active_size_bytes,
+        )
+
+    def last_stable_offset(self, topic_partition: TopicPartition) -> int:
+        """First offset of the oldest open transaction, else the high watermark.
+
+        Only a transaction that was open when a broker's directory was adopted can be open here.
+        """
+        found = self._store.image.partition(topic_partition.topic, topic_partition.partition)
+        return found.state.last_stable_offset
+
+    def history(self, *, topic: str | None, limit: int | None, newest_first: bool) -> Iterator[HistoryEntry]:
+        names = self._store.image.topic_names
+        return read_history(self._store.log, names, topic=topic, limit=limit, newest_first=newest_first)
+
+    def log_config(self, topic: str) -> LogConfig:
+        image = self._store.image
+        return _broker_config(image).log_config(image.topic(topic).configs)
+
+    # Changing
+
+    def set_broker_configs(self, configs: Mapping[str, str]) -> None:
+        """Store broker-level settings (`log.*`, `num.partitions`, …) in the commit log, for all writers."""
+        known = {name: value for name, value in configs.items() if name in BROKER_CONFIGS}
+
+        def build(image: MetadataImage) -> list[MetadataRecord]:
+            there = image.broker_configs.get(_ALL_BROKERS, {})
+            BrokerConfig.from_properties({**there, **known})
+            return [
+                record("ConfigRecord", resourceType=BROKER_RESOURCE, resourceName=_ALL_BROKERS, name=name, value=value)
+                for name, value in known.items()
+                if there.get(name) != value
+            ]
+
+        self.commit(build, operation="alter broker configs", frees_space=True)
+
+    def broker_configs(self) -> Mapping[str, str]:
+        return broker_config_records.broker_configs(self._store.image)
+
+    def alter_broker_configs(self, *, add: Mapping[str, str], delete: Collection[str]) -> None:
+        self.commit(
+            lambda image: broker_config_records.alter_broker_configs(image, add=add, delete=delete),
+            operation="alter broker configs",
+            frees_space=True,
+        )
+
+    def create_topic(self, name: str, *, partitions: int | None, configs: Mapping[str, str]) -> None:
+        """Commit the topic, then create its directories. `partitions` None stands for num.partitions."""
+
+        def build(image: MetadataImage) -> list[MetadataRecord]:
+            broker = _broker_config(image)
+            return topic_records.create_topic(
+                image,
+                name,
+                partitions=broker.num_partitions if partitions is None else partitions,
+                configs=configs,
+                broker_configs=broker.properties,
+            )
+
+        self._commit_topic(name, build, "create topic")
+
+    def ensure_topic(self, name: str) -> None:
+        """Create the topic if it does not exist, as for a write to it.
+
+        Raises UnknownTopicError if it does not exist and auto.create.topics.enable is false.
+        """
+        there = self._store.refresh().topics.get(name)
+        if there is not None and has_partition_directories(self.path, there):
+            return  # without the lock: a writer holds it through its commit
+
+        def build(image: MetadataImage) -> list[MetadataRecord]:
+            if name in image.topics:
+                return []
+            broker = _broker_config(image)
+            if not broker.auto_create_topics_enable:
+                image.topic(name)
+            return topic_records.create_topic(
+                image, name, partitions=broker.num_partitions, broker_configs=broker.properties
+            )
+
+        self._commit_topic(name, build, "create topic")
+
+    def add_partitions(self, name: str, *, total: int) -> None:
+        self._commit_topic(name, lambda image: topic_records.add_partitions(image, name, total=total), "add partitions")
+
+    def alter_configs(self, name: str, *, add: Mapping[str, str], delete: Collection[str]) -> None:
+        def build(image: MetadataImage) -> list[MetadataRecord]:
+            broker = _broker_config(image)
+            return topic_records.alter_configs(image, name, add=add, delete=delete, broker_configs=broker.properties)
+
+        self._commit_topic(name, build, "alter topic configs", frees_space=True)
+
+    def delete_topic(self, name: str) -> None:
+        """Commit the topic's deletion, then rename its directories; they are removed after file.delete.delay.ms."""
+        with self._locked():
+            topic = self._store.refresh().topic(name)
+            if not _broker_config(self._store.image).delete_topic_enable:
+                raise InvalidConfigError(f"topic {name} cannot be deleted: delete.topic.enable is false")
+            delay_ms = self.log_config(name).file_delete_delay_ms
+            self._commit_locked(
+                lambda image: topic_records.delete_topic(image, name), operation="delete topic", frees_space=True
+            )
+            with _after_commit(f"topic {name} is deleted, but its files are not all put aside or removed"):
+                for partition in topic.partitions:
+                    put_aside(self.path, TopicPartition(name, partition.partition), self._fs)
+                self._fs.fsync_dir(self.path)
+                self._remove_deleted(None, delay_ms)
+
+    def remove_deleted_topics(self, now_ms: int | None = None) -> None:
+        """Remove the directories of deleted topics after their delay, and restore the commit log's reserve.
+
+        Directories that a killed deletion did not rename are renamed first. `now_ms` is the current time, by default
+        the file system's. Raises OSError, CorruptRecordError.
+        """
+        left = find_left_by_deletions(self.path, self._store.refresh(), self._store.log)
+        with root_lock(self.path, fs=self._fs):
+            put_aside_left(self.path, self._store.refresh(), left, self._fs)
+            delay_ms = self.broker_config().log_config({}).file_delete_delay_ms
+            self._remove_deleted(now_ms, delay_ms)
+            self._store.log.restore_reserve()
+
+    def _remove_deleted(self, now_ms: int | None, delay_ms: int) -> None:
+        if now_ms is None:
+            now_ms = file_system_time_ns(self.path, self._fs) // 1_000_000
+        remove_deleted(self.path, now_ms=now_ms, delay_ms=delay_ms, fs=self._fs)
+
+    def commit_staged(
+        self, staged: Sequence[StagedFile], *, transaction: WriteTransaction | None, flush: FlushMode
+    ) -> CommitResult:
+        from pyspark_kafkalog.root.write import WriteCommitter  # not needed by readers
+
+        fs = flushing_file_system(self._fs, flush)
+        self._store.check_root()
+        store = self._store if fs is self._fs else MetadataStore(self.path, clock=self._clock, fs=fs)
+        result = WriteCommitter(store, _broker_config, self._clock, fs, self._unsure).commit(staged, transaction)
+        if store is not self._store:
+            self._store.refresh()
+        return result
+
+    def init_transaction(self, transactional_id: str, incarnation: str) -> None:
+        """Commit `incarnation` as the current one of the transactional id; earlier ones are fenced."""
+        self.commit(
+            lambda image: take_over(image, transactional_id, incarnation, now_ms=self._clock()),
+            operation="init transaction",
+        )
+
+    def has_transactional_id(self, transactional_id: str) -> bool:
+        return transactional_id in self._store.image.transactional_ids
+
+    def last_version(self, transactional_id: str) -> int | None:
+        """The last committed version of the transactional id, made durable; None if it has none."""
+        known = self._store.refresh().transactional_ids.get(transactional_id)
+        if known is None or known.version < 0:
+            return None
+        # The writer may have been killed after publishing the commit and before making it durable.
+        self._store.log.sync()
+        return known.version
+
+    def _commit_topic(self, name: str, build: _Build, operation: str, *, frees_space: bool = False) -> None:
+        with self._locked():
+            image = self._commit_locked(build, operation=operation, frees_space=frees_space)
+            with _after_commit(f"topic {name} has directories that are still to be made, by who writes to it first"):
+                ensure_partition_directories(self.path, _topic(image, name), self._fs)
+
+    def commit(self, build: _Build, *, operation: str, frees_space: bool = False) -> None:
+        """Commit the records that `build` makes from the newest image, under the root's lock, if there are any.
+
+        `frees_space`: see `CommitLog.publish`.
+        """
+        with self._locked():
+            self._commit_locked(build, operation=operation, frees_space=frees_space)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._store.check_root()
+        with root_lock(self.path, fs=self._fs):
+            yield
+
+    def _commit_locked(self, build: _Build, *, operation: str, frees_space: bool = False) -> MetadataImage:
+        def flushed(image: MetadataImage) -> Sequence[MetadataRecord]:
+            records = build(image)
+            if records:
+                flush_earlier(self.path, self._fs)
+            return records
+
+        return self._store.commit(flushed, operation=operation, frees_space=frees_space).image
+
+
+@contextlib.contextmanager
+def _after_commit(what: str) -> Iterator[None]:
+    """Log an OSError in the block. Directories are changed after the commit; the next writer repairs a failure."""
+    try:
+        yield
+    except OSError as error:
+        _LOG.warning("%s: %s", what, error)
+
+
+def _topic(image: MetadataImage, name: str) -> TopicImage:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise UnknownTopicError(f"topic {name!r} was deleted by another writer meanwhile")
+    return topic
+
+
+def _broker_config(image: MetadataImage) -> BrokerConfig:
+    return BrokerConfig.from_properties(image.broker_configs.get(_ALL_BROKERS, {}))

@@ -1,0 +1,126 @@
+"""Records that create, delete and change topics, with Kafka's validation.
+
+Each builder validates against an image and returns records for `MetadataStore.commit`:
+
+    store.commit(lambda image: create_topic(image, "orders", partitions=4), operation="create topic")
+
+Source of the rules: org.apache.kafka.controller.ReplicationControlManager and ConfigurationControlManager.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from pyspark_kafkalog.config.log_config import validate_topic_configs
+from pyspark_kafkalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
+from pyspark_kafkalog.metadata.bootstrap import random_uuid
+from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, MetadataImage
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, partition_record, record
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
+
+MAX_PARTITIONS_PER_COMMIT: Final = 10_000
+
+
+def create_topic(
+    image: MetadataImage,
+    name: str,
+    *,
+    partitions: int,
+    configs: Mapping[str, str] | None = None,
+    broker_configs: Mapping[str, str] | None = None,
+    rng: random.Random | None = None,
+) -> list[MetadataRecord]:
+    """Create a topic with `partitions` partitions, `configs` over those of the broker (`log.*` names), and a random id.
+
+    Raises InvalidTopicError for an invalid name or number of partitions, TopicExistsError, InvalidConfigError.
+    """
+    _check_new_name(image, name)
+    _check_partitions(name, partitions, first=0)
+    configs = configs or {}
+    validate_topic_configs(configs, broker_configs)
+    topic_id = random_uuid(rng if rng is not None else random.SystemRandom())
+    return [
+        record("TopicRecord", name=name, topicId=topic_id),
+        *(_config_record(name, key, value) for key, value in configs.items()),
+        *(_partition_record(image, topic_id, partition) for partition in range(partitions)),
+    ]
+
+
+def delete_topic(image: MetadataImage, name: str) -> list[MetadataRecord]:
+    """Delete the topic, with its partitions and configs. Raises UnknownTopicError."""
+    return [record("RemoveTopicRecord", topicId=image.topic(name).topic_id)]
+
+
+def add_partitions(image: MetadataImage, name: str, *, total: int) -> list[MetadataRecord]:
+    """Add partitions up to `total`. Raises UnknownTopicError, or InvalidTopicError if that is not an increase."""
+    topic = image.topic(name)
+    there = len(topic.partitions)
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopicError(f"partitions of {name} cannot be added: its records are found by the number there is")
+    if total <= there:
+        raise InvalidTopicError(f"topic {name!r} has {there} partitions; their number can only grow, not be {total}")
+    _check_partitions(name, total, first=there)
+    return [_partition_record(image, topic.topic_id, partition) for partition in range(there, total)]
+
+
+def alter_configs(
+    image: MetadataImage,
+    name: str,
+    *,
+    add: Mapping[str, str] | None = None,
+    delete: Collection[str] = (),
+    broker_configs: Mapping[str, str] | None = None,
+) -> list[MetadataRecord]:
+    """Set the topic's overrides in `add` and delete those in `delete`; no records for unchanged ones.
+
+    Raises UnknownTopicError, or InvalidConfigError for an invalid name or value, or an invalid combination.
+    """
+    configs = image.topic(name).configs
+    add = add or {}
+    both = sorted(add.keys() & set(delete))
+    if both:
+        raise InvalidConfigError(f"{', '.join(both)}: cannot be set and deleted at once")
+    kept = {key: value for key, value in configs.items() if key not in delete}
+    validate_topic_configs({**kept, **add}, broker_configs, existing=configs)
+    return [
+        *(_config_record(name, key, value) for key, value in add.items() if configs.get(key) != value),
+        *(_config_record(name, key, None) for key in delete if key in configs),
+    ]
+
+
+def _check_new_name(image: MetadataImage, name: str) -> None:
+    validate_topic_name(name)
+    if name == CLUSTER_METADATA_TOPIC:
+        raise InvalidTopicError(f"topic name {name!r} is the metadata log's")
+    if name in image.topics:
+        raise TopicExistsError(f"topic {name!r} is there already")
+    # Kafka's metric names turn '.' into '_', so two topics that differ only in that would share their metrics.
+    collides = _metric_name(name)
+    for other in image.topics:
+        if _metric_name(other) == collides:
+            raise InvalidTopicError(f"topic name {name!r} collides with topic {other!r}: '.' and '_' count as the same")
+
+
+def _metric_name(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _check_partitions(name: str, total: int, *, first: int) -> None:
+    if total < 1:
+        raise InvalidTopicError(f"topic {name!r} needs at least 1 partition, not {total}")
+    if total - first > MAX_PARTITIONS_PER_COMMIT:
+        raise InvalidTopicError(
+            f"{total - first} new partitions of topic {name!r} are too many for one commit: "
+            f"at most {MAX_PARTITIONS_PER_COMMIT}"
+        )
+
+
+def _config_record(topic: str, name: str, value: str | None) -> MetadataRecord:
+    return record("ConfigRecord", resourceType=TOPIC_RESOURCE, resourceName=topic, name=name, value=value)
+
+
+def _partition_record(image: MetadataImage, topic_id: str, partition: int) -> MetadataRecord:
+    """A partition led by the single node that represents the root."""
+    return partition_record(topic_id, partition, leader_epoch=0, node=image.node)

@@ -1,0 +1,1 @@
+"""Open transactions of a root, ending them, and `__transaction_state`."""

@@ -1,0 +1,275 @@
+"""Ends a transaction that a broker's producer left open: writes its markers and its coordinator's record.
+
+    lock the root; refresh the image; read __transaction_state
+    append a control batch with the marker to the log of each partition in which the transaction is open
+    append the record CompleteAbort or CompleteCommit to __transaction_state, if the transaction is recorded there
+    wait for the disk: data, indexes, names
+    publish one commit with the states of all these partitions: their last stable offsets increase
+    unlock
+
+An adopted log has no coordinator that would do this; a broker that mounts it again finds the transaction ended. A crash
+before the publish leaves markers and a record above the high watermarks, which the next writer truncates.
+
+A decided transaction is ended as decided: one in PrepareCommit is committed, since the commit was confirmed to its
+producer. An undecided one is aborted and its producer epoch increases, as at a timeout, which fences its producer. One
+that no coordinator knows is aborted in its partition only.
+
+Source of the rules: org.apache.kafka.coordinator.transaction.TransactionMetadata, kafka.coordinator.transaction.
+TransactionMarkerChannelManager, and kafka.server.KafkaApis.handleWriteTxnMarkersRequest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.errors import CommitConflictError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, partition_state_record
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.transactions.open_transactions import producers_of, transaction_states_of
+from pyspark_kafkalog.root.transactions.state import (
+    MAX_EPOCH,
+    TRANSACTION_STATE_TOPIC,
+    TransactionState,
+    TransactionStatus,
+)
+from pyspark_kafkalog.storage.flush_mode import flush_earlier
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.producer_append import AppendOrigin, ProducerState
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
+from pyspark_kafkalog.storage.names import TopicPartition
+
+_ABORT_OPERATION: Final = "abort transaction"
+_COMPLETE_OPERATION: Final = "complete transaction"
+_DECIDED: Final = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedPartition:
+    """One partition of an ended transaction: the transaction's first offset and the marker's offset."""
+
+    topic_partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    marker_offset: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTransaction:
+    """An ended transaction in `partitions`. `transactional_id` is None if no coordinator knew the transaction.
+
+    `elsewhere` are its partitions that this root does not contain, such as those in other directories of the broker.
+    """
+
+    transactional_id: str | None
+    is_commit: bool
+    partitions: tuple[EndedPartition, ...]
+    elsewhere: tuple[TopicPartition, ...] = ()
+
+
+def abort_transaction(root: OwnRoot, where: TopicPartition, first_offset: int) -> EndedTransaction:
+    """Abort the open transaction that began at `first_offset` of the partition, in one durable commit.
+
+    If `__transaction_state` has the transaction, it is aborted in all its partitions. Raises OffsetOutOfRangeError if
+    no open transaction begins there, CommitConflictError if it has been decided to commit, UnknownTopicError, and the
+    errors of `MetadataStore.commit`.
+    """
+    with root_lock(root.path, fs=root.fs):
+        ending = _Ending(root)
+        producer = ending.open_producer(where, first_offset)
+        states = transaction_states_of(root).values()
+        state = next((each for each in states if each.covers(where, producer.producer_id)), None)
+        if state is not None:
+            return _abort(ending, state)
+        marked = ending.mark(where, producer, ControlRecordType.ABORT, producer.producer_epoch)
+        ending.publish(_ABORT_OPERATION)
+        return EndedTransaction(None, False, (marked,))
+
+
+def abort_transactional_id(root: OwnRoot, transactional_id: str) -> EndedTransaction:
+    """Abort the open transaction of `transactional_id` in all its partitions, in one durable commit.
+
+    Raises UnknownTopicError if `__transaction_state` has no open one, CommitConflictError if it was decided to commit.
+    """
+    with root_lock(root.path, fs=root.fs):
+        ending = _Ending(root)
+        return _abort(ending, _open_state(root, transactional_id))
+
+
+def complete_transactional_id(root: OwnRoot, transactional_id: str) -> EndedTransaction:
+    """Complete the transaction of `transactional_id` as decided, by commit or abort, in one durable commit.
+
+    Raises UnknownTopicError if `__transaction_state` has no open one, CommitConflictError if it is undecided.
+    """
+    with root_lock(root.path, fs=root.fs):
+        ending = _Ending(root)
+        state = _open_state(root, transactional_id)
+        if state.status not in _DECIDED:
+            raise CommitConflictError(
+                f"the transaction of transactional id {transactional_id!r} is undecided ({state.status_name}): its "
+                "producer has not ended it, so it can only be aborted"
+            )
+        return _end(ending, state, is_commit=state.status == TransactionStatus.PREPARE_COMMIT)
+
+
+def _open_state(root: OwnRoot, transactional_id: str) -> TransactionState:
+    state = transaction_states_of(root).get(transactional_id)
+    if state is None:
+        raise UnknownTopicError(f"transactional id {transactional_id!r} is not in {TRANSACTION_STATE_TOPIC}")
+    if not state.is_open:
+        raise UnknownTopicError(
+            f"transactional id {transactional_id!r} has no open transaction: its state is {state.status_name}"
+        )
+    return state
+
+
+def _abort(ending: _Ending, state: TransactionState) -> EndedTransaction:
+    if state.status == TransactionStatus.PREPARE_COMMIT:
+        raise CommitConflictError(
+            f"the transaction of transactional id {state.transactional_id!r} is in state PrepareCommit: it was "
+            "committed and lacks only markers, so aborting it would lose records: use kafkalog transactions complete"
+        )
+    return _end(ending, state, is_commit=False)
+
+
+def _end(ending: _Ending, state: TransactionState, *, is_commit: bool) -> EndedTransaction:
+    epoch = state.producer_epoch
+    if state.status not in _DECIDED:
+        epoch = min(epoch + 1, MAX_EPOCH)
+    kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
+    marked = []
+    for where in sorted(state.partitions):
+        producer = ending.producer_in_transaction(where, state.producer_id)
+        if producer is not None:
+            marked.append(ending.mark(where, producer, kind, max(epoch, producer.producer_epoch)))
+    ending.note_completed(state, is_commit=is_commit, producer_epoch=epoch)
+    decided = state.status in _DECIDED
+    ending.publish(_COMPLETE_OPERATION if decided else _ABORT_OPERATION)
+    elsewhere = tuple(where for where in sorted(state.partitions) if not ending.has(where))
+    return EndedTransaction(state.transactional_id, is_commit, tuple(marked), elsewhere)
+
+
+class _Ending:
+    """The appends that end one transaction, and the commit that publishes them. The caller holds the root's lock."""
+
+    def __init__(self, root: OwnRoot) -> None:
+        self._root = root
+        self._image: MetadataImage = root.store.refresh()
+        self._broker_config = root.broker_config()
+        self._appended: dict[TopicPartition, LogState] = {}
+        if root.fs.waits_for_disk:
+            flush_earlier(root.path, root.fs)
+
+    def open_producer(self, where: TopicPartition, first_offset: int) -> ProducerState:
+        """The producer whose transaction began at `first_offset`. Raises OffsetOutOfRangeError if there is no such."""
+        self._image.partition(where.topic, where.partition)
+        for producer in self._open_producers(where):
+            if producer.current_txn_first_offset == first_offset:
+                return producer
+        raise OffsetOutOfRangeError(
+            f"Could not find any open transactions starting at offset {first_offset} on partition {where}"
+        )
+
+    def has(self, where: TopicPartition) -> bool:
+        """Whether the root contains the partition."""
+        topic = self._image.topics.get(where.topic)
+        return topic is not None and 0 <= where.partition < len(topic.partitions)
+
+    def producer_in_transaction(self, where: TopicPartition, producer_id: int) -> ProducerState | None:
+        """The producer if it has an open transaction in the partition; None also if the root lacks the partition."""
+        if not self.has(where):
+            return None
+        return next((each for each in self._open_producers(where) if each.producer_id == producer_id), None)
+
+    def _open_producers(self, where: TopicPartition) -> list[ProducerState]:
+        if self._image.partition(where.topic, where.partition).state.first_unstable_offset < 0:
+            return []
+        producers = producers_of(
+            self._root.partition(where),
+            expiration_ms=self._broker_config.producer_id_expiration_ms,
+            now_ms=self._root.clock(),
+        )
+        return [each for each in producers if each.current_txn_first_offset >= 0]
+
+    def mark(
+        self, where: TopicPartition, producer: ProducerState, kind: ControlRecordType, epoch: int
+    ) -> EndedPartition:
+        """Append the marker and wait for the disk."""
+        marker = EndTransactionMarker(control_type=kind, coordinator_epoch=max(producer.coordinator_epoch, 0))
+        key, value = build_control_record(marker)
+        after = self._append(where, key, value, producer_id=producer.producer_id, producer_epoch=epoch)
+        return EndedPartition(
+            topic_partition=where,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            first_offset=producer.current_txn_first_offset,
+            marker_offset=after.log_end_offset - 1,
+            last_stable_offset=after.last_stable_offset,
+        )
+
+    def note_completed(self, state: TransactionState, *, is_commit: bool, producer_epoch: int) -> None:
+        """Append the record to `__transaction_state` that all markers are written."""
+        key, value = state.completed(is_commit=is_commit, producer_epoch=producer_epoch, now_ms=self._root.clock())
+        self._append(TopicPartition(TRANSACTION_STATE_TOPIC, state.state_partition), key, value)
+
+    def _append(
+        self,
+        where: TopicPartition,
+        key: bytes,
+        value: bytes,
+        *,
+        producer_id: int | None = None,
+        producer_epoch: int = -1,
+    ) -> LogState:
+        """Append one record, a marker of `producer_id` if given, and wait for the disk."""
+        before = self._image.partition(where.topic, where.partition).state
+        with self._resume(where) as log:
+            leader_epoch = before.leader_epoch + 1 if log.is_recovered else before.leader_epoch
+            record = Record(offset=log.log_end_offset, timestamp_ms=self._root.clock(), key=key, value=value)
+            is_marker = producer_id is not None
+            data = encode_batch(
+                [record],
+                leader_epoch=leader_epoch,
+                producer_id=-1 if producer_id is None else producer_id,
+                producer_epoch=producer_epoch,
+                is_transactional=is_marker,
+                is_control=is_marker,
+            )
+            log.append_as_leader(data, leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR)
+            log.names_changed = True  # the transaction index file is created with its first entry
+            log.flush(is_last=True)
+            self._appended[where] = log.state()
+        return self._appended[where]
+
+    def publish(self, operation: str) -> None:
+        """Commit the appends. Raises CommitConflictError if a topic was changed without the root's lock."""
+
+        def build(newest: MetadataImage) -> list[MetadataRecord]:
+            return [
+                partition_state_record(self._unchanged(newest, where).topic_id, where.partition, state)
+                for where, state in self._appended.items()
+            ]
+
+        self._root.store.commit(build, operation=operation)
+
+    def _unchanged(self, newest: MetadataImage, where: TopicPartition) -> TopicImage:
+        topic = self._image.topic(where.topic)
+        if newest.topics.get(where.topic) != topic:
+            raise CommitConflictError(f"{where} was changed by another writer without the root's lock; run this again")
+        return topic
+
+    def _resume(self, where: TopicPartition) -> UnifiedLog:
+        return UnifiedLog.resume(
+            self._root.path / str(where),
+            self._broker_config.log_config(self._image.topic(where.topic).configs),
+            self._image.partition(where.topic, where.partition).state,
+            clock=self._root.clock,
+            fs=self._root.fs,
+            producer_id_expiration_ms=self._broker_config.producer_id_expiration_ms,
+        )

@@ -1,0 +1,174 @@
+"""The records of `__transaction_state`: what a broker's transaction coordinator knows of each transactional id.
+
+    key     int16 record type (0), transactional id
+    value   int16 version (0 or 1), producer id and epoch, timeout, status, partitions of the transaction, timestamps
+
+The last value of a key counts; a null value means that the id has expired. A transaction whose last status is
+PrepareCommit or PrepareAbort is decided: its producer, or its timeout, has ended it, and markers may be missing in some
+of its partitions. Transactions with the status Ongoing are undecided.
+
+Source of the rules: org.apache.kafka.coordinator.transaction.TransactionLog, TransactionMetadata and TransactionState.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.metadata.messages.message import MessageSchema
+from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.names import TopicPartition
+
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+MAX_EPOCH: Final = 0x7FFF
+
+_INT16: Final = struct.Struct(">h")
+_NO_PRODUCER_ID: Final = -1
+_TV2: Final = 2  # TransactionVersion: from this one on every transaction has an epoch of its own
+_LOG: Final = logging.getLogger(__name__)
+
+
+class TransactionStatus(IntEnum):
+    """The status of a transactional id's last transaction."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+
+_OPEN: Final = frozenset(
+    {
+        TransactionStatus.ONGOING,
+        TransactionStatus.PREPARE_COMMIT,
+        TransactionStatus.PREPARE_ABORT,
+        TransactionStatus.PREPARE_EPOCH_FENCE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionState:
+    """The last record of a transactional id, and the partition of `__transaction_state` that contains it.
+
+    `fields` are those of a TransactionLogValue of `version`. `status` is a number that a later Kafka may have added to.
+    """
+
+    transactional_id: str
+    state_partition: int
+    version: int
+    fields: Mapping[str, Any]
+
+    @property
+    def producer_id(self) -> int:
+        return int(self.fields["producerId"])
+
+    @property
+    def producer_epoch(self) -> int:
+        return int(self.fields["producerEpoch"])
+
+    @property
+    def status(self) -> int:
+        return int(self.fields["transactionStatus"])
+
+    @property
+    def status_name(self) -> str:
+        """The status as Kafka's tools print it ("PrepareCommit")."""
+        try:
+            return TransactionStatus(self.status).name.title().replace("_", "")
+        except ValueError:
+            return "Unknown"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a marker is, or may be, missing in one of its partitions."""
+        return self.status in _OPEN
+
+    @property
+    def timeout_ms(self) -> int:
+        return int(self.fields["transactionTimeoutMs"])
+
+    @property
+    def start_ms(self) -> int:
+        """Start time (ms) of the last transaction; below 0 for an id without one."""
+        return int(self.fields["transactionStartTimestampMs"])
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        return tuple(
+            TopicPartition(topic["topic"], partition)
+            for topic in self.fields["transactionPartitions"] or ()
+            for partition in topic["partitionIds"]
+        )
+
+    def covers(self, where: TopicPartition, producer_id: int) -> bool:
+        """Whether the producer's open transaction in the partition is this one."""
+        return self.is_open and self.producer_id == producer_id and where in self.partitions
+
+    def completed(self, *, is_commit: bool, producer_epoch: int, now_ms: int) -> tuple[bytes, bytes]:
+        """Key and value of the record that says that all markers are written (TransactionMetadata.prepareComplete)."""
+        fields = {
+            **self.fields,
+            "producerEpoch": producer_epoch,
+            "transactionStatus": TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT,
+            "transactionPartitions": (),
+            "transactionLastUpdateTimestampMs": now_ms,
+        }
+        if self.version >= 1:
+            next_producer_id = fields["nextProducerId"]
+            fields |= {"previousProducerId": self.producer_id, "nextProducerId": _NO_PRODUCER_ID}
+            if next_producer_id != _NO_PRODUCER_ID and fields["clientTransactionVersion"] >= _TV2:
+                fields |= {"producerId": next_producer_id, "producerEpoch": 0}  # the old id's epochs are exhausted
+        key = MessageSchema.load("TransactionLogKey")
+        value = MessageSchema.load("TransactionLogValue")
+        return (
+            _INT16.pack(key.api_key) + key.encode(0, {"transactionalId": self.transactional_id}),
+            _INT16.pack(self.version) + value.encode(self.version, fields),
+        )
+
+
+def read_transaction_states(partitions: Iterable[PartitionDescription]) -> dict[str, TransactionState]:
+    """The state of each transactional id, by name, from partitions of `__transaction_state`, to their high watermarks.
+
+    Records that no Kafka version up to 4.1 writes are ignored. Raises DiskFormatError for damage.
+    """
+    import pyarrow as pa  # not needed to read the ends of logs
+
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    states: dict[str, TransactionState] = {}
+    for each in partitions:
+        reader = LogReader(each.directory, TopicPartition(each.topic, each.partition))
+        latest: dict[bytes, bytes | None] = {}
+        for batch in reader.read(each.log_start_offset, each.high_watermark, schema=schema):
+            latest.update(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
+        for key, value in latest.items():
+            state = _decode(key, value, each.partition)
+            if state is not None:
+                states[state.transactional_id] = state
+    return states
+
+
+def _decode(key: bytes | None, value: bytes | None, partition: int) -> TransactionState | None:
+    key_schema, value_schema = MessageSchema.load("TransactionLogKey"), MessageSchema.load("TransactionLogValue")
+    if key is None or value is None or len(key) < _INT16.size or len(value) < _INT16.size:
+        return None
+    (record_type,), (version,) = _INT16.unpack_from(key), _INT16.unpack_from(value)
+    if record_type != key_schema.api_key:
+        return None
+    try:
+        name = key_schema.decode(0, key[_INT16.size :], allow_trailing=True)["transactionalId"]
+        fields = value_schema.decode(version, value[_INT16.size :], allow_trailing=True)
+    except KafkalogError as error:
+        _LOG.warning("a record of %s-%d is passed over: %s", TRANSACTION_STATE_TOPIC, partition, error)
+        return None
+    return TransactionState(transactional_id=name, state_partition=partition, version=version, fields=fields)

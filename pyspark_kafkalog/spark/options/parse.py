@@ -1,0 +1,317 @@
+"""Checks the user's options against the option table and converts them to the settings of a read or a write.
+
+A misspelt or unknown option, an invalid value, or options that contradict each other raise InvalidOptionError, which
+names the option and lists what is allowed. Options of the other direction are accepted where a table has options for
+both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.spark.options.ignored import IGNORED_OPTIONS
+from pyspark_kafkalog.spark.options.refused import refusal
+from pyspark_kafkalog.spark.options.table import (
+    DEFAULT_MAX_BYTES_PER_PARTITION,
+    DEFAULT_MAX_TRIGGER_DELAY_MS,
+    OPTIONS,
+    Option,
+)
+from pyspark_kafkalog.spark.read.offsets import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    Earliest,
+    GroupOffsets,
+    Latest,
+    OffsetSpec,
+    OnNoMatch,
+    SpecificOffsets,
+)
+from pyspark_kafkalog.spark.read.ranges import check_unresolved
+from pyspark_kafkalog.spark.read.subscription import AllTopics, Subscription
+from pyspark_kafkalog.spark.stream.directions import Direction
+from pyspark_kafkalog.storage.flush_mode import FlushMode
+
+_BY_LOWER_NAME: Final[Mapping[str, Option]] = {option.name.lower(): option for option in OPTIONS}
+_SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+_STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_TRIGGER_LIMITS: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Settings of batch and streaming reads. `path` is as given; sizes are in bytes; None means no limit.
+
+    `on_no_match`: the meaning of a starting timestamp later than all records.
+    """
+
+    path: str
+    principal: str | None
+    subscription: Subscription
+    starting: OffsetSpec
+    on_no_match: OnNoMatch
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_bytes_per_partition: int
+    fail_on_data_loss: bool
+    read_to_log_end: bool
+    include_headers: bool
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions(SourceOptions):
+    """Settings of a batch read."""
+
+    ending: OffsetSpec
+    filter_pushdown: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamReadOptions(SourceOptions):
+    """Settings of a streaming read and limits of its micro-batches. `group_id`: the group that gets its progress."""
+
+    group_id: str | None
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Settings of a write. `topic` None: each row names it. `compression_type` None: from the topic's configuration.
+
+    `txn_app_id` and `txn_version` are both given or both None.
+    """
+
+    path: str
+    principal: str | None
+    topic: str | None
+    compression_type: str | None
+    batch_size_bytes: int
+    partitioner: str
+    txn_app_id: str | None
+    txn_version: int | None
+    flush: FlushMode
+
+
+def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
+    """Options of a batch read. Raises InvalidOptionError."""
+    given = _parse(raw, "read")
+    starting, ending = _starting(given, Earliest()), _first(given, _ENDS, Latest())
+    _check_batch_ends(starting, ending)
+    without_effect = [name for name in (*_TRIGGER_LIMITS, "commitOffsets") if name in given]
+    if without_effect:
+        _LOG.warning("%s: of no effect in a batch read", ", ".join(without_effect))
+    return ReadOptions(
+        **_source_options(given, raw, starting), ending=ending, filter_pushdown=given.get("filterPushdown", False)
+    )
+
+
+def parse_stream_read_options(raw: Mapping[str, str]) -> StreamReadOptions:
+    """Options of a streaming read. Raises InvalidOptionError, also for an end offset, which a stream does not have."""
+    given = _parse(raw, "stream")
+    for name in _ENDS:
+        if name in given:
+            raise InvalidOptionError(
+                f"option {name} is not valid in a streaming read, which has no end: leave it out (to end with what is "
+                "there when the query starts, use trigger(availableNow=True))"
+            )
+    smallest, largest = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
+    return StreamReadOptions(
+        **_source_options(given, raw, _starting(given, Latest())),
+        group_id=_committing_group(given),
+        max_offsets_per_trigger=largest,
+        max_bytes_per_trigger=given.get("maxBytesPerTrigger"),
+        min_offsets_per_trigger=smallest,
+        max_trigger_delay_ms=given.get("maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
+    )
+
+
+def parse_load_options(raw: Mapping[str, str]) -> SourceOptions:
+    """Options of a read that may still become a batch or a stream: parsed as the kind that they are valid for.
+
+    Raises InvalidOptionError if they are valid for neither.
+    """
+    with contextlib.suppress(InvalidOptionError):
+        return parse_stream_read_options(raw)
+    return parse_read_options(raw)
+
+
+def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: OffsetSpec) -> dict[str, Any]:
+    subscription = _subscription(given)
+    if isinstance(subscription, AllTopics) and "topic" in given:
+        raise InvalidOptionError("option topic is for writing; to read, name topics with the option subscribe")
+    smallest, largest = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
+    # It has no effect in a batch read, but load() does not know the kind, and a streaming query would fail later.
+    if smallest is not None and largest is not None and smallest > largest:
+        raise InvalidOptionError(
+            f"option minOffsetsPerTrigger ({smallest}) is greater than maxOffsetsPerTrigger ({largest})"
+        )
+    if given.get("commitOffsets", False) and "kafka.group.id" not in given:
+        raise InvalidOptionError("option commitOffsets needs the option kafka.group.id: which group")
+    return {
+        "path": _path(given, raw),
+        "principal": given.get("principal"),
+        "subscription": subscription,
+        "starting": starting,
+        "on_no_match": given.get("startingOffsetsByTimestampStrategy", "error"),
+        "min_partitions": given.get("minPartitions"),
+        "max_records_per_partition": given.get("maxRecordsPerPartition"),
+        "max_bytes_per_partition": given.get("maxBytesPerPartition", DEFAULT_MAX_BYTES_PER_PARTITION),
+        "fail_on_data_loss": given.get("failOnDataLoss", True),
+        "read_to_log_end": given.get("readToLogEnd", False),
+        "include_headers": given.get("includeHeaders", False),
+        "committed": _either(given, "isolationLevel", "kafka.isolation.level", False),
+    }
+
+
+def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
+    """Options of a write. Raises InvalidOptionError."""
+    given = _parse(raw, "write")
+    if ("txnAppId" in given) != ("txnVersion" in given):
+        raise InvalidOptionError("options txnAppId and txnVersion go together: give both or none")
+    return WriteOptions(
+        path=_path(given, raw),
+        principal=given.get("principal"),
+        topic=given.get("topic"),
+        compression_type=_either(given, "compression.type", "kafka.compression.type", None),
+        batch_size_bytes=_either(given, "batch.size", "kafka.batch.size", BATCH_SIZE_BYTES),
+        partitioner=given.get("partitioner", "murmur2"),
+        txn_app_id=given.get("txnAppId"),
+        txn_version=given.get("txnVersion"),
+        flush=given.get("flush", "fsync"),
+    )
+
+
+def parse_stream_write_options(raw: Mapping[str, str]) -> WriteOptions:
+    """Options of a streaming write. Raises InvalidOptionError."""
+    options = parse_write_options(raw)
+    if options.txn_app_id is not None:
+        raise InvalidOptionError(
+            "options txnAppId and txnVersion are for batch writes; a streaming write is made once by its query id "
+            "and batch id, with nothing to set"
+        )
+    return options
+
+
+def _parse(raw: Mapping[str, str], direction: Direction) -> dict[str, Any]:
+    """Values by canonical name. Options of the other direction are checked too: a table has options for both."""
+    given: dict[str, Any] = {}
+    for name, text in raw.items():
+        option = _BY_LOWER_NAME.get(name.lower())
+        if option is None:
+            if any(ignored.matches(name) for ignored in IGNORED_OPTIONS):
+                continue
+            raise InvalidOptionError(_unknown(name, direction))
+        try:
+            given[option.name] = option.parse(text)
+        except ValueError as error:
+            raise InvalidOptionError(f"option {option.name} has the bad value {text!r}: {error}") from error
+    return given
+
+
+def _unknown(name: str, direction: Direction) -> str:
+    if name.lower() == "paths":
+        return "kafkalog takes one path; to read several log directories, read each and union them"
+    advice = refusal(name)
+    if advice is not None:
+        return f"option {name} has no counterpart in kafkalog: {advice}"
+    ignored = ", ".join(option.name for option in IGNORED_OPTIONS if direction in option.applies_to)
+    close = [_BY_LOWER_NAME[each].name for each in difflib.get_close_matches(name.lower(), _BY_LOWER_NAME, n=2)]
+    meant = f" (did you mean {' or '.join(close)}?)" if close else ""
+    verb, streams_alone = ("write", "") if direction == "write" else ("read", "")
+    if direction == "read":
+        streams_alone = f"; in a streaming read also: {_allowed('stream', but='read')}"
+    return (
+        f"unknown option {name!r} of kafkalog{meant}; allowed to {verb}: {_allowed(direction)}{streams_alone}; "
+        f"accepted without effect: {ignored}"
+    )
+
+
+def _allowed(direction: Direction, *, but: Direction | None = None) -> str:
+    """Names of the options that apply to `direction`, except those that apply to `but`."""
+    return ", ".join(
+        option.name for option in OPTIONS if direction in option.applies_to and but not in option.applies_to
+    )
+
+
+def _path(given: Mapping[str, Any], raw: Mapping[str, str]) -> str:
+    if "path" in given:
+        path: str = given["path"]
+        return path
+    hint = (
+        ""
+        if raw
+        else " (Spark hands the options of a SQL table to a Python data source only for reading, and only where "
+        "CREATE TABLE lists no columns; to write into such a table use INSERT INTO ... WITH (path = ..., topic = ...) "
+        "or df.write.format('kafkalog').option('path', ...))"
+    )
+    raise InvalidOptionError(f"option path is missing: the log directory, in place of kafka.bootstrap.servers{hint}")
+
+
+def _subscription(given: Mapping[str, Any]) -> Subscription:
+    named = [name for name in _SUBSCRIPTIONS if name in given]
+    if len(named) > 1:
+        raise InvalidOptionError(
+            f"only one of the options {', '.join(_SUBSCRIPTIONS)} can be given, not {' and '.join(named)}"
+        )
+    subscription: Subscription = given[named[0]] if named else AllTopics()
+    return subscription
+
+
+def _first(given: Mapping[str, Any], names: tuple[str, ...], default: OffsetSpec) -> OffsetSpec:
+    return next((given[name] for name in names if name in given), default)
+
+
+def _starting(given: Mapping[str, Any], default: Earliest | Latest) -> OffsetSpec:
+    """The start of the read; for `startingOffsets=group`, with the group's details from other options."""
+    starting = _first(given, _STARTS, default)
+    reset = _either(given, "auto.offset.reset", "kafka.auto.offset.reset", None)
+    if not isinstance(starting, GroupOffsets):
+        if reset is not None:
+            raise InvalidOptionError("option auto.offset.reset goes with startingOffsets group; set that too")
+        return starting
+    if "kafka.group.id" not in given:
+        raise InvalidOptionError("option startingOffsets group needs the option kafka.group.id: which group")
+    return GroupOffsets(given["kafka.group.id"], reset or ("earliest" if isinstance(default, Earliest) else "latest"))
+
+
+def _committing_group(given: Mapping[str, Any]) -> str | None:
+    """The group that a streaming query commits its progress to, or None."""
+    group_id: str | None = given.get("kafka.group.id")
+    return group_id if given.get("commitOffsets", True) else None
+
+
+def _either(given: Mapping[str, Any], name: str, same: str, default: Any) -> Any:
+    if name in given and same in given and given[name] != given[same]:
+        raise InvalidOptionError(f"options {name} and {same} mean the same and have different values")
+    return given.get(name, given.get(same, default))
+
+
+def _check_batch_ends(starting: OffsetSpec, ending: OffsetSpec) -> None:
+    if isinstance(starting, Latest):
+        raise InvalidOptionError("option startingOffsets cannot be latest in a batch read: nothing would be read")
+    if isinstance(ending, Earliest):
+        raise InvalidOptionError("option endingOffsets cannot be earliest in a batch read: nothing would be read")
+    for name, spec, refused in (
+        ("startingOffsets", starting, LATEST_OFFSET),
+        ("endingOffsets", ending, EARLIEST_OFFSET),
+    ):
+        if isinstance(spec, SpecificOffsets):
+            for topic_partition, offset in spec.offsets.items():
+                if offset == refused:
+                    word = "latest (-1)" if refused == LATEST_OFFSET else "earliest (-2)"
+                    raise InvalidOptionError(f"option {name} for {topic_partition} cannot be {word} in a batch read")
+    check_unresolved(starting, ending)

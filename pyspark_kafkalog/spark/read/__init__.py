@@ -1,0 +1,1 @@
+"""Batch reads, and what streaming reads share with them."""

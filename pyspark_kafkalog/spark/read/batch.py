@@ -1,0 +1,148 @@
+"""The batch reader: the driver plans offset ranges, and each task reads one of them as Arrow batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.root.broker_notices import above_high_watermark
+from pyspark_kafkalog.spark.options.location import Location, locate
+from pyspark_kafkalog.spark.options.parse import ReadOptions
+from pyspark_kafkalog.spark.read.filters import PushedFilters, push_filters
+from pyspark_kafkalog.spark.read.ranges import (
+    OffsetRange,
+    OffsetResolver,
+    apply_filters,
+    check_ends,
+    cut_by_bytes,
+    cut_by_records,
+)
+from pyspark_kafkalog.spark.read.subscription import at_location, subscribed_partitions
+from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range, read_same_topic
+from pyspark_kafkalog.spark.worker_memory import freeze_imports
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafkalog.log_dir import LogDir, TopicDescription
+    from pyspark_kafkalog.root.planned_state import PlannedState
+    from pyspark_kafkalog.storage.root_identity import RootIdentity
+
+_LOG: Final = logging.getLogger(__name__)
+_TRIES: Final = 10
+
+
+class KafkalogBatchReader(DataSourceReader):
+    """Plans and reads offset ranges; takes no filters."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._filters = PushedFilters()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One input partition for each offset range, ordered by topic, partition and offset."""
+        from pyspark_kafkalog.log_dir import LogDir
+
+        location = locate(self._options.path)
+        options = self._options
+        log_dir = LogDir.open(location.root, principal=options.principal, read_to_log_end=options.read_to_log_end)
+        for _ in range(_TRIES - 1):
+            version = log_dir.version
+            try:
+                return self._planned(log_dir, location)
+            except (FileNotFoundError, CorruptRecordError):
+                log_dir.refresh()
+                if log_dir.version == version:  # so no topic was deleted meanwhile
+                    raise
+        return self._planned(log_dir, location)
+
+    def _planned(self, log_dir: LogDir, location: Location) -> list[OffsetRangePartition]:
+        ranges = self._plan(log_dir, location)
+        notice = above_high_watermark(log_dir.path, log_dir.looked_at())
+        if notice is not None:
+            _LOG.warning(notice)
+        names = {each.topic_partition.topic for each in ranges}
+        topics = {name: log_dir.topic(name, without_links=True) for name in names}
+        directories = _directories(topics.values())
+        # Of a broker's directory, or a copy of one, people also read partitions that were put together.
+        ids = {topic: None if log_dir.is_foreign else described.topic_id for topic, described in topics.items()}
+        planned = log_dir.planned_state()
+        return [
+            self._input_partition(
+                each, directories[each.topic_partition], ids[each.topic_partition.topic], planned, log_dir.identity
+            )
+            for each in ranges
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one input partition; none for the placeholder that Spark creates for an empty plan."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if isinstance(partition, OffsetRangePartition):
+            schema = to_arrow_schema(self._schema, timezone="UTC")
+            yield from read_same_topic(partition, read_offset_range(partition, schema))
+            freeze_imports()
+
+    def _plan(self, log_dir: LogDir, location: Location) -> list[OffsetRange]:
+        options = self._options
+        resolver = OffsetResolver(
+            log_dir,
+            subscribed_partitions(log_dir, at_location(options.subscription, location)),
+            committed=options.committed,
+            on_no_match=options.on_no_match,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        ranges = apply_filters(resolver.resolve(options.starting, options.ending), self._filters, log_dir)
+        check_ends(ranges, log_dir)
+        ranges = cut_by_records(
+            ranges,
+            min_partitions=options.min_partitions,
+            max_records_per_partition=options.max_records_per_partition,
+        )
+        return cut_by_bytes(ranges, log_dir, max_bytes=options.max_bytes_per_partition)
+
+    def _input_partition(
+        self,
+        each: OffsetRange,
+        directory: Path,
+        topic_id: str | None,
+        planned: PlannedState,
+        identity: RootIdentity | None,
+    ) -> OffsetRangePartition:
+        return OffsetRangePartition(
+            topic=each.topic_partition.topic,
+            partition=each.topic_partition.partition,
+            directory=str(directory),
+            start_offset=each.start_offset,
+            end_offset=each.end_offset,
+            committed=self._options.committed,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            min_timestamp_ms=self._filters.timestamps_ms.start,
+            until_timestamp_ms=self._filters.timestamps_ms.end,
+            topic_id=topic_id,
+            planned=planned,
+            identity=identity,
+        )
+
+
+class KafkalogPushdownReader(KafkalogBatchReader):
+    """Takes pushed-down filters on topic, partition, offset and timestamp before it plans."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Keep the filters that the read applies exactly; return those that Spark has to evaluate."""
+        self._filters, left = push_filters(filters)
+        return left
+
+
+def _directories(topics: Iterable[TopicDescription]) -> dict[TopicPartition, Path]:
+    return {
+        TopicPartition(found.topic, found.partition): found.directory for topic in topics for found in topic.partitions
+    }

@@ -1,0 +1,418 @@
+"""Plans a read: resolves options to one offset range per partition, then cuts the ranges into tasks.
+
+All ends are resolved, from one view of the log, before any range is cut, so that `minPartitions` and
+`maxRecordsPerPartition` apply to real sizes. They cut as Spark's KafkaOffsetRangeCalculator does. After that, ranges
+of more than `maxBytesPerPartition` are cut at index entries into pieces of similar size. A range consists of offsets,
+never of file positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError
+from pyspark_kafkalog.partition_reads import open_transaction_text
+from pyspark_kafkalog.root.broker_notices import remote_offsets
+from pyspark_kafkalog.spark.read.filters import PushedFilters
+from pyspark_kafkalog.spark.read.offsets import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    Earliest,
+    GlobalTimestamp,
+    GroupOffsets,
+    Latest,
+    OffsetSpec,
+    OnNoMatch,
+    SpecificOffsets,
+    SpecificTimestamps,
+    asked_for,
+)
+from pyspark_kafkalog.spark.read.subscription import listed
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir, PartitionDescription
+    from pyspark_kafkalog.storage.log.reader import LogReader
+
+_LOG = logging.getLogger(__name__)
+_TASKS_MAX: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """The offsets [start_offset, end_offset) of one partition."""
+
+    topic_partition: TopicPartition
+    start_offset: int
+    end_offset: int
+
+    @property
+    def offsets_count(self) -> int:
+        return self.end_offset - self.start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class AvailableOffsets:
+    """A partition's offsets [start_offset, end_offset). For read_committed they end at the last stable offset.
+
+    Offsets below `local_start_offset` are in remote storage and cannot be read here.
+    """
+
+    start_offset: int
+    local_start_offset: int
+    end_offset: int
+
+
+class OffsetResolver:
+    """Resolves offset specs to ranges against one view of a log directory.
+
+    `partitions`: the partitions to read. `committed`: end them at the last stable offset. `on_no_match`: the meaning of
+    a starting timestamp later than all records. With `fail_on_data_loss`, unavailable offsets raise DataLossError;
+    without it, the range shrinks to the available offsets and a warning is logged.
+    """
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        partitions: Iterable[PartitionDescription],
+        *,
+        committed: bool,
+        on_no_match: OnNoMatch,
+        fail_on_data_loss: bool,
+    ) -> None:
+        self._log_dir = log_dir
+        self._partitions = {TopicPartition(each.topic, each.partition): each for each in partitions}
+        self._committed = committed
+        self._on_no_match = on_no_match
+        self._fail_on_data_loss = fail_on_data_loss
+        self._group_offsets: dict[TopicPartition, int] | None = None
+
+    def resolve(self, starting: OffsetSpec, ending: OffsetSpec) -> list[OffsetRange]:
+        """One range per partition, without empty ones, in the partitions' order."""
+        self._check_same_partitions("starting", starting, "-2 stands for earliest")
+        self._check_same_partitions("ending", ending, "-1 stands for latest")
+        ranges = [self._range(each, starting, ending) for each in self._partitions]
+        return [each for each in ranges if each.offsets_count > 0]
+
+    def resolve_starts(self, starting: OffsetSpec) -> dict[TopicPartition, int]:
+        """The starting offset of every partition, in the partitions' order."""
+        self._check_same_partitions("starting", starting, "-1 stands for latest, -2 for earliest")
+        return {each: self._stream_start(each, starting) for each in self._partitions}
+
+    def _stream_start(self, topic_partition: TopicPartition, starting: OffsetSpec) -> int:
+        """A stream may start above the last stable offset: like a consumer, it waits until that offset reaches it."""
+        available = self.available(topic_partition)
+        start_offset = self._start(topic_partition, starting, available)
+        high_watermark = self._partitions[topic_partition].high_watermark
+        asked = OffsetRange(topic_partition=topic_partition, start_offset=start_offset, end_offset=high_watermark)
+        texts = (
+            asked_for("starting", starting, topic_partition, start_offset),
+            asked_for("ending", Latest(), topic_partition, high_watermark),
+        )
+        return self._there(asked, replace(available, end_offset=high_watermark), texts).start_offset
+
+    def available(self, topic_partition: TopicPartition) -> AvailableOffsets:
+        found = self._partitions[topic_partition]
+        end_offset = found.high_watermark
+        if self._committed:
+            end_offset = self._log_dir.last_stable_offset(found.topic, found.partition)
+        return AvailableOffsets(found.log_start_offset, found.local_log_start_offset, end_offset)
+
+    def _check_same_partitions(self, end: str, spec: OffsetSpec, words: str) -> None:
+        given = _given_partitions(spec)
+        if given is None or given.keys() == self._partitions.keys():
+            return
+        option, advice = f"{end}Offsets", f" ({words})"
+        if isinstance(spec, SpecificTimestamps):
+            option, advice = f"{end}OffsetsByTimestamp", f" ({end}Timestamp is for all of them)"
+        raise InvalidOptionError(
+            f"option {option} must name exactly the partitions that are read{advice}. "
+            f"Specified: {listed(map(str, given))}. Assigned: {listed(map(str, self._partitions))}"
+        )
+
+    def _range(self, topic_partition: TopicPartition, starting: OffsetSpec, ending: OffsetSpec) -> OffsetRange:
+        available = self.available(topic_partition)
+        start_offset = self._start(topic_partition, starting, available)
+        end_offset = self._end(topic_partition, ending, available)
+        asked = OffsetRange(topic_partition=topic_partition, start_offset=start_offset, end_offset=end_offset)
+        texts = (
+            asked_for("starting", starting, topic_partition, start_offset),
+            asked_for("ending", ending, topic_partition, end_offset),
+        )
+        there = self._there(asked, available, texts)
+        if start_offset > end_offset and there == asked:
+            raise InvalidOptionError(f"{topic_partition}: {texts[0]} is greater than {texts[1]}")
+        return there
+
+    def _start(self, topic_partition: TopicPartition, spec: OffsetSpec, available: AvailableOffsets) -> int:
+        if isinstance(spec, Earliest):
+            return available.start_offset
+        if isinstance(spec, Latest):
+            return available.end_offset
+        if isinstance(spec, SpecificOffsets):
+            return _specific(spec.offsets[topic_partition], available)
+        if isinstance(spec, GroupOffsets):
+            return self._group_start(topic_partition, spec, available)
+        timestamp_ms = _timestamp_ms(spec, topic_partition)
+        offset = self._offset_for_timestamp(topic_partition, timestamp_ms, available)
+        if offset is not None:
+            return offset
+        if self._on_no_match == "latest":
+            return available.end_offset
+        raise InvalidOptionError(
+            f"{topic_partition}: no record has the timestamp {timestamp_ms} or a later one; set "
+            "startingOffsetsByTimestampStrategy to latest to start at the end of such partitions"
+        )
+
+    def _group_start(self, topic_partition: TopicPartition, spec: GroupOffsets, available: AvailableOffsets) -> int:
+        if self._group_offsets is None:
+            fetched = self._log_dir.group(spec.group_id).fetch()
+            self._group_offsets = {each: committed.offset for each, committed in fetched.items()}
+        offset = self._group_offsets.get(topic_partition)
+        if offset is not None and available.start_offset <= offset <= self._partitions[topic_partition].high_watermark:
+            return min(offset, available.end_offset)
+        if offset is None:
+            why = f"group {spec.group_id} has no committed offset"
+        else:
+            why = (
+                f"the offset {offset} that group {spec.group_id} has committed is out of range: those from "
+                f"{available.start_offset} to {available.end_offset} are there"
+            )
+        if spec.reset == "none":
+            raise InvalidOptionError(
+                f"{topic_partition}: {why}, and auto.offset.reset is none; set it to earliest or latest, or reset the "
+                "group's offsets"
+            )
+        if offset is not None:
+            _LOG.warning("%s: %s; starting at the %s one", topic_partition, why, spec.reset)
+        return available.start_offset if spec.reset == "earliest" else available.end_offset
+
+    def _end(self, topic_partition: TopicPartition, spec: OffsetSpec, available: AvailableOffsets) -> int:
+        if isinstance(spec, Earliest):
+            return available.start_offset
+        if isinstance(spec, Latest):
+            return available.end_offset
+        if isinstance(spec, SpecificOffsets):
+            return _specific(spec.offsets[topic_partition], available)
+        assert isinstance(spec, (GlobalTimestamp, SpecificTimestamps))  # options allow no group at the end
+        offset = self._offset_for_timestamp(topic_partition, _timestamp_ms(spec, topic_partition), available)
+        return available.end_offset if offset is None else offset
+
+    def _offset_for_timestamp(
+        self, topic_partition: TopicPartition, timestamp_ms: int, available: AvailableOffsets
+    ) -> int | None:
+        if available.local_start_offset >= available.end_offset:
+            return None
+        if available.start_offset < available.local_start_offset:
+            found = remote_offsets(self._partitions[topic_partition])
+            self._lose(f"{topic_partition}: the offset for timestamp {timestamp_ms} may be a remote one: {found}")
+        reader = self._log_dir.reader(topic_partition.topic, topic_partition.partition)
+        first = reader.offset_for_timestamp(timestamp_ms, available.local_start_offset, available.end_offset)
+        return None if first is None else first.offset
+
+    def _there(self, asked: OffsetRange, available: AvailableOffsets, texts: tuple[str, str]) -> OffsetRange:
+        """The available part of `asked`, without missing offsets at its ends. `texts`: how its ends were given."""
+        reason = self._why_not_there(asked, available, texts)
+        if reason is None:
+            return asked
+        self._lose(f"{asked.topic_partition}: {reason}")
+        start_offset = min(max(asked.start_offset, available.local_start_offset), available.end_offset)
+        end_offset = max(min(asked.end_offset, available.end_offset), start_offset)
+        return replace(asked, start_offset=start_offset, end_offset=end_offset)
+
+    def _why_not_there(self, asked: OffsetRange, available: AvailableOffsets, texts: tuple[str, str]) -> str | None:
+        """The reason why not all of `asked` can be read; None if it can."""
+        found = self._partitions[asked.topic_partition]
+        ends = tuple(zip(texts, (asked.start_offset, asked.end_offset), strict=True))
+        lost = [text for text, offset in ends if not available.start_offset <= offset <= available.end_offset]
+        if not lost:
+            is_remote = asked.start_offset < min(available.local_start_offset, asked.end_offset)
+            return f"{texts[0]} was asked for, but {remote_offsets(found)}" if is_remote else None
+        if all(available.start_offset <= offset <= found.high_watermark for _, offset in ends):
+            return f"{' and '.join(lost)} was asked for, but {open_transaction_text(self._log_dir, found)}"
+        end_name = "high watermark" if available.end_offset == found.high_watermark else "last stable offset"
+        places = (
+            f"{text} is before the earliest offset, the log start {available.start_offset}"
+            if offset < available.start_offset
+            else f"{text} is beyond the latest offset, the {end_name} {available.end_offset}"
+            for text, offset in ends
+            if text in lost
+        )
+        causes = "or the topic was re-created"
+        if min(asked.start_offset, asked.end_offset) < available.start_offset:
+            causes = f"or retention has removed records, {causes}"
+        return f"{' and '.join(places)}; either the offset was set wrong, {causes}"
+
+    def _lose(self, message: str) -> None:
+        """Raise DataLossError, or log a warning if failOnDataLoss is false."""
+        if self._fail_on_data_loss:
+            raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there")
+        _LOG.warning(message)
+
+
+def check_unresolved(starting: OffsetSpec, ending: OffsetSpec) -> None:
+    """Check for mistakes that do not depend on the log: different partitions at start and end, a start after its end.
+
+    Raises InvalidOptionError for both.
+    """
+    if type(starting) is not type(ending):
+        return
+    if isinstance(starting, GlobalTimestamp) and isinstance(ending, GlobalTimestamp):
+        if starting.timestamp_ms > ending.timestamp_ms:
+            raise InvalidOptionError(
+                f"startingTimestamp {starting.timestamp_ms} is greater than endingTimestamp {ending.timestamp_ms}"
+            )
+        return
+    starts, ends = _given_partitions(starting), _given_partitions(ending)
+    if starts is None or ends is None:
+        return
+    if starts.keys() != ends.keys():
+        raise InvalidOptionError(
+            "starting and ending offsets must name the same partitions. "
+            f"Starting: {listed(map(str, starts))}. Ending: {listed(map(str, ends))}"
+        )
+    kind = "Offsets" if isinstance(starting, SpecificOffsets) else "OffsetsByTimestamp"
+    for topic_partition, start in starts.items():
+        end = ends[topic_partition]
+        if start > end and start >= 0 and end >= 0:
+            raise InvalidOptionError(f"{topic_partition}: starting{kind} {start} is greater than ending{kind} {end}")
+
+
+def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, log_dir: LogDir) -> list[OffsetRange]:
+    """Narrow `ranges` to the offsets at which records can pass `filters`.
+
+    A lower limit on timestamps moves the start to the first record that reaches it. An upper limit cannot move the end:
+    Kafka orders records by offset, and a later record may have an earlier timestamp.
+    """
+    narrowed: list[OffsetRange] = []
+    for each in ranges:
+        topic_partition = each.topic_partition
+        if not filters.allows_partition(topic_partition.topic, topic_partition.partition):
+            continue
+        start_offset, end_offset = each.start_offset, each.end_offset
+        if filters.offsets.start is not None:
+            start_offset = max(start_offset, filters.offsets.start)
+        if filters.offsets.end is not None:
+            end_offset = min(end_offset, filters.offsets.end)
+        if start_offset >= end_offset:
+            continue
+        if filters.timestamps_ms.start is not None:
+            reader = log_dir.reader(topic_partition.topic, topic_partition.partition)
+            found = reader.offset_for_timestamp(filters.timestamps_ms.start, start_offset, end_offset)
+            if found is None:
+                continue
+            start_offset = found.offset
+        narrowed.append(replace(each, start_offset=start_offset, end_offset=end_offset))
+    return narrowed
+
+
+def check_ends(ranges: Iterable[OffsetRange], log_dir: LogDir) -> None:
+    """Raise CorruptRecordError for a range that ends at a high watermark which the log on disk does not reach."""
+    for each in ranges:
+        topic, partition = each.topic_partition.topic, each.topic_partition.partition
+        if each.end_offset == log_dir.partition(topic, partition).high_watermark:
+            check_end_if_kept(log_dir.reader(topic, partition), each.end_offset)
+
+
+def check_end_if_kept(reader: LogReader, high_watermark: int) -> None:
+    """As LogReader.check_end, except if retention has deleted all records: then the read reports the loss."""
+    with contextlib.suppress(OffsetOutOfRangeError):
+        reader.check_end(high_watermark)
+
+
+def cut_by_records(
+    ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_records_per_partition: int | None
+) -> list[OffsetRange]:
+    """Cut ranges as Spark's Kafka source does. Sizes are numbers of offsets, gaps included.
+
+    `max_records_per_partition` bounds each piece. `min_partitions` is the approximate minimum number of pieces: large
+    ranges are cut in proportion, ranges of less than one and a half shares stay whole.
+    """
+    pieces = [each for each in ranges if each.offsets_count > 0]
+    if max_records_per_partition is not None:
+        counts = [-(-each.offsets_count // max_records_per_partition) for each in pieces]
+        _check_tasks_count(sum(counts))
+        pieces = [piece for each, count in zip(pieces, counts, strict=True) for piece in _cut_evenly(each, count)]
+    if min_partitions is not None and min_partitions > len(pieces):
+        _check_tasks_count(min_partitions)
+        pieces = _cut_to_at_least(pieces, min_partitions)
+    return pieces
+
+
+def cut_by_bytes(ranges: Iterable[OffsetRange], log_dir: LogDir, *, max_bytes: int) -> list[OffsetRange]:
+    """Cut each range of more than `max_bytes` on disk at index entries into pieces of about the same size."""
+    pieces: list[OffsetRange] = []
+    for each in ranges:
+        reader = log_dir.reader(each.topic_partition.topic, each.topic_partition.partition)
+        splits = reader.split(each.start_offset, each.end_offset, max_bytes)
+        _check_tasks_count(len(splits) + len(pieces))
+        if len(splits) > 1:
+            size_bytes = sum(split.size_bytes for split in splits)
+            count = -(-size_bytes // max_bytes)
+            splits = reader.split(each.start_offset, each.end_offset, -(-size_bytes // count))
+        pieces.extend(replace(each, start_offset=cut.start_offset, end_offset=cut.end_offset) for cut in splits)
+    return pieces
+
+
+def _cut_to_at_least(ranges: list[OffsetRange], min_partitions: int) -> list[OffsetRange]:
+    total = sum(each.offsets_count for each in ranges)
+    whole = [each for each in ranges if _share(each.offsets_count, total, min_partitions) == 1]
+    whole_partitions = {each.topic_partition for each in whole}
+    to_cut_total = total - sum(each.offsets_count for each in whole)
+    to_cut_partitions = max(min_partitions - len(whole), 1)
+    pieces: list[OffsetRange] = []
+    for each in ranges:
+        count = 1
+        if each.topic_partition not in whole_partitions:
+            count = _share(each.offsets_count, to_cut_total, to_cut_partitions)
+        pieces.extend(_cut_evenly(each, count))
+    return pieces
+
+
+def _share(count: int, total: int, partitions: int) -> int:
+    """The share of `partitions` pieces that `count` of `total` offsets get: rounded half up, at least 1."""
+    return max((2 * count * partitions + total) // (2 * total), 1)
+
+
+def _cut_evenly(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    pieces: list[OffsetRange] = []
+    start_offset, left = whole.start_offset, whole.offsets_count
+    for number in range(count):
+        size = left // (count - number)
+        left -= size
+        if size > 0:
+            pieces.append(replace(whole, start_offset=start_offset, end_offset=start_offset + size))
+        start_offset += size
+    return pieces
+
+
+def _check_tasks_count(count: int) -> None:
+    if count > _TASKS_MAX:
+        raise InvalidOptionError(
+            f"the options cut this read into {count} tasks, more than {_TASKS_MAX}: "
+            "set minPartitions lower, or maxRecordsPerPartition or maxBytesPerPartition higher"
+        )
+
+
+def _given_partitions(spec: OffsetSpec) -> Mapping[TopicPartition, int] | None:
+    if isinstance(spec, SpecificOffsets):
+        return spec.offsets
+    if isinstance(spec, SpecificTimestamps):
+        return spec.timestamps_ms
+    return None
+
+
+def _specific(offset: int, available: AvailableOffsets) -> int:
+    if offset == LATEST_OFFSET:
+        return available.end_offset
+    if offset == EARLIEST_OFFSET:
+        return available.start_offset
+    return offset
+
+
+def _timestamp_ms(spec: GlobalTimestamp | SpecificTimestamps, topic_partition: TopicPartition) -> int:
+    return spec.timestamp_ms if isinstance(spec, GlobalTimestamp) else spec.timestamps_ms[topic_partition]

@@ -1,0 +1,160 @@
+"""The read of one task: a range of offsets of the planned topic, and not of a topic re-created under its name since."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.root_identity import RootIdentity, check_identity
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafkalog.root.planned_state import PlannedState
+
+_LOG: Final = logging.getLogger(__name__)
+_HEADERS: Final = "headers"
+
+
+@dataclass(frozen=True)
+class OffsetRangePartition(InputPartition):
+    """The input of one task: offsets [start_offset, end_offset) of the partition in `directory`, timestamps in ms.
+
+    `committed`, `min_timestamp_ms` and `until_timestamp_ms` as in LogReader.read. `topic_id` None: the broker's
+    directory has no id for the topic, or the id is not to be checked. `planned`: the root as planned; `identity`: the
+    identity of its log directory, None if it has no ids.
+    """
+
+    #: Advice about missing records, for the error message.
+    advice: ClassVar[str] = ", or load() again: a DataFrame keeps the offsets that its first action planned"
+
+    topic: str
+    partition: int
+    directory: str
+    start_offset: int
+    end_offset: int
+    committed: bool
+    fail_on_data_loss: bool
+    min_timestamp_ms: int | None
+    until_timestamp_ms: int | None
+    topic_id: str | None
+    planned: PlannedState
+    identity: RootIdentity | None = field(default=None, kw_only=True)
+
+
+def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches of `schema` with the records of one range.
+
+    Records below the current log start offset are deleted, whether or not their bytes are still on disk. Raises
+    DataLossError if records of the range were deleted after it was planned, unless failOnDataLoss is false.
+    """
+    from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+    from pyspark_kafkalog.storage.log.reader import LogReader
+
+    topic_partition = TopicPartition(each.topic, each.partition)
+    directory = Path(each.directory)
+    start_offset = each.start_offset
+    log_start_offset = each.planned.moved_log_start(topic_partition, each.topic_id)
+    if log_start_offset > start_offset:
+        end_offset = min(log_start_offset, each.end_offset)
+        _tell_lost(each, start_offset, end_offset, f"the log starts at {log_start_offset} now")
+        start_offset = end_offset
+    while start_offset < each.end_offset:
+        try:
+            for batch in LogReader(directory, topic_partition).read(
+                start_offset,
+                each.end_offset,
+                schema=schema,
+                committed=each.committed,
+                min_timestamp_ms=each.min_timestamp_ms,
+                until_timestamp_ms=each.until_timestamp_ms,
+            ):
+                yield _null_for_no_headers(batch) if _HEADERS in schema.names else batch
+            return
+        except OffsetOutOfRangeError as error:
+            _tell_lost(each, each.start_offset, each.end_offset, str(error), error)
+            start_offset = max(start_offset + 1, min(list_base_offsets(directory), default=each.end_offset))
+
+
+def _tell_lost(
+    each: OffsetRangePartition, start_offset: int, end_offset: int, reason: str, error: Exception | None = None
+) -> None:
+    where = TopicPartition(each.topic, each.partition)
+    message = f"{where}: records of offsets {start_offset} to {end_offset} are gone: {reason}"
+    if each.fail_on_data_loss:
+        raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there{each.advice}") from error
+    _LOG.warning(message)
+
+
+def _null_for_no_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Spark's Kafka source shows a record without headers as null, not as an empty list."""
+    import numpy as np
+    import pyarrow as pa
+
+    lists = batch.column(_HEADERS)
+    bounds = lists.offsets.to_numpy()
+    some = pa.py_buffer(np.packbits(bounds[1:] != bounds[:-1], bitorder="little"))
+    shown = pa.Array.from_buffers(
+        lists.type, len(lists), [some, lists.offsets.buffers()[1]], offset=0, children=[lists.values]
+    )
+    return batch.set_column(batch.schema.get_field_index(_HEADERS), batch.schema.field(_HEADERS), shown)
+
+
+def read_same_topic(each: OffsetRangePartition, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pass on `batches`, read lazily from the range `each`, and check that its topic is still the planned one.
+
+    If the topic was deleted or re-created after planning, that is data loss: DataLossError, or a warning if
+    failOnDataLoss is false. Raises DataLossError in any case if batches already passed on may contain records of
+    another topic: Spark then drops them all. Raises LogDirError if the log directory was deleted or replaced.
+    """
+    if not _is_same_topic(each):
+        _tell(each)
+        return
+    try:
+        yield from batches
+    except (FileNotFoundError, CorruptRecordError):
+        if _is_same_topic(each):
+            raise
+        _tell(each)
+        return
+    if not _is_same_topic(each):
+        _check_root(each)
+        raise DataLossError(_lost(each))
+
+
+def _is_same_topic(each: OffsetRangePartition) -> bool:
+    directory = Path(each.directory)
+    if each.topic_id is None:
+        return directory.is_dir()
+    try:
+        return read_topic_id(directory / PARTITION_METADATA) == each.topic_id
+    except FileNotFoundError:
+        return any(directory.glob(f"*{LOG_SUFFIX}"))  # A directory that is being re-created gets its id first.
+    except DiskFormatError:
+        return True  # Damage to this file does not affect the records.
+
+
+def _check_root(each: OffsetRangePartition) -> None:
+    check_identity(Path(each.directory).parent, each.identity)
+
+
+def _tell(each: OffsetRangePartition) -> None:
+    _check_root(each)
+    if each.fail_on_data_loss:
+        raise DataLossError(f"{_lost(each)}. Set failOnDataLoss to false to go on with what is there")
+    _LOG.warning(_lost(each))
+
+
+def _lost(each: OffsetRangePartition) -> str:
+    return (
+        f"{TopicPartition(each.topic, each.partition)}: offsets {each.start_offset} to {each.end_offset} were asked "
+        f"for, but the topic was deleted, or deleted and made anew, since the read was planned"
+    )

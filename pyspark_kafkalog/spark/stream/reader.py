@@ -1,0 +1,344 @@
+"""The streaming reader: the driver plans micro-batches by offsets, and each task reads its ranges as Arrow batches.
+
+One process has the reader as long as its query runs. The state that it keeps between calls is never needed to plan a
+micro-batch again after a crash (see stream_plan.py); it serves to report losses early and to avoid repeated reads.
+
+A query reads from one log directory. The checkpoint contains its ids and those of its topics (stream_offsets.py):
+another log directory at the path ends the query, and a re-created topic is recognised by its id. A checkpoint of
+Spark's Kafka source, or of an earlier version, has no ids; they are added with the next offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.root.broker_notices import above_high_watermark
+from pyspark_kafkalog.spark.options.location import locate
+from pyspark_kafkalog.spark.options.parse import StreamReadOptions
+from pyspark_kafkalog.spark.read.limits import BatchDelay, default_read_limit
+from pyspark_kafkalog.spark.read.offsets import Earliest
+from pyspark_kafkalog.spark.read.ranges import OffsetRange, OffsetResolver, cut_by_bytes, cut_by_records
+from pyspark_kafkalog.spark.read.subscription import at_location, subscribed_partitions
+from pyspark_kafkalog.spark.stream.groups import GroupProgress
+from pyspark_kafkalog.spark.stream.limits import limit_bytes, limit_offsets, unread_count
+from pyspark_kafkalog.spark.stream.offsets import Origin, StreamOffsets, from_json, origin_from_json, to_json
+from pyspark_kafkalog.spark.stream.plan import TopicIds, plan_latest, plan_read
+from pyspark_kafkalog.spark.stream.task import StreamRange, StreamTask, read_stream_range, share_tasks
+from pyspark_kafkalog.spark.stream.view import StreamView, take_view
+from pyspark_kafkalog.spark.worker_memory import freeze_imports
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.root_identity import RootIdentity, another_root_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafkalog.log_dir import LogDir
+
+_LOG: Final = logging.getLogger(__name__)
+_LOSSES_TOLD_MAX: Final = 10
+
+
+class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads micro-batches."""
+
+    def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._source: _Source | None = None
+        self._delay: BatchDelay | None = None
+        if options.min_offsets_per_trigger is not None:
+            self._delay = BatchDelay(
+                options.min_offsets_per_trigger, options.max_trigger_delay_ms, clock_ms=_monotonic_ms
+            )
+        self._topic_ids: dict[str, str | None] = {}
+        self._view: StreamView | None = None  # of the last latestOffset call, for the plan that follows
+        self._target: StreamView | None = None  # the end for Trigger.AvailableNow
+        self._initial: StreamOffsets | None = None
+        self._is_initial_anew = False  # whether an earlier process may have planned the first micro-batch's end
+        self._pinned: frozenset[TopicPartition] = frozenset()
+        self._progress = GroupProgress(options.group_id)
+
+    # Where to start
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:
+        """The start of a new query, from the options. Spark calls it twice; both calls return the same offsets."""
+        if self._initial is None:
+            if self._target is None:
+                self._opened().refresh()
+            self._initial = self._resolve_initial()
+            self._is_initial_anew = True
+        log_dir = self._opened().log_dir
+        ids = {topic: log_dir.topic(topic).topic_id for topic in {each.topic for each in self._initial}}
+        return to_json(self._initial, self._origin(ids))
+
+    def _origin(self, topic_ids: TopicIds) -> Origin:
+        known = {topic: topic_id for topic, topic_id in topic_ids.items() if topic_id is not None}
+        return Origin(self._opened().log_dir.identity, known)
+
+    def _resolve_initial(self) -> StreamOffsets:
+        source, options = self._opened(), self._options
+        resolver = OffsetResolver(
+            source.log_dir,
+            subscribed_partitions(source.log_dir, source.subscription),
+            committed=options.committed,
+            on_no_match=options.on_no_match,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        starts = resolver.resolve_starts(options.starting)
+        # Spark writes the end of the first micro-batch to the checkpoint, not its start. A query that is killed in it
+        # gets here again, and "latest" is then a later offset. So the first micro-batch reads nothing from partitions
+        # that start at their end: their offset in the checkpoint is then where they started.
+        if not isinstance(options.starting, Earliest):
+            self._pinned = frozenset(
+                each for each, offset in starts.items() if offset >= resolver.available(each).end_offset
+            )
+        return starts
+
+    # Where to end
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Store the current ends of the partitions: the query stops there."""
+        self._target = self._opened().refreshed_view()
+        self._topic_ids = {each.topic: found.topic_id for each, found in self._target.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """One of the limits in the options; `latestOffset` applies all of them."""
+        return default_read_limit(self._options)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
+        """The end of the next micro-batch after `start`; `start` itself if there are no new records, or not enough.
+
+        Raises DataLossError if offsets from `start` on are missing, unless failOnDataLoss is false; LogDirError if the
+        log directory is not the one that `start` belongs to.
+        """
+        self._is_initial_anew = False
+        starts, origin = from_json(start), origin_from_json(start)
+        self._opened(origin.root)
+        # Spark passes the offsets that it has processed. It calls `commit` for a micro-batch only with the next one,
+        # which may come much later or never.
+        self._progress.reach(starts, self._opened().log_dir)
+        view = self._view = self._opened().refreshed_view()
+        self._meet_topics(starts, view)
+        plan = plan_latest(starts, view, {**self._topic_ids, **origin.topic_ids})
+        if self._options.fail_on_data_loss:
+            self._tell(plan.losses)
+        ends = self._up_to_target(starts, plan.ends)
+        if self._pinned:
+            ends.update({each: starts[each] for each in self._pinned if each in ends and each in starts})
+            self._pinned = frozenset()
+        if not isinstance(limit, ReadAllAvailable):
+            ends = dict(starts if self._is_held_back(starts, ends, view) else self._limited(starts, ends, view))
+        if ends == starts:
+            return start
+        ids = {each.topic: view[each].topic_id or origin.topic_ids.get(each.topic) for each in ends}
+        return to_json(ends, self._origin(ids))
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
+        """The end of all records at the last `latestOffset` call, which Spark shows beside the query's progress."""
+        if not self._view:
+            return None
+        return to_json({each: found.readable_end_offset for each, found in self._view.items()})
+
+    def _meet_topics(self, starts: StreamOffsets, view: StreamView) -> None:
+        """Store the ids of the topics that are read; a topic that has one keeps it as long as it is in `starts`."""
+        known = {each.topic for each in starts}
+        for topic_partition, found in view.items():
+            topic = topic_partition.topic
+            if topic not in known or topic not in self._topic_ids:
+                self._topic_ids[topic] = found.topic_id
+
+    def _up_to_target(self, starts: StreamOffsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """`ends`, limited to the target of Trigger.AvailableNow; partitions created or re-created later stay put."""
+        target, view = self._target, self._view
+        if target is None or view is None:
+            return ends
+        bounded: dict[TopicPartition, int] = {}
+        for topic_partition, end_offset in ends.items():
+            start_offset = starts.get(topic_partition)
+            seen = target.get(topic_partition)
+            if seen is not None and seen.topic_id == view[topic_partition].topic_id:
+                bounded[topic_partition] = min(end_offset, max(seen.readable_end_offset, start_offset or 0))
+            elif start_offset is not None:
+                bounded[topic_partition] = min(end_offset, start_offset)
+        return bounded
+
+    def _is_held_back(self, starts: StreamOffsets, ends: StreamOffsets, view: StreamView) -> bool:
+        """Whether there are too few records for a batch; always False with Trigger.AvailableNow, which must finish."""
+        if self._delay is None or self._target is not None:
+            return False
+        return self._delay.holds_back(unread_count(starts, ends, view))
+
+    def _limited(self, starts: StreamOffsets, ends: StreamOffsets, view: StreamView) -> StreamOffsets:
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            ends = limit_offsets(starts, ends, view, options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            ends = limit_bytes(starts, ends, view, options.max_bytes_per_trigger)
+        return ends
+
+    # What to read
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One input partition for each task, ordered by topic, partition and offset; none for start == end.
+
+        Raises DataLossError if offsets in the range are missing; with failOnDataLoss=false it logs a warning instead.
+        """
+        if start == end:
+            return []
+        starts, ends = from_json(start), from_json(end)
+        of_start, of_end = origin_from_json(start), origin_from_json(end)
+        self._opened(of_start.root)
+        source = self._opened(of_end.root)
+        if self._view is None:
+            self._view = source.refreshed_view()
+        view = self._view
+        self._pinned = frozenset()
+        topic_ids = {**of_start.topic_ids, **of_end.topic_ids}
+        plan = plan_read(starts, ends, view, is_initial=self._is_initial_anew, topic_ids=topic_ids)
+        self._tell(plan.losses)
+        return self._tasks(self._cut(plan.ranges, view), view)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one input partition."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if isinstance(partition, StreamTask):
+            schema = to_arrow_schema(self._schema, timezone="UTC")
+            for each in partition.ranges:
+                yield from read_stream_range(each, schema)
+            freeze_imports()
+
+    def stop(self) -> None:
+        """Drop the stored views."""
+        self._source = self._view = self._target = None
+
+    def _cut(self, ranges: list[OffsetRange], view: StreamView) -> list[OffsetRange]:
+        options = self._options
+        pieces: list[OffsetRange] = []
+        for each in cut_by_records(
+            ranges,
+            min_partitions=options.min_partitions,
+            max_records_per_partition=options.max_records_per_partition,
+        ):
+            size_bytes = view[each.topic_partition].known_size_bytes(each.start_offset)
+            if size_bytes is not None and size_bytes <= options.max_bytes_per_partition:
+                pieces.append(each)
+            else:
+                pieces.extend(cut_by_bytes([each], self._opened().log_dir, max_bytes=options.max_bytes_per_partition))
+        return pieces
+
+    def _tasks(self, ranges: list[OffsetRange], view: StreamView) -> list[StreamTask]:
+        """One task per range; unless options set the number of tasks, small ranges share one."""
+        is_free = self._options.min_partitions is None and self._options.max_records_per_partition is None
+        return share_tasks(
+            (
+                self._stream_range(each, view),
+                view[each.topic_partition].estimated_bytes(each.start_offset, each.end_offset) if is_free else None,
+            )
+            for each in ranges
+        )
+
+    def _stream_range(self, each: OffsetRange, view: StreamView) -> StreamRange:
+        found = view[each.topic_partition]
+        return StreamRange(
+            topic=each.topic_partition.topic,
+            partition=each.topic_partition.partition,
+            directory=str(found.directory),
+            start_offset=each.start_offset,
+            end_offset=each.end_offset,
+            committed=self._options.committed,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            min_timestamp_ms=None,
+            until_timestamp_ms=None,
+            topic_id=found.topic_id,
+            planned=self._opened().planned,
+            is_at_high_watermark=each.end_offset == found.high_watermark,
+            identity=self._opened().log_dir.identity,
+        )
+
+    def _tell(self, losses: Sequence[str]) -> None:
+        if not losses:
+            return
+        if self._options.fail_on_data_loss:
+            more = f"; and {len(losses) - _LOSSES_TOLD_MAX} more" if len(losses) > _LOSSES_TOLD_MAX else ""
+            raise DataLossError(
+                f"{'; '.join(losses[:_LOSSES_TOLD_MAX])}{more}. Set failOnDataLoss to false to go on with what is there"
+            )
+        for loss in losses:
+            _LOG.warning(loss)
+
+    def _opened(self, identity: RootIdentity | None = None) -> _Source:
+        """The source. Raises LogDirError unless it is the log directory with `identity`; None accepts any."""
+        if self._source is None:
+            self._source = _Source(self._options, identity)
+        self._source.check(identity)
+        return self._source
+
+
+class _Source:
+    """The log directory as the options name it."""
+
+    def __init__(self, options: StreamReadOptions, identity: RootIdentity | None) -> None:
+        location = locate(options.path)
+        self._root = location.root
+        self._committed = options.committed
+        self._principal = options.principal
+        self._read_to_log_end = options.read_to_log_end
+        self._has_told = False
+        self._view: StreamView | None = None
+        self._view_version: int | None = None
+        self.subscription = at_location(options.subscription, location)
+        self.log_dir = self._open(identity)
+        self.planned = self.log_dir.planned_state()
+
+    def check(self, identity: RootIdentity | None) -> None:
+        """Raise LogDirError unless it is the log directory with `identity`; None accepts any."""
+        if identity is not None and not identity.fits(self.log_dir.identity):
+            raise another_root_error(self._root, identity, self.log_dir.identity)
+
+    def refresh(self) -> None:
+        """Refresh the log directory. A broker's directory is opened again, because it may have been adopted meanwhile.
+
+        Raises LogDirError if the path has another log directory, or none.
+        """
+        if self.log_dir.is_foreign:
+            self.log_dir = self._open(self.log_dir.identity)
+        else:
+            self.log_dir.refresh()
+
+    def refreshed_view(self) -> StreamView:
+        """The subscribed partitions as of now; the previous view if nothing was committed since."""
+        self.refresh()
+        if self._view is None or self.log_dir.version is None or self.log_dir.version != self._view_version:
+            self._view = take_view(self.log_dir, self.subscription, committed=self._committed)
+            self._view_version = self.log_dir.version
+            self._tell_once()
+            self.planned = self.log_dir.planned_state()
+        return self._view
+
+    def _tell_once(self) -> None:
+        """Log, once per query, how many offsets of a broker's directory are above its high watermarks."""
+        if not self._has_told:
+            self._has_told = True
+            notice = above_high_watermark(self._root, self.log_dir.looked_at())
+            if notice is not None:
+                _LOG.warning(notice)
+
+    def _open(self, identity: RootIdentity | None) -> LogDir:
+        from pyspark_kafkalog.log_dir import LogDir
+
+        return LogDir.open(
+            self._root, principal=self._principal, identity=identity, read_to_log_end=self._read_to_log_end
+        )
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,292 @@
+"""Loads a partition directory for writing, as a starting broker does, and recovers it after an unclean shutdown.
+
+    *.deleted, *.cleaned      unlinked
+    *.swap                    renamed into place once the segments they replace are gone; unlinked when a .cleaned
+                              with a base at or below theirs shows that a split of a segment was not finished
+    index without its .log    unlinked
+    .index missing            that segment is re-read, all its indexes rebuilt
+    .timeindex alone missing  started empty
+    unclean shutdown          segments from the recovery point on are re-read; at the first bad batch the file is
+                              truncated, and later segments are deleted
+
+Existing offset and time indexes are trusted, as by Kafka, though never against the log. Source of the rules:
+org.apache.kafka.storage.internals.log.LogLoader.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log.append_info import LoadedLog
+from pyspark_kafkalog.storage.log.producer_replay import rebuild_producer_state
+from pyspark_kafkalog.storage.log.producers import ProducerStateManager
+from pyspark_kafkalog.storage.log.segment_list import SegmentList
+from pyspark_kafkalog.storage.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_segment_file,
+    segment_file,
+)
+from pyspark_kafkalog.storage.segment.recovery import recover_segment
+from pyspark_kafkalog.storage.segment.segment import LogSegment
+
+_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+#: Renamed snapshots of the KRaft quorum (`<offset>-<epoch>.checkpoint.deleted`), which the quorum removes itself.
+_METADATA_SNAPSHOT = re.compile(r"\d{20}-\d{10}\.checkpoint\.deleted")
+
+
+def load(
+    directory: Path,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    log_start_offset: int,
+    clean_shutdown: bool,
+    producer_id_expiration_ms: int,
+    now_ms: int,
+    fs: FileSystem,
+    rng: random.Random | None,
+) -> LoadedLog:
+    """Load the log in `directory`; `log_start_offset` and `recovery_point` come from the checkpoint files."""
+    loader = _Loader(
+        directory=directory,
+        config=config,
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+        clean_shutdown=clean_shutdown,
+        expiration_ms=producer_id_expiration_ms,
+        now_ms=now_ms,
+        fs=fs,
+        rng=rng,
+        segments=SegmentList(),
+        epochs=LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=fs),
+    )
+    return loader.load()
+
+
+def create_segment(
+    directory: Path, base_offset: int, config: LogConfig, *, now_ms: int, fs: FileSystem, rng: random.Random | None
+) -> LogSegment:
+    """A new, empty segment with preallocated indexes; existing files of that name are deleted."""
+    segment = LogSegment(
+        directory,
+        base_offset,
+        config,
+        fs=fs,
+        created_ms=now_ms,
+        jitter_ms=roll_jitter_ms(directory, base_offset, config, rng),
+    )
+    try:
+        segment.create()
+    except BaseException:
+        segment.close_files()
+        raise
+    return segment
+
+
+def roll_jitter_ms(directory: Path, base_offset: int, config: LogConfig, rng: random.Random | None) -> int:
+    """How much earlier than segment.ms the segment rolls, in ms; without `rng`, always the same for a segment."""
+    if not config.segment_jitter_ms:
+        return 0  # Seeding a generator would take as long as all other computation of a small append.
+    return config.random_segment_jitter_ms(rng or random.Random(f"{directory.name}/{base_offset}"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loader:
+    directory: Path
+    config: LogConfig
+    recovery_point: int
+    log_start_offset: int
+    clean_shutdown: bool
+    expiration_ms: int
+    now_ms: int
+    fs: FileSystem
+    rng: random.Random | None
+    segments: SegmentList
+    epochs: LeaderEpochCheckpoint
+
+    def load(self) -> LoadedLog:
+        self._finish_swaps(self._remove_temporary_files())
+        self._load_segments()
+        if not self.clean_shutdown:
+            self._recover_unflushed()
+        log_end_offset = self._log_end_or_none()
+        if log_end_offset is None:
+            self.segments.add(
+                create_segment(
+                    self.directory, self.log_start_offset, self.config, now_ms=self.now_ms, fs=self.fs, rng=self.rng
+                )
+            )
+            log_end_offset = self.log_start_offset
+        self.segments.active.make_room()
+        # A broker's clean shutdown leaves a closing time index entry; a commit of this package does not.
+        self.segments.active.read_max_timestamp()
+        self.epochs.truncate_from_end(log_end_offset)
+        log_start_offset = max(self.log_start_offset, self.segments.first.base_offset)
+        self.epochs.truncate_from_start(self.log_start_offset)
+        recovery_point = log_end_offset if self.clean_shutdown else min(self.recovery_point, log_end_offset)
+        return LoadedLog(
+            segments=self.segments,
+            producers=self._load_producers(log_start_offset, log_end_offset),
+            epochs=self.epochs,
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            recovery_point=recovery_point,
+            names_changed=True,
+        )
+
+    # Leftovers
+
+    def _remove_temporary_files(self) -> list[str]:
+        """Unlink what deletions and cleanings left behind; returns the names of the swap files to finish."""
+        names = sorted(entry.name for entry in os.scandir(self.directory) if entry.is_file())
+        cleaned = [name for name in names if _offset_of(name, CLEANED_SUFFIX) is not None]
+        first_cleaned = min((int(name[:20]) for name in cleaned), default=None)
+        swaps = []
+        for name in names:
+            offset = _offset_of(name, SWAP_SUFFIX)
+            if offset is not None and (first_cleaned is None or offset < first_cleaned):
+                swaps.append(name)
+            elif offset is not None or (name.endswith(DELETED_SUFFIX) and not _METADATA_SNAPSHOT.fullmatch(name)):
+                self.fs.unlink_if_there(self.directory / name)
+        for name in cleaned:
+            self.fs.unlink_if_there(self.directory / name)
+        return swaps
+
+    def _finish_swaps(self, swaps: list[str]) -> None:
+        """Remove the segments that the swap files replace, then rename the swap files into place."""
+        ends = []
+        for name in swaps:
+            if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+                segment = self._segment(int(name[:20]), suffix=SWAP_SUFFIX)
+                ends.append((segment.base_offset, segment.read_next_offset()))
+                segment.close_files()
+        if ends:
+            first, end = min(base for base, _ in ends), max(end for _, end in ends)
+            for entry in list(os.scandir(self.directory)):
+                parsed = parse_segment_file(entry.name)
+                if parsed is not None and first <= parsed[0] < end:
+                    self.fs.unlink_if_there(self.directory / entry.name)
+        for name in swaps:
+            path = self.directory / name
+            if path.exists():
+                self.fs.rename(path, path.with_name(name.removesuffix(SWAP_SUFFIX)))
+
+    # Segments
+
+    def _load_segments(self) -> None:
+        for entry in list(os.scandir(self.directory)):
+            parsed = parse_segment_file(entry.name)
+            if parsed is not None and parsed[1] in _INDEX_SUFFIXES and not self._path(parsed[0], LOG_SUFFIX).exists():
+                self.fs.unlink_if_there(self.directory / entry.name)
+        for base_offset in list_base_offsets(self.directory):
+            segment = self._segment(base_offset)
+            if not self._has_usable_indexes(segment):
+                self._recover(segment)
+            self.segments.add(segment)
+
+    def _has_usable_indexes(self, segment: LogSegment) -> bool:
+        """Kafka's check at load: the offset index exists and the transaction index is valid."""
+        if not segment.path(INDEX_SUFFIX).exists():
+            return False
+        if not segment.path(TIME_INDEX_SUFFIX).exists():
+            segment.time_index.resize(0)
+        try:
+            segment.txn_index.sanity_check()
+        except CorruptIndexError:
+            return False
+        return True
+
+    def _recover_unflushed(self) -> None:
+        for segment in self.segments.from_offset(self.recovery_point):
+            if self._recover(segment):
+                for later in reversed(self.segments.above(segment.base_offset)):
+                    self.segments.remove(later.base_offset)
+                    later.delete()
+                    self.fs.unlink_if_there(self._path(later.base_offset, PRODUCER_SNAPSHOT_SUFFIX))
+                return
+
+    def _recover(self, segment: LogSegment) -> int:
+        """Re-read a segment; returns the number of bytes cut off."""
+        producers = self._producers()
+        rebuild_producer_state(
+            producers,
+            self.segments,
+            log_start_offset=self.log_start_offset,
+            end_offset=segment.base_offset,
+            now_ms=self.now_ms,
+        )
+        cut_bytes = recover_segment(segment, producers, self.epochs)
+        producers.take_snapshot()
+        return cut_bytes
+
+    def _log_end_or_none(self) -> int | None:
+        """The offset after the last batch; None if no segment exists, or none reaches the log start offset."""
+        if not len(self.segments):
+            return None
+        log_end_offset = self.segments.active.read_next_offset()
+        if log_end_offset >= self.log_start_offset:
+            return log_end_offset
+        for segment in reversed(tuple(self.segments)):
+            self.segments.remove(segment.base_offset)
+            segment.delete()
+        self.epochs.clear()
+        self._producers().truncate_fully_and_start_at(self.log_start_offset)
+        return None
+
+    # Producers
+
+    def _load_producers(self, log_start_offset: int, log_end_offset: int) -> ProducerStateManager:
+        producers = self._producers()
+        producers.remove_stray_snapshots(self.segments.base_offsets)
+        rebuild_producer_state(
+            producers,
+            self.segments,
+            log_start_offset=log_start_offset,
+            end_offset=log_end_offset,
+            now_ms=self.now_ms,
+            clean_shutdown=self.clean_shutdown,
+        )
+        return producers
+
+    def _producers(self) -> ProducerStateManager:
+        return ProducerStateManager(self.directory, expiration_ms=self.expiration_ms, fs=self.fs)
+
+    def _segment(self, base_offset: int, *, suffix: str = "") -> LogSegment:
+        return LogSegment(
+            self.directory,
+            base_offset,
+            self.config,
+            fs=self.fs,
+            created_ms=self.now_ms,
+            jitter_ms=roll_jitter_ms(self.directory, base_offset, self.config, self.rng),
+            suffix=suffix,
+        )
+
+    def _path(self, offset: int, suffix: str) -> Path:
+        return segment_file(self.directory, offset, suffix)
+
+
+def _offset_of(name: str, suffix: str) -> int | None:
+    """The offset in the name of a segment's file that has `suffix` after the usual suffix, or None."""
+    if not name.endswith(suffix):
+        return None
+    parsed = parse_segment_file(name.removesuffix(suffix))
+    return None if parsed is None else parsed[0]

@@ -1,0 +1,159 @@
+"""Rebuilds producer state from the latest usable snapshot and the batches after it.
+
+For a log open for writing this follows UnifiedLog.rebuildProducerState, including the snapshots that it writes. For
+reading, nothing is written, and damaged or later snapshots are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS
+from pyspark_kafkalog.storage.log.producer_append import CompletedTransaction, producer_batches
+from pyspark_kafkalog.storage.log.producers import ProducerStateManager, list_snapshots
+from pyspark_kafkalog.storage.log.segment_list import SegmentList
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, segment_file
+from pyspark_kafkalog.storage.segment.log_file import BatchChunk, read_chunks
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.segment import LogSegment
+
+
+def rebuild_producer_state(
+    producers: ProducerStateManager,
+    segments: SegmentList,
+    *,
+    log_start_offset: int,
+    end_offset: int,
+    now_ms: int,
+    clean_shutdown: bool = False,
+) -> None:
+    """Advance `producers` to `end_offset`, and write the snapshots that Kafka writes on the way.
+
+    If a cleanly closed log has no snapshot, no producer with an id has written to it: empty snapshots are written, and
+    nothing is read.
+    """
+    bases = segments.base_offsets
+    snapshot_offsets = [*bases[-2:], end_offset]
+    if producers.latest_snapshot_offset is None and clean_shutdown:
+        for offset in snapshot_offsets:
+            producers.end_offset = offset
+            producers.take_snapshot()
+        return
+    was_empty = producers.is_empty and producers.end_offset >= end_offset
+    producers.load(log_start_offset, end_offset, now_ms)
+    if end_offset > producers.end_offset and not was_empty:
+        for segment in segments.from_offset(producers.end_offset):
+            if segment.base_offset >= end_offset:
+                break
+            producers.end_offset = max(segment.base_offset, producers.end_offset, log_start_offset)
+            if segment.base_offset in snapshot_offsets:
+                producers.take_snapshot()
+            _replay_segment(producers, segment, producers.end_offset, end_offset)
+    producers.end_offset = end_offset
+    producers.take_snapshot()
+
+
+def load_latest_snapshot(producers: ProducerStateManager, log_start_offset: int, end_offset: int, now_ms: int) -> None:
+    """Start `producers` at the latest usable snapshot in (log start, end], or empty at the log start; no writes."""
+    for offset in sorted(list_snapshots(producers.directory), reverse=True):
+        if log_start_offset < offset <= end_offset:
+            entries = _read_usable_snapshot(segment_file(producers.directory, offset, PRODUCER_SNAPSHOT_SUFFIX))
+            if entries is not None:
+                producers.begin_at(offset, entries, now_ms)
+                return
+    producers.begin_at(log_start_offset, (), now_ms)
+
+
+def replay_log(producers: ProducerStateManager, segments: SegmentList, end_offset: int) -> None:
+    """Add the batches from the end of `producers` to `end_offset`."""
+    start_offset = producers.end_offset
+    for segment in segments.from_offset(start_offset):
+        if segment.base_offset < end_offset:
+            _replay_segment(producers, segment, start_offset, end_offset)
+
+
+def producer_state_at(
+    directory: Path,
+    end_offset: int,
+    *,
+    log_start_offset: int,
+    expiration_ms: int,
+    now_ms: int,
+    on_completed: Callable[[CompletedTransaction], None] | None = None,
+) -> ProducerStateManager:
+    """Producer state of the partition in `directory` at `end_offset`, without writing anything.
+
+    `on_completed` is called with each transaction that a replayed marker has ended. Raises DiskFormatError for damage
+    in the batches that have to be replayed.
+    """
+    producers = ProducerStateManager(directory, expiration_ms=expiration_ms)
+    load_latest_snapshot(producers, log_start_offset, end_offset, now_ms)
+    advance(producers, end_offset, on_completed)
+    return producers
+
+
+def advance(
+    producers: ProducerStateManager, end_offset: int, on_completed: Callable[[CompletedTransaction], None] | None = None
+) -> None:
+    """Add the stored batches from the end of `producers` to `end_offset`, without writing anything."""
+    start_offset = producers.end_offset
+    if start_offset >= end_offset:
+        return
+    for chunk, file in stored_batches(producers.directory, start_offset, end_offset):
+        wanted = _between(chunk.batches, start_offset, end_offset)
+        batches = producer_batches(chunk.data, wanted, data_position=chunk.position, file=file)
+        producers.replay(batches, _ignore if on_completed is None else lambda ended, _: on_completed(ended))
+    producers.end_offset = end_offset
+
+
+def stored_batches(directory: Path, start_offset: int, end_offset: int) -> Iterator[tuple[BatchChunk, str]]:
+    """Chunks of batches, with their file's name, of the segments that overlap [start_offset, end_offset)."""
+    bases = list_base_offsets(directory)
+    for base_offset, next_base in zip(bases, [*bases[1:], None][: len(bases)], strict=True):
+        if base_offset >= end_offset or (next_base is not None and next_base <= start_offset):
+            continue
+        file = str(segment_file(directory, base_offset, LOG_SUFFIX))
+        with SegmentReader(directory, base_offset) as reader:
+            start = reader.position_for_offset(start_offset)
+        fd = os.open(file, READ_FLAGS)
+        try:
+            size_bytes = os.fstat(fd).st_size
+            for chunk in read_chunks(fd, file=file, start=start, end=size_bytes, base_offset=base_offset):
+                yield chunk, file
+                if int(chunk.batches["last_offset"][-1]) >= end_offset - 1:
+                    return
+        finally:
+            os.close(fd)
+
+
+def _replay_segment(producers: ProducerStateManager, segment: LogSegment, start_offset: int, end_offset: int) -> None:
+    for chunk in segment.chunks(segment.position_at_or_before(start_offset)):
+        wanted = _between(chunk.batches, start_offset, end_offset)
+        batches = producer_batches(chunk.data, wanted, data_position=chunk.position, file=str(segment.log_path))
+        producers.replay(batches, _ignore)
+        if int(chunk.batches["last_offset"][-1]) >= end_offset - 1:
+            return
+
+
+def _between(batches: NDArray[np.void], start_offset: int, end_offset: int) -> NDArray[np.void]:
+    """The batches in [start_offset, end_offset), including one that starts earlier and contains `start_offset`."""
+    return batches[(batches["last_offset"] >= start_offset) & (batches["last_offset"] < end_offset)]
+
+
+def _read_usable_snapshot(path: Path) -> tuple[ProducerStateEntry, ...] | None:
+    try:
+        return read_snapshot(path)
+    except (CorruptIndexError, FileNotFoundError):
+        return None
+
+
+def _ignore(transaction: CompletedTransaction, last_stable_offset: int) -> None:
+    """Does nothing: replays for producer state alone leave the transaction index unchanged."""

@@ -1,0 +1,224 @@
+"""Resumes a log from a commit's LogState: the state replaces what a broker keeps in memory; the files are not scanned.
+
+Only committed data is kept. Bytes past the active segment's size, later segments, and snapshots, index entries and
+leader epochs past the log end were left by a crashed writer, and are removed. If an index does not end at the last
+entry recorded in the state, a power failure has damaged it, and it is rebuilt from the active segment.
+
+A large staged file becomes a segment by a second name (staged_append.py). After a crash, a committed file may still
+have its first name, which is removed here so that the file is not taken for one that is still to be committed. A file
+that was not committed loses its second name, never its bytes: its writer may retry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX, FileSystem
+from pyspark_kafkalog.storage.log.append_info import LoadedLog
+from pyspark_kafkalog.storage.log.loader import roll_jitter_ms
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.resumed_producers import ResumedProducers
+from pyspark_kafkalog.storage.log.segment_list import SegmentList
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    STAGED_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_file_name,
+    parse_segment_file,
+)
+from pyspark_kafkalog.storage.segment.append_plan import SegmentCounters
+from pyspark_kafkalog.storage.segment.segment import LogSegment
+
+_BESIDE_LOG: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
+
+
+def resume(
+    directory: Path,
+    config: LogConfig,
+    state: LogState,
+    *,
+    now_ms: int,
+    fs: FileSystem,
+    rng: random.Random | None,
+    producer_id_expiration_ms: int,
+) -> LoadedLog:
+    """The log as described by `state`, ready for appends.
+
+    Raises CorruptRecordError if the active segment is shorter than in `state`.
+    """
+    found = _Found.list(directory, state)
+    found.remove_names(directory, fs)
+    segments = SegmentList()
+    for base_offset in found.closed_bases:
+        segments.add(LogSegment(directory, base_offset, config, fs=fs, created_ms=now_ms))
+    active = LogSegment(
+        directory,
+        state.active_base_offset,
+        config,
+        fs=fs,
+        created_ms=now_ms,
+        jitter_ms=roll_jitter_ms(directory, state.active_base_offset, config, rng),
+        counters=_counters(state),
+    )
+    segments.add(active)
+    with contextlib.ExitStack() as undo:
+        undo.callback(active.close_files)
+        has_tail = _has_tail(active, state)
+        _check_indexes(active, state, is_recovered=has_tail or bool(found.later))
+        # Last, so that a process killed before this leaves a sign that recovery is necessary.
+        if has_tail:
+            _cut_tail(active, state)
+        found.remove_later(directory, fs)
+        epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=fs)
+        epochs.truncate_above(state.leader_epoch)
+        undo.pop_all()
+    return LoadedLog(
+        segments=segments,
+        producers=ResumedProducers(
+            directory,
+            state.producer,
+            log_start_offset=state.log_start_offset,
+            expiration_ms=producer_id_expiration_ms,
+            fs=fs,
+            first_undecided_offset=None if state.first_unstable_offset < 0 else state.first_unstable_offset,
+        ),
+        epochs=epochs,
+        log_start_offset=state.log_start_offset,
+        log_end_offset=state.log_end_offset,
+        recovery_point=state.log_end_offset,
+        # Indexes are shortened by replacing the file, which changes names, too.
+        names_changed=(
+            not found.has_active
+            or state.active_size_bytes == 0
+            or active.offset_index.is_changed
+            or active.time_index.is_changed
+            or bool(found.later)
+        ),
+        is_recovered=has_tail or bool(found.later),
+        staged=tuple(name for name in found.staged if name not in found.committed),
+    )
+
+
+def _counters(state: LogState) -> SegmentCounters:
+    return SegmentCounters(
+        size_bytes=state.active_size_bytes,
+        first_timestamp_ms=state.active_first_timestamp_ms,
+        max_timestamp_ms=state.active_max_timestamp_ms,
+        max_timestamp_offset=state.active_max_timestamp_offset,
+        bytes_since_last_index_entry=state.bytes_since_last_index_entry,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The contents of the directory.
+
+    `later` are files above the active segment and snapshots above the log end, `temporary` are temporary files of
+    killed writes of small files, `committed` are staged files that have become segments below the log end.
+    """
+
+    closed_bases: list[int]
+    has_active: bool
+    later: list[str]
+    temporary: list[str]
+    staged: list[str]
+    committed: set[str]
+
+    @classmethod
+    def list(cls, directory: Path, state: LogState) -> _Found:
+        bases, later, temporary = [], [], []
+        staged: dict[str, int] = {}
+        log_inodes = set()
+        active_inode = None
+        active_name = offset_file_name(state.active_base_offset, "")
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name < active_name and entry.name.endswith(_BESIDE_LOG):
+                    continue  # a closed segment's file: most names in a long log
+                parsed = parse_segment_file(entry.name)
+                if parsed is None:
+                    if entry.name.endswith(STAGED_SUFFIX):
+                        staged[entry.name] = entry.inode()
+                    elif entry.name.endswith(TEMPORARY_SUFFIX):
+                        temporary.append(entry.name)
+                    continue
+                offset, suffix = parsed
+                last = state.log_end_offset if suffix == PRODUCER_SNAPSHOT_SUFFIX else state.active_base_offset
+                if offset > last:
+                    later.append(entry.name)
+                elif suffix == LOG_SUFFIX and offset < state.active_base_offset:
+                    bases.append(offset)
+                    log_inodes.add(entry.inode())
+                elif suffix == LOG_SUFFIX:
+                    active_inode = entry.inode()
+        if active_inode is not None and state.active_size_bytes:
+            log_inodes.add(active_inode)
+        committed = {name for name, inode in staged.items() if inode in log_inodes}
+        return cls(bases, active_inode is not None, later, temporary, [*staged], committed)
+
+    def remove_names(self, directory: Path, fs: FileSystem) -> None:
+        """Remove the second names of committed files, and temporary files."""
+        for name in (*self.committed, *self.temporary):
+            fs.unlink_if_there(directory / name)
+
+    def remove_later(self, directory: Path, fs: FileSystem) -> None:
+        """Remove the files above the committed end."""
+        # From the highest down and each .log before its indexes, so that a crash in between leaves nothing ambiguous.
+        for name in sorted(self.later, key=lambda each: (each[:20], each.endswith(LOG_SUFFIX)), reverse=True):
+            fs.unlink_if_there(directory / name)
+
+
+def _has_tail(active: LogSegment, state: LogState) -> bool:
+    """Whether the active segment has data past its committed end. Raises CorruptRecordError if it is shorter."""
+    found = os.fstat(active.fd).st_size
+    if found < state.active_size_bytes:
+        raise CorruptRecordError(
+            file=str(active.log_path),
+            position=found,
+            expected=f"at least the {state.active_size_bytes} bytes that have been committed",
+            found=f"{found} bytes",
+            advice="restore the file from a backup: committed records are missing",
+        )
+    return found > state.active_size_bytes
+
+
+def _cut_tail(active: LogSegment, state: LogState) -> None:
+    if state.active_size_bytes == 0:
+        active.begin_log_anew()
+    else:
+        active.cut(state.active_size_bytes)
+
+
+def _check_indexes(active: LogSegment, state: LogState, *, is_recovered: bool) -> None:
+    """Drop index entries past the log end, and rebuild the indexes if one does not begin or end where it should.
+
+    If data of a crashed writer was cut off, they are always rebuilt, as in Kafka's recovery: the last entry may be half
+    written, and then look like that of an earlier batch.
+    """
+    offset_index, time_index = active.offset_index, active.time_index
+    if offset_index.entries and offset_index.last_offset >= state.log_end_offset:
+        offset_index.truncate_to(state.log_end_offset)
+    # Time index entries are added with offset index entries; one after the last of those closed a segment in a roll
+    # that was not committed.
+    last_indexed_offset = offset_index.last_offset if offset_index.entries else active.base_offset - 1
+    time_index.truncate_to(last_indexed_offset + 1)
+    active.txn_index.truncate_to(state.log_end_offset)
+    position = offset_index.entry(offset_index.entries - 1).position if offset_index.entries else 0
+    is_whole = position + state.bytes_since_last_index_entry == state.active_size_bytes
+    # A segment's first batch has no entry: one at position 0 is a page of zeros that a power failure left.
+    is_zeroed = offset_index.entries > 0 and offset_index.entry(0).position == 0
+    if is_recovered or is_zeroed or not is_whole or time_index.last_entry.timestamp_ms > state.active_max_timestamp_ms:
+        active.rebuild_indexes()
+    active.reserve_room()

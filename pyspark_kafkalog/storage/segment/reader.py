@@ -1,0 +1,332 @@
+"""Reads one segment's `.log` without a lock and without writing anything.
+
+The reader returns runs of whole batches from a bounded buffer, with headers and CRCs checked. The segment's indexes
+give the start position as a hint: an entry is used only if the batch that it points at confirms it, and without a
+usable entry reading starts at the first byte. A torn batch at the end, which a crash may leave, is an error only if the
+caller requests offsets that it should contain.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.record.header import (
+    BATCH_DTYPE,
+    LOG_OVERHEAD_BYTES,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    BatchHeader,
+    parse_header,
+)
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES, MAX_RELATIVE_OFFSET, MappedIndex
+from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread, preadv
+from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
+
+CHUNK_BYTES: Final = 4 << 20
+#: A longer batch is taken for damage, so that no length on disk can cause unbounded use of memory.
+BATCH_BYTES_MAX: Final = 256 << 20
+_NO_LIMIT: Final = 1 << 63
+
+_Index = TypeVar("_Index", bound=MappedIndex)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """Consecutive whole batches. `data` (uint8) starts at byte `position` of the file; the next run reuses it."""
+
+    file: str
+    data: NDArray[np.uint8]
+    position: int
+    batches: NDArray[np.void]
+
+
+class SegmentReader:
+    """One open segment. Use as a context manager."""
+
+    def __init__(self, directory: Path, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._directory = directory
+        self.file = str(segment_file(directory, base_offset, LOG_SUFFIX))
+        self._fd = os.open(self.file, READ_FLAGS)
+        self.size_bytes = os.fstat(self._fd).st_size
+        self.reached_offset = base_offset  # the offset after the last batch that `runs` has passed
+        self._offset_index = self._open_index(OffsetIndex, INDEX_SUFFIX)
+        self._time_index = self._open_index(TimeIndex, TIME_INDEX_SUFFIX)
+
+    def _open_index(self, kind: type[_Index], suffix: str) -> _Index | None:
+        """The index for reading, None if it is missing or unusable."""
+        path = segment_file(self._directory, self.base_offset, suffix)
+        try:
+            return kind.open(path, self.base_offset, max_index_bytes=MAX_INDEX_BYTES)
+        except (OSError, DiskFormatError):
+            return None
+
+    def __enter__(self) -> SegmentReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close_handler()
+        os.close(self._fd)
+
+    def header_at(self, position: int) -> BatchHeader:
+        """The batch header at byte `position`. Raises CorruptRecordError."""
+        head = pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
+        return parse_header(head, 0, file=self.file, file_position=position)
+
+    def position_for_offset(self, offset: int) -> int:
+        """A position to read from so that no batch with `offset` or a later one is missed."""
+        if self._offset_index is None:
+            return 0
+        indexed_offset, position = self._offset_index.lookup(offset)
+        if not 0 < position < self.size_bytes:
+            return 0
+        try:
+            confirmed = self.header_at(position).last_offset == indexed_offset
+        except DiskFormatError:
+            confirmed = False
+        return position if confirmed else 0
+
+    def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch from byte `position` on, read one by one; meant for a few batches.
+
+        Raises CorruptRecordError at a damaged header; ends before a batch that the file does not hold completely.
+        """
+        while position < self.size_bytes:
+            header = self.header_at(position)
+            if position + header.size_bytes > self.size_bytes:
+                return
+            yield position, header
+            position += header.size_bytes
+
+    def batch_at(self, position: int, header: BatchHeader) -> bytes:
+        """All bytes of the batch whose header was read at `position`. CorruptRecordError if above BATCH_BYTES_MAX."""
+        if header.size_bytes > BATCH_BYTES_MAX:
+            raise CorruptRecordError(
+                file=self.file,
+                position=position,
+                expected=f"a batch of at most {BATCH_BYTES_MAX} bytes",
+                found=f"{header.size_bytes} bytes",
+            )
+        return pread(self._fd, header.size_bytes, position)
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Position and header of the first batch whose last offset is at or above `offset`, None without one.
+
+        Costs an index lookup and, as an index entry is added about every index.interval.bytes, a few header reads.
+        Raises CorruptRecordError for a damaged header between the index entry and the batch.
+        """
+        for position, header in self.headers(self.position_for_offset(offset)):
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    def position_for_timestamp(self, timestamp_ms: int) -> int:
+        """A position to read from so that no batch holding a timestamp of `timestamp_ms` or later is missed."""
+        if self._time_index is None:
+            return 0
+        indexed_ms, indexed_offset = self._time_index.lookup(timestamp_ms)
+        if indexed_offset <= self.base_offset:
+            return 0
+        return self._confirm_timestamp(indexed_ms, indexed_offset)
+
+    def last_indexed_timestamp(self) -> tuple[int, BatchHeader] | None:
+        """Position and header of the batch of the last time index entry, None unless the batch confirms the entry."""
+        if self._time_index is None or not self._time_index.entries:
+            return None
+        indexed_ms, indexed_offset = self._time_index.last_entry
+        try:
+            found = self.locate(indexed_offset)
+        except DiskFormatError:
+            return None
+        if found is None or (found[1].last_offset, found[1].max_timestamp_ms) != (indexed_offset, indexed_ms):
+            return None
+        return found
+
+    def _confirm_timestamp(self, indexed_ms: int, indexed_offset: int) -> int:
+        """Position of the batch with the last offset and largest timestamp of the time index entry; 0 without one."""
+        try:
+            found = self.locate(indexed_offset)
+        except DiskFormatError:
+            return 0
+        if found is None:
+            return 0
+        position, header = found
+        is_same = header.last_offset == indexed_offset and header.max_timestamp_ms == indexed_ms
+        return position if is_same else 0
+
+    def runs(
+        self,
+        position: int,
+        *,
+        start_offset: int,
+        end_offset: int,
+        limit_offset: int | None = None,
+        limit_now: Callable[[], int | None] | None = None,
+        take_buffer: Callable[[int], NDArray[np.uint8]] | None = None,
+        check_crcs: bool = True,
+    ) -> Iterator[BatchRun]:
+        """Runs of batches from byte `position` on that overlap [start_offset, end_offset).
+
+        `limit_offset` is the base offset of the next segment, which no batch of this one may reach; None for the last.
+        If a batch does reach it, `limit_now` is called for the present value: a cleaner may just have combined several
+        segments. Every CRC is checked, even if the header says that the batch is outside the range, as the header may
+        be damaged; with `check_crcs=False` the caller checks them. The CRCs do not cover base offsets, which are
+        therefore compared with each other. `take_buffer(size)` returns the memory for one run, of `size` bytes or more,
+        if runs must outlive the next one; without it the next run reuses the memory.
+
+        Raises CorruptRecordError for a damaged batch, or if the file ends inside a batch of the range.
+        """
+        from pyspark_kafkalog.record.scan import scan_batches, verify_crcs  # compiled, not needed for planning
+
+        limit = self._limit(limit_offset)
+        take_buffer = take_buffer or _reused_buffer()
+        batch_bytes = 0
+        while position < self.size_bytes:
+            buffer = take_buffer(max(batch_bytes, min(CHUNK_BYTES, self.size_bytes - position)))
+            length = preadv(self._fd, buffer.data, position)
+            scan = scan_batches(buffer[:length], file=self.file, file_position=position)
+            batches = scan.batches
+            if limit_now is not None and len(batches) and batches["last_offset"][-1] >= limit:
+                limit = self._limit(limit_now())
+            self._check_offsets(batches, limit)
+            wanted = _overlapping(batches, start_offset, end_offset)
+            if len(wanted):
+                if check_crcs:
+                    verify_crcs(buffer[:length], wanted, data_position=position, file=self.file)
+                yield BatchRun(self.file, buffer[:length], position, wanted)
+            position += scan.consumed_bytes
+            if len(batches):
+                self.reached_offset = int(batches["last_offset"][-1]) + 1
+            if self.reached_offset >= end_offset:
+                if not len(wanted) or wanted["last_offset"][-1] < end_offset - 1:
+                    self._check_jump(scan.fault, position)
+                return
+            if scan.fault is not None:
+                raise scan.fault
+            batch_bytes = 0 if scan.consumed_bytes else self._whole_batch_bytes(position)
+
+    def _limit(self, limit_offset: int | None) -> int:
+        """The offset that no batch may reach: the next segment's, or the first one that does not fit the indexes."""
+        return min(limit_offset or _NO_LIMIT, self.base_offset + MAX_RELATIVE_OFFSET + 1)
+
+    def _check_offsets(self, batches: NDArray[np.void], limit_offset: int) -> None:
+        """Raise CorruptRecordError for a batch below the ones before it, or outside its segment."""
+        if not len(batches):
+            return
+        first, last = batches[0], batches[-1]
+        if first["base_offset"] < self.reached_offset:
+            raise self._wrong_offset(first, f"a base offset of {self.reached_offset} or above")
+        if last["last_offset"] >= limit_offset:
+            outside = batches[int(np.searchsorted(batches["last_offset"], limit_offset))]
+            raise self._wrong_offset(outside, f"offsets below {limit_offset}, where the segment ends")
+
+    def _wrong_offset(self, batch: np.void, expected: str) -> CorruptRecordError:
+        return CorruptRecordError(
+            file=self.file,
+            position=int(batch["position"]),
+            expected=expected,
+            found=f"offsets {int(batch['base_offset'])} to {int(batch['last_offset'])}",
+        )
+
+    def _check_jump(self, fault: DiskFormatError | None, position: int) -> None:
+        """After a batch that jumps past the end of the range, check with the next batch whether its offset is right."""
+        if fault is not None:
+            raise fault
+        if position + RECORD_BATCH_OVERHEAD_BYTES <= self.size_bytes:
+            header = self.header_at(position)
+            if header.base_offset < self.reached_offset:
+                raise CorruptRecordError(
+                    file=self.file,
+                    position=position,
+                    expected=f"a base offset of {self.reached_offset} or above",
+                    found=str(header.base_offset),
+                )
+
+    def cut_points(
+        self, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
+    ) -> Iterator[tuple[int, int]]:
+        """Points to split [start_offset, end_offset) at: (offset, bytes since the previous point), `end_offset` last.
+
+        The first point is after about `first_bytes`, the others `each_bytes` apart, always after an indexed batch. They
+        come from the index alone: a wrong index causes uneven splits, never wrong records.
+        """
+        offsets, positions = self._index_arrays()
+        position = _position_before(offsets, positions, start_offset)
+        end_position = self.size_bytes
+        if len(offsets) and offsets[-1] >= end_offset:
+            end_position = _position_before(offsets, positions, end_offset)
+        if end_position - position >= first_bytes:
+            inside = (offsets >= start_offset) & (offsets < end_offset - 1)
+            offsets, positions = offsets[inside], positions[inside]
+            at = int(np.searchsorted(positions, position + first_bytes))
+            while at < len(positions):
+                yield int(offsets[at]) + 1, int(positions[at]) - position
+                position = int(positions[at])
+                at = max(at + 1, int(np.searchsorted(positions, position + each_bytes)))
+        yield end_offset, max(end_position - position, 0)
+
+    def _index_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offsets and positions of the offset index's entries; empty if the index is unusable."""
+        if self._offset_index is None:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        entries = self._offset_index.entries_array()
+        return np.ascontiguousarray(entries["offset"]), np.ascontiguousarray(entries["position"])
+
+    def _whole_batch_bytes(self, position: int) -> int:
+        """Length of the batch at `position`, which the file, at its present size, must hold completely."""
+        self.size_bytes = os.fstat(self._fd).st_size
+        left = self.size_bytes - position
+        head = pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
+        expected = RECORD_BATCH_OVERHEAD_BYTES
+        if len(head) >= LOG_OVERHEAD_BYTES:  # a length below that of a header is noise
+            expected = max(LOG_OVERHEAD_BYTES + int.from_bytes(head[8:12], "big", signed=True), expected)
+        if expected > left or expected > BATCH_BYTES_MAX:
+            raise CorruptRecordError(
+                file=self.file,
+                position=position,
+                expected=f"a whole batch of {expected} bytes (at most {BATCH_BYTES_MAX})",
+                found=f"{left} bytes to the end of the file",
+                advice="a torn tail is cut when the log is next opened for writing",
+            )
+        return expected
+
+
+def _reused_buffer() -> Callable[[int], NDArray[np.uint8]]:
+    """Returns the same memory for each call, until a call needs more."""
+    held = np.empty(0, np.uint8)
+
+    def take(size_bytes: int) -> NDArray[np.uint8]:
+        nonlocal held
+        if len(held) < size_bytes:
+            held = np.empty(size_bytes, np.uint8)
+        return held
+
+    return take
+
+
+def _overlapping(batches: NDArray[np.void], start_offset: int, end_offset: int) -> NDArray[np.void]:
+    """The rows of a batch table (offsets increasing) that overlap [start_offset, end_offset)."""
+    first = int(np.searchsorted(batches["last_offset"], start_offset, side="left"))
+    last = int(np.searchsorted(batches["base_offset"], end_offset, side="left"))
+    return batches[first:last] if first < last else np.empty(0, dtype=BATCH_DTYPE)
+
+
+def _position_before(offsets: NDArray[np.int64], positions: NDArray[np.int64], offset: int) -> int:
+    """Position of the last index entry below `offset`, 0 without one."""
+    at = int(np.searchsorted(offsets, offset)) - 1
+    return int(positions[at]) if at >= 0 else 0

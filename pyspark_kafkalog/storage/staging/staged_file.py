@@ -1,0 +1,183 @@
+"""Staged data: encoded batches of one topic partition, written by one task, not yet committed.
+
+    <root>/<topic>-<partition>/<write id>-<task>.staged
+
+Kafka ignores the suffix. The file holds record batches back to back with offsets that count from 0; the commit assigns
+the final ones. The task's result includes a table of the batches, so the commit need not scan the file. A crash before
+the commit leaves the file behind; nothing refers to it, and clean-up removes it by age.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.record.header import BATCH_DTYPE, Buffer
+from pyspark_kafkalog.storage.artefacts.partition_listing import refuse_link
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.names import STAGED_SUFFIX, TopicPartition
+from pyspark_kafkalog.storage.parallel import in_parallel
+
+#: Half of the 1024 files that a process may have open by default; finishing opens a few more.
+_OPEN_FILES_MAX: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One finished `.staged` file. `batches` has BATCH_DTYPE: positions in this file, offsets counted from 0."""
+
+    topic_partition: TopicPartition
+    name: str
+    size_bytes: int
+    batches: NDArray[np.void]
+
+    @property
+    def offsets_count(self) -> int:
+        """Number of offsets of its batches."""
+        return int(self.batches["last_offset"][-1]) + 1 if len(self.batches) else 0
+
+    @property
+    def write_id(self) -> str:
+        """The id of the write that the file belongs to."""
+        return write_id_of(self.name)
+
+    @property
+    def records_count(self) -> int:
+        return int(self.batches["records_count"].sum())
+
+    def path(self, root: Path) -> Path:
+        return root / str(self.topic_partition) / self.name
+
+
+def write_id_of(name: str) -> str:
+    """The write id in a staged file's name."""
+    return name.rpartition("-")[0]
+
+
+def discard_staged(root: Path, staged: Iterable[StagedFile], fs: FileSystem) -> None:
+    """Remove staged files that are no longer needed; files that cannot be removed are left to clean-up.
+
+    The files are removed in parallel: on a busy disk each unlink waits for the file system's journal.
+    """
+    in_parallel([partial(_discard, each.path(root), fs) for each in staged])
+
+
+def _discard(path: Path, fs: FileSystem) -> None:
+    with contextlib.suppress(OSError):
+        fs.unlink_if_there(path)
+
+
+class OpenStagedFiles:
+    """Limits how many of a task's staged files are open at once, however many partitions the task writes to.
+
+    When the limit is reached, the least recently written file is closed; its next write opens it again.
+    """
+
+    def __init__(self) -> None:
+        self._writers: dict[StagedFileWriter, None] = {}  # most recently written last
+
+    def use(self, writer: StagedFileWriter) -> None:
+        """Register that `writer` is about to open its file."""
+        self._writers.pop(writer, None)
+        while len(self._writers) >= _OPEN_FILES_MAX:
+            next(iter(self._writers)).close()
+        self._writers[writer] = None
+
+    def drop(self, writer: StagedFileWriter) -> None:
+        """Register that `writer` has closed its file."""
+        self._writers.pop(writer, None)
+
+
+class StagedFileWriter:
+    """Writes one staged file; `finish` makes it durable, `discard` removes it."""
+
+    def __init__(
+        self,
+        root: Path,
+        topic_partition: TopicPartition,
+        *,
+        write_id: str,
+        task: int,
+        fs: FileSystem = LOCAL,
+        open_files: OpenStagedFiles | None = None,
+    ) -> None:
+        refuse_link(root / str(topic_partition))
+        self._fs = fs
+        self._open_files = open_files if open_files is not None else OpenStagedFiles()
+        self._topic_partition = topic_partition
+        self._path = root / str(topic_partition) / f"{write_id}-{task}{STAGED_SUFFIX}"
+        self._open_files.use(self)
+        self._fd: int | None = None
+        try:
+            self._fd = fs.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except FileNotFoundError:
+            raise UnknownTopicError(
+                f"{topic_partition} has no directory any more: the topic was deleted since the write began"
+            ) from None
+        self._size_bytes = 0
+        self._next_offset = 0
+        self._tables: list[NDArray[np.void]] = []
+
+    @property
+    def next_offset(self) -> int:
+        """The base offset of the next batch, counted from the file's first record."""
+        return self._next_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def append(self, data: Buffer, batches: NDArray[np.void]) -> None:
+        """Write `data`, whose batches are in `batches` (positions in `data`, first base offset `next_offset`)."""
+        if not len(batches):
+            return
+        assert int(batches["base_offset"][0]) == self._next_offset
+        self._open_files.use(self)
+        fd = self._opened()
+        self._fs.pwrite_all(fd, data, self._size_bytes)
+        table = np.array(batches, dtype=BATCH_DTYPE)
+        table["position"] += self._size_bytes
+        self._tables.append(table)
+        written_bytes = len(memoryview(data).cast("B"))
+        self._fs.start_writeback(fd, self._size_bytes, written_bytes)
+        self._size_bytes += written_bytes
+        self._next_offset = int(batches["last_offset"][-1]) + 1
+
+    def finish(self, *, durable: bool = True) -> StagedFile:
+        """Make the file durable and describe it. The name becomes durable with the commit that uses it.
+
+        After `finish`, successful or not, `discard` still removes the file.
+        """
+        try:
+            if durable:
+                self._fs.fsync(self._opened())
+        finally:
+            self.close()
+        batches = np.concatenate(self._tables) if self._tables else np.empty(0, dtype=BATCH_DTYPE)
+        return StagedFile(self._topic_partition, self._path.name, self._size_bytes, batches)
+
+    def discard(self) -> None:
+        """Close and remove the file."""
+        self.close()
+        self._fs.unlink_if_there(self._path)
+
+    def _opened(self) -> int:
+        if self._fd is None:
+            self._fd = self._fs.open(self._path, os.O_WRONLY)
+        return self._fd
+
+    def close(self) -> None:
+        """Close the file until there is more to write."""
+        self._open_files.drop(self)
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            self._fs.close(fd)

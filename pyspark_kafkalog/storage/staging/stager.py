@@ -1,0 +1,176 @@
+"""Stages the records of one topic: checks them as a leader would, assigns partitions, encodes, writes staged files.
+
+The commit later copies batches unchanged, so the steps of a broker's append are taken during staging: the topic's codec
+if it has its own, LogAppendTime, the limits on timestamps and sizes, keys for compacted topics
+(org.apache.kafka.storage.internals.log.LogValidator). A crash leaves staged files that nothing refers to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.record.columns import RecordColumns
+from pyspark_kafkalog.record.encode import encode_batches
+from pyspark_kafkalog.record.header import NO_TIMESTAMP, CompressionType, TimestampType
+from pyspark_kafkalog.record.partitioner import Partitioner, group_rows
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.parallel import in_parallel
+from pyspark_kafkalog.storage.staging.staged_file import OpenStagedFiles, StagedFile, StagedFileWriter
+
+_CODECS: Final = {
+    "uncompressed": CompressionType.NONE,
+    "none": CompressionType.NONE,
+    "gzip": CompressionType.GZIP,
+    "snappy": CompressionType.SNAPPY,
+    "lz4": CompressionType.LZ4,
+    "zstd": CompressionType.ZSTD,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingTask:
+    """One task's part of a write: the names of its files are `<write_id>-<task>.staged`."""
+
+    root: Path
+    write_id: str
+    task: int
+    open_files: OpenStagedFiles = field(default_factory=OpenStagedFiles, repr=False, compare=False)
+
+
+def codec_in_force(config: LogConfig, asked: str | None) -> CompressionType:
+    """The topic's codec; if it leaves the choice to the producer, `asked` (Kafka's name), by default none."""
+    return _CODECS[(asked or "none") if config.keeps_producer_compression else config.compression_type]
+
+
+class TopicStager:
+    """Stages records of `topic`, which has `partitions_count` partitions with directories in the root.
+
+    `asked_compression` is used if the topic's compression.type is producer. A batch is closed at `batch_size_bytes`
+    before compression. `clock_ms` returns the time for LogAppendTime and for the limit on future timestamps.
+    """
+
+    def __init__(
+        self,
+        task: StagingTask,
+        topic: str,
+        partitions_count: int,
+        config: LogConfig,
+        *,
+        partitioner: Partitioner,
+        asked_compression: str | None,
+        batch_size_bytes: int,
+        clock_ms: Callable[[], int],
+        fs: FileSystem = LOCAL,
+    ) -> None:
+        self._task = task
+        self._topic = topic
+        self._partitions_count = partitions_count
+        self._config = config
+        self._partitioner = partitioner
+        self._codec = codec_in_force(config, asked_compression)
+        self._batch_size_bytes = batch_size_bytes
+        self._clock_ms = clock_ms
+        self._fs = fs
+        self._writers: dict[int, StagedFileWriter] = {}
+
+    def add(
+        self, columns: RecordColumns, rows: NDArray[np.int64] | None = None, partitions: NDArray[np.int32] | None = None
+    ) -> None:
+        """Stage `rows` of `columns` (all if None) in `partitions`; NO_PARTITION lets the partitioner choose.
+
+        Raises InvalidRecordError; records staged before that remain until `discard`.
+        """
+        if rows is None:
+            rows = np.arange(columns.count, dtype=np.int64)
+        now_ms = self._clock_ms()
+        self._check(columns, rows, now_ms)
+        assigned = self._partitioner.assign(columns, rows, partitions)
+        order, bounds = group_rows(assigned, self._partitions_count)
+        for partition in np.flatnonzero(np.diff(bounds)).tolist():
+            self._append(partition, columns, rows[order[bounds[partition] : bounds[partition + 1]]], now_ms)
+
+    def finish(self) -> list[StagedFile]:
+        """The finished files, ordered by partition, their data on disk. After an error `discard` removes them."""
+        finished = in_parallel([self._writers[partition].finish for partition in sorted(self._writers)])
+        self._writers = {}
+        return finished
+
+    def discard(self) -> None:
+        """Remove all staged files, unless `finish` has completed."""
+        while self._writers:
+            _, writer = self._writers.popitem()
+            writer.discard()
+
+    def _append(self, partition: int, columns: RecordColumns, rows: NDArray[np.int64], now_ms: int) -> None:
+        writer = self._writers.get(partition)
+        if writer is None:
+            writer = StagedFileWriter(
+                self._task.root,
+                TopicPartition(self._topic, partition),
+                write_id=self._task.write_id,
+                task=self._task.task,
+                fs=self._fs,
+                open_files=self._task.open_files,
+            )
+            self._writers[partition] = writer
+        timestamp_type = self._config.message_timestamp_type
+        encoded = encode_batches(
+            columns,
+            rows=rows,
+            compression=self._codec,
+            level=self._level(),
+            batch_size_bytes=self._batch_size_bytes,
+            max_batch_bytes=min(self._config.max_message_bytes, self._config.segment_bytes),
+            base_offset=writer.next_offset,
+            timestamp_type=timestamp_type,
+            log_append_time_ms=now_ms if timestamp_type is TimestampType.LOG_APPEND_TIME else None,
+        )
+        writer.append(encoded.data, encoded.batches)
+
+    def _level(self) -> int | None:
+        levels = {
+            CompressionType.GZIP: self._config.compression_gzip_level,
+            CompressionType.LZ4: self._config.compression_lz4_level,
+            CompressionType.ZSTD: self._config.compression_zstd_level,
+        }
+        return levels.get(self._codec)
+
+    def _check(self, columns: RecordColumns, rows: NDArray[np.int64], now_ms: int) -> None:
+        if self._config.compact and _has_null_key(columns, rows):
+            raise InvalidRecordError(f"topic {self._topic} is compacted: every record needs a key, one has none")
+        if self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+            return
+        assert columns.timestamps_ms is not None
+        timestamps_ms = columns.timestamps_ms if len(rows) == columns.count else columns.timestamps_ms[rows]
+        timestamps_ms = timestamps_ms[timestamps_ms != NO_TIMESTAMP]
+        if not len(timestamps_ms):
+            return
+        oldest_ms, latest_ms = int(timestamps_ms.min()), int(timestamps_ms.max())
+        limits = (
+            (oldest_ms, now_ms - oldest_ms > self._config.message_timestamp_before_max_ms, "before"),
+            (latest_ms, latest_ms - now_ms > self._config.message_timestamp_after_max_ms, "after"),
+        )
+        for timestamp_ms, is_out, side in limits:
+            if is_out:
+                raise InvalidRecordError(
+                    f"a record for topic {self._topic} has timestamp {timestamp_ms} ms, too long {side} the "
+                    f"current time {now_ms} ms: the topic's message.timestamp.{side}.max.ms allows less"
+                )
+
+
+def _has_null_key(columns: RecordColumns, rows: NDArray[np.int64]) -> bool:
+    keys = columns.keys
+    if keys is None:
+        return len(rows) > 0
+    if keys.validity is None:
+        return False
+    return bool((keys.validity[rows >> 3] >> (rows & 7).astype(np.uint8) & 1 == 0).any())

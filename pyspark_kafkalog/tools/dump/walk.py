@@ -1,0 +1,241 @@
+"""Iterates over the batches of a log file and the records of a batch as kafka-dump-log does.
+
+The dump shows damaged files, so it is more tolerant than the readers of `record/`: it does not stop at a wrong CRC, an
+unknown codec or a magic above 2, and it yields the records before a damaged one. Where Kafka's tool ends with an
+exception, this module raises DumpError, after everything that Kafka would have printed.
+
+Layout: record batches, one after another (see record/header.py); a crash leaves a torn batch, zeros or garbage at the
+end.
+Source of the rules: FileLogInputStream, FileRecords.slice, DefaultRecordBatch and DefaultRecord.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final
+
+from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
+from pyspark_kafkalog.record.crc32c import crc32c
+from pyspark_kafkalog.record.header import (
+    ATTRIBUTES_AT,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
+    MAGIC_V2,
+    NO_SEQUENCE,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    BatchHeader,
+    CompressionType,
+)
+from pyspark_kafkalog.tools.dump.java_text import INT32_MAX, wrap_int64
+from pyspark_kafkalog.tools.dump.records import DumpRecord, increment_sequence, walk_records
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_PREFIX: Final = struct.Struct(">qiib")  # up to and including magic: Kafka reads it to find the next batch
+_SMALLEST_LENGTH: Final = 14  # of a magic 0 record: Kafka checks the length of any magic against this
+_READ_AHEAD_BYTES: Final = 1 << 20
+_RECORDS_HELD: Final = 1 << 16
+
+
+class DumpError(KafkalogError):
+    """The dump cannot continue; the message is the one line for stderr."""
+
+
+def open_to_dump(path: str) -> int:
+    """A file descriptor to read `path`; a FIFO at that path does not block. Raises DumpError."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise DumpError(f"{path}: {error.strerror}") from error
+
+
+class DumpedBatch:
+    """One batch of a log file: its header, and on demand its CRC and its records."""
+
+    __slots__ = ("_log", "header", "position", "size_bytes")
+
+    def __init__(self, log: LogFile, position: int, size_bytes: int, header: BatchHeader) -> None:
+        self._log = log
+        self.position = position
+        self.size_bytes = size_bytes
+        self.header = header
+
+    @property
+    def file(self) -> str:
+        return self._log.path
+
+    @property
+    def last_offset(self) -> int:
+        return wrap_int64(self.header.base_offset + self.header.last_offset_delta)
+
+    @property
+    def last_sequence(self) -> int:
+        if self.header.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return increment_sequence(self.header.base_sequence, self.header.last_offset_delta)
+
+    def is_valid(self) -> bool:
+        """Whether the batch is long enough for its header and its CRC is correct."""
+        return self.size_bytes >= RECORD_BATCH_OVERHEAD_BYTES and self.header.crc == self._log.crc_of(self)
+
+    def records(self) -> Iterator[DumpRecord]:
+        """The records. Raises DumpError at the first damaged one; a compressed batch yields all records or none."""
+        header = self.header
+        if self.size_bytes < RECORD_BATCH_OVERHEAD_BYTES:
+            raise self.damaged(f"a batch of {self.size_bytes} bytes is too short for its header")
+        if header.records_count == 0:
+            return iter(())
+        if header.records_count < 0:
+            raise self.damaged(f"Found invalid record count {header.records_count} in magic v{header.magic} batch")
+        stored_bytes = self.size_bytes - RECORD_BATCH_OVERHEAD_BYTES
+        stored = self._log.read(self.position + RECORD_BATCH_OVERHEAD_BYTES, stored_bytes)
+        if header.compression_bits == CompressionType.NONE:
+            return self._walk(stored)
+        return self._walk_checked(self._decompress(stored))
+
+    def _walk_checked(self, data: bytes) -> Iterator[DumpRecord]:
+        if self.header.records_count <= _RECORDS_HELD:
+            return iter(list(self._walk(data)))
+        for _ in self._walk(data):  # too many to keep in memory: check for damage first, then yield them
+            pass
+        return self._walk(data)
+
+    def _decompress(self, stored: bytes) -> bytes:
+        from pyspark_kafkalog.record.codecs.codec import decompress
+
+        at = self.position + RECORD_BATCH_OVERHEAD_BYTES
+        try:
+            codec = CompressionType(self.header.compression_bits)
+            return bytes(decompress(codec, stored, file=self._log.path, file_position=at))
+        except KafkalogError as error:
+            raise DumpError(str(error)) from error
+
+    def _walk(self, data: bytes) -> Iterator[DumpRecord]:
+        try:
+            yield from walk_records(data, self.header)
+        except IndexError as error:
+            raise self.damaged("a record reaches past the end of its batch") from error
+        except ValueError as error:
+            raise self.damaged(str(error)) from error
+
+    def damaged(self, what: str) -> DumpError:
+        return DumpError(f"{self._log.path} at byte {self.position}: {what}")
+
+
+class LogFile:
+    """A log or checkpoint file opened for a dump. The largest batch whose records are read bounds the memory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = open_to_dump(path)
+        self.size_bytes = os.fstat(self._fd).st_size
+        self._ahead = b""
+        self._ahead_position = 0
+        if self.size_bytes > INT32_MAX:
+            self.close()
+            raise DumpError(
+                f"The size of segment {path} ({self.size_bytes}) is larger than the maximum allowed segment size of "
+                f"{INT32_MAX}"
+            )
+
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def slice_end(self, position: int, size_bytes: int) -> int:
+        """The end of the slice of at most `size_bytes` from `position` on, as in FileRecords.slice."""
+        if position < 0:
+            raise DumpError(f"Invalid position: {position} in read from {self.path}")
+        if position > self.size_bytes:
+            raise DumpError(f"Slice from position {position} exceeds end position {self.size_bytes} of {self.path}")
+        if size_bytes < 0:
+            raise DumpError(f"Invalid size: {size_bytes} in read from {self.path}")
+        return min(position + size_bytes, self.size_bytes)
+
+    def batches(self, position: int, end: int) -> Iterator[DumpedBatch]:
+        """The batches that are completely within bytes [position, end)."""
+        while position < end - _PREFIX.size:
+            batch = self.batch_at(position, end)
+            if batch is None:
+                return
+            yield batch
+            position += batch.size_bytes
+
+    def batch_at(self, position: int, end: int) -> DumpedBatch | None:
+        """The batch at `position`, or None if it ends after `end`. Raises DumpError for an invalid length."""
+        if position >= end - _PREFIX.size:
+            return None
+        _, length, _, magic = _PREFIX.unpack(self.read(position, _PREFIX.size))
+        if length < _SMALLEST_LENGTH:
+            raise DumpError(
+                f"{self.path} at byte {position}: Found record size {length} smaller than minimum record overhead "
+                f"({_SMALLEST_LENGTH})"
+            )
+        if position > end - LOG_OVERHEAD_BYTES - length:
+            return None
+        if magic < MAGIC_V2:
+            raise DumpError(_legacy_magic(self.path, position, magic))
+        header = _header(self.read(position, RECORD_BATCH_OVERHEAD_BYTES), length)
+        return DumpedBatch(self, position, length + LOG_OVERHEAD_BYTES, header)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Exactly these bytes; small reads come from a block read ahead."""
+        at = position - self._ahead_position
+        if at < 0 or at + length > len(self._ahead):
+            if length >= _READ_AHEAD_BYTES:
+                return self._pread(position, length)
+            self._ahead = self._pread(position, min(_READ_AHEAD_BYTES, max(self.size_bytes - position, length)))
+            self._ahead_position = position
+            at = 0
+        return self._ahead[at : at + length]
+
+    def _pread(self, position: int, length: int) -> bytes:
+        try:
+            data = os.pread(self._fd, length, position)
+            while len(data) < length:
+                more = os.pread(self._fd, length - len(data), position + len(data))
+                if not more:
+                    raise DumpError(f"{self.path} at byte {position}: unexpected end of file, {length} bytes wanted")
+                data += more
+        except OSError as error:
+            raise DumpError(f"{self.path}: {error.strerror}") from error
+        return data
+
+    def crc_of(self, batch: DumpedBatch) -> int:
+        """CRC-32C from `attributes` to the end of the batch."""
+        return crc32c(self.read(batch.position + ATTRIBUTES_AT, batch.size_bytes - ATTRIBUTES_AT))
+
+
+def _header(data: bytes, length: int) -> BatchHeader:
+    fields = _HEADER.unpack(data)
+    return BatchHeader(
+        base_offset=fields[0],
+        size_bytes=length + LOG_OVERHEAD_BYTES,
+        leader_epoch=fields[2],
+        magic=fields[3],
+        crc=fields[4],
+        attributes=fields[5],
+        last_offset_delta=fields[6],
+        base_timestamp_ms=fields[7],
+        max_timestamp_ms=fields[8],
+        producer_id=fields[9],
+        producer_epoch=fields[10],
+        base_sequence=fields[11],
+        records_count=fields[12],
+    )
+
+
+def _legacy_magic(path: str, position: int, magic: int) -> str:
+    error = UnsupportedFormatError if magic in (0, 1) else CorruptRecordError
+    return str(
+        error(file=path, position=position + MAGIC_AT, expected="record format v2 (magic 2)", found=f"magic {magic}")
+    )
