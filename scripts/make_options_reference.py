@@ -14,9 +14,7 @@ from pathlib import Path
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import ConfigDefinition
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
-from pyspark_kafkalog.spark.options.ignored import IGNORED_OPTIONS
-from pyspark_kafkalog.spark.options.table import OPTIONS
-from pyspark_kafkalog.spark.stream.directions import Direction
+from pyspark_kafkalog.spark.options.table import IGNORED_OPTIONS, OPTIONS, Direction
 
 OPTIONS_FILE = Path(__file__).resolve().parents[1] / "docs" / "OPTIONS.md"
 

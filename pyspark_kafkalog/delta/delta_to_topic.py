@@ -21,7 +21,7 @@ from pyspark_kafkalog.delta.batch_identity import BatchIdentity
 from pyspark_kafkalog.delta.change_records import ChangeRecords
 from pyspark_kafkalog.delta.job import start
 from pyspark_kafkalog.maintenance.jobs.delta_session import is_path
-from pyspark_kafkalog.spark.options.location import locate
+from pyspark_kafkalog.spark.options.parse import locate
 from pyspark_kafkalog.spark.write.stream import MicroBatch
 
 if TYPE_CHECKING:

@@ -1,1 +1,10 @@
-"""The data source `format("kafkalog")`: options, offset ranges, readers and writers for batch and streaming."""
+"""The Spark data source `kafkalog`.
+
+- data_source: the entry point that Spark calls
+- options: the table of options, and what the user's options mean
+- schema: columns of reads and writes
+- read: planning and tasks of batch reads, which streaming reads share
+- stream: planning of micro-batches
+- write: batch and streaming writes
+- worker_memory: garbage collection in Spark's Python workers
+"""

@@ -19,16 +19,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.spark.options.location import locate
 from pyspark_kafkalog.spark.options.parse import (
+    effective_read_options,
+    locate,
+    of_create_table,
     parse_load_options,
     parse_read_options,
     parse_stream_read_options,
     parse_stream_write_options,
     parse_write_options,
+    with_table_options,
 )
-from pyspark_kafkalog.spark.options.table_options import effective_read_options, of_create_table, with_table_options
-from pyspark_kafkalog.spark.read.subscription import at_location
+from pyspark_kafkalog.spark.read.plan import at_location
 from pyspark_kafkalog.spark.schema import check_read_schema, check_write_schema, read_schema
 
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"

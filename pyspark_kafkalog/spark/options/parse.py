@@ -3,6 +3,15 @@
 A misspelt or unknown option, an invalid value, or options that contradict each other raise InvalidOptionError, which
 names the option and lists what is allowed. Options of the other direction are accepted where a table has options for
 both.
+
+The option `path` names a log directory, or one partition directory in it. Tasks run in other working directories than
+the driver, so a path is made absolute before it is sent to them.
+
+Options of a SQL table, `CREATE TABLE t USING kafkalog OPTIONS (path ..., subscribe ...)`: Spark 4.2 passes them to a
+Python data source only when it asks for the schema at CREATE TABLE, among the table's properties; a SELECT has no
+options. But Spark stores the schema in the catalog and passes it back. So the options are stored in the metadata of one
+column of that schema. That column is timestampType, which no write reads: metadata follows columns into the schemas of
+other tables, and must not be mistaken for their options.
 """
 
 from __future__ import annotations
@@ -10,34 +19,119 @@ from __future__ import annotations
 import contextlib
 import difflib
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
+
+from pyspark.sql.types import StructField, StructType
 
 from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.spark.options.ignored import IGNORED_OPTIONS
-from pyspark_kafkalog.spark.options.refused import refusal
-from pyspark_kafkalog.spark.options.table import (
-    DEFAULT_MAX_BYTES_PER_PARTITION,
-    DEFAULT_MAX_TRIGGER_DELAY_MS,
-    OPTIONS,
-    Option,
-)
-from pyspark_kafkalog.spark.read.offsets import (
+from pyspark_kafkalog.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
+    AllTopics,
     Earliest,
     GroupOffsets,
     Latest,
     OffsetSpec,
     OnNoMatch,
     SpecificOffsets,
+    Subscription,
+    check_unresolved,
 )
-from pyspark_kafkalog.spark.read.ranges import check_unresolved
-from pyspark_kafkalog.spark.read.subscription import AllTopics, Subscription
-from pyspark_kafkalog.spark.stream.directions import Direction
+from pyspark_kafkalog.spark.options.table import (
+    DEFAULT_MAX_BYTES_PER_PARTITION,
+    DEFAULT_MAX_TRIGGER_DELAY_MS,
+    IGNORED_OPTIONS,
+    OPTIONS,
+    Direction,
+    Option,
+    refusal,
+)
 from pyspark_kafkalog.storage.flush_mode import FlushMode
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, parse_partition_dir
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """An absolute root, and the partition if the path named one of its partition directories."""
+
+    root: Path
+    partition: TopicPartition | None = None
+
+
+def absolute_path(text: str) -> Path:
+    """`text`, a path or a `file:` URI, as an absolute path; percent signs are literal, as in Spark's paths.
+
+    Raises InvalidOptionError for other schemes and for other hosts.
+    """
+    path = text
+    scheme = _SCHEME.fullmatch(text)
+    if scheme is not None:
+        path = scheme[2]
+        if path.startswith("//"):
+            host, _, rest = path[2:].partition("/")
+            path = "/" + rest
+            if host not in ("", "localhost"):
+                scheme = None
+        if scheme is None or scheme[1].lower() != "file" or not path.startswith("/"):
+            raise InvalidOptionError(
+                f"option path has the bad value {text!r}: expected a path on a file system that the driver and all "
+                "executors see, or a file: URI with such a path"
+            )
+    if "\0" in path:
+        raise InvalidOptionError(f"option path has the bad value {text!r}: it holds a zero byte")
+    return Path(path).absolute()
+
+
+def locate(text: str) -> Location:
+    """The root of `text`, and the partition if it is a partition directory: named like one, with a segment in it."""
+    path = absolute_path(text)
+    partition = parse_partition_dir(path.name)
+    if partition is not None and any(path.glob(f"*{LOG_SUFFIX}")):
+        return Location(path.parent, partition)
+    return Location(path)
+
+
+_METADATA_KEY: Final = "kafkalog.tableOptions"
+_CARRIER: Final = "timestampType"
+_OPTION_PREFIX: Final = "option."
+
+
+def of_create_table(raw: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a CREATE TABLE, from the table properties that Spark passes; None if it is no CREATE TABLE."""
+    if "provider" not in raw:
+        return None
+    options = {name[len(_OPTION_PREFIX) :]: text for name, text in raw.items() if name.startswith(_OPTION_PREFIX)}
+    if "path" in raw:
+        options["path"] = raw["path"]
+    return options
+
+
+def with_table_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """`schema` with `options` in its metadata."""
+    return StructType(
+        [
+            StructField(field.name, field.dataType, field.nullable, {_METADATA_KEY: dict(options)})
+            if field.name == _CARRIER
+            else field
+            for field in schema
+        ]
+    )
+
+
+def effective_read_options(raw: Mapping[str, str], schema: StructType) -> dict[str, str]:
+    """`raw`; if it has no path, a table is read: then `raw` overrides the options in the schema's metadata."""
+    if "path" in raw or _CARRIER not in schema.names:
+        return dict(raw)
+    carried = (schema[_CARRIER].metadata or {}).get(_METADATA_KEY, {})
+    return {**carried, **raw}
+
 
 _BY_LOWER_NAME: Final[Mapping[str, Option]] = {option.name.lower(): option for option in OPTIONS}
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")

@@ -1,42 +1,253 @@
 """The table of all options of `format("kafkalog")`: names, directions, defaults, documentation, parsers.
 
 Names are those of Spark's Kafka source and sink where these have such an option, and of Kafka's producer configuration
-for options of the sink. Case does not matter. Options that are not in the table are refused, except settings of Kafka
-clients that have no effect without a broker (ignored_options.py). The documentation is generated from this table.
+for options of the sink. Case does not matter. The documentation (docs/OPTIONS.md) is generated from this table.
+
+- `OPTIONS`: the options that have an effect
+- `IGNORED_OPTIONS`: settings of Spark's source and of Kafka's clients that are accepted and have no effect without a
+  broker, so that jobs need not remove them
+- `refusal`: settings that are refused because they would change the result, each with its replacement here; Spark's
+  Kafka source refuses most of them too (org.apache.spark.sql.kafka010.KafkaSourceProvider)
+- the parsers of single values, which raise ValueError with a message that states the expected value
+
+Any other option is refused as unknown (options/parse.py).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-from pyspark_kafkalog.spark.options.parsers import (
-    COMPRESSION_NAMES,
-    OFFSET_RESETS,
-    PARTITIONERS,
-    byte_size,
-    duration_ms,
-    integer,
-    one_of,
-    parse_bool,
-    parse_committed,
-    parse_group_id,
-    parse_on_no_match,
-    parse_principal,
-    parse_text,
-    parse_topic,
-)
-from pyspark_kafkalog.spark.read.offsets import (
+from pyspark_kafkalog.groups.group_id import check_group_id
+from pyspark_kafkalog.metadata.acl import check_principal
+from pyspark_kafkalog.spark.options.positions import (
+    Assign,
+    OffsetReset,
+    OnNoMatch,
     parse_ending_offsets,
     parse_partition_timestamps,
     parse_partitions,
     parse_starting_offsets,
+    parse_subscribe,
+    parse_subscribe_pattern,
     parse_timestamp,
 )
-from pyspark_kafkalog.spark.read.subscription import Assign, parse_subscribe, parse_subscribe_pattern
-from pyspark_kafkalog.spark.stream.directions import BATCH_READ, EVERYWHERE, READ, STREAM_READ, WRITE, Direction
 from pyspark_kafkalog.storage.flush_mode import FlushMode
+from pyspark_kafkalog.storage.names import validate_topic_name
+
+Direction: TypeAlias = Literal["read", "stream", "write"]
+
+#: Batch and streaming reads, batch reads only, streaming reads only, batch and streaming writes.
+READ: Final[tuple[Direction, ...]] = ("read", "stream")
+BATCH_READ: Final[tuple[Direction, ...]] = ("read",)
+STREAM_READ: Final[tuple[Direction, ...]] = ("stream",)
+EVERYWHERE: Final[tuple[Direction, ...]] = (*READ, "write")
+WRITE: Final[tuple[Direction, ...]] = ("write",)
+
+
+COMPRESSION_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
+OFFSET_RESETS: Final = get_args(OffsetReset)
+PARTITIONERS: Final = ("murmur2", "round_robin")
+_DURATION: Final = re.compile(r"([0-9]{1,15})([a-z]*)", re.ASCII)
+_UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_text(text: str) -> str:
+    """Any text that is not blank."""
+    if not text.strip():
+        raise ValueError("expected a value, it is empty")
+    return text.strip()
+
+
+def parse_bool(text: str) -> bool:
+    """`true` or `false`, in upper or lower case."""
+    words = {"true": True, "false": False}
+    if text.strip().lower() not in words:
+        raise ValueError("expected true or false")
+    return words[text.strip().lower()]
+
+
+def parse_topic(text: str) -> str:
+    """A topic name that Kafka allows."""
+    return validate_topic_name(text.strip())
+
+
+def parse_group_id(text: str) -> str:
+    """The name of a consumer group that Kafka allows."""
+    return check_group_id(text.strip())
+
+
+def parse_principal(text: str) -> str:
+    """A principal, `type:name`."""
+    return check_principal(text.strip())
+
+
+def parse_on_no_match(text: str) -> OnNoMatch:
+    """`error` or `latest`."""
+    word = text.strip().lower()
+    if word == "error":
+        return "error"
+    if word == "latest":
+        return "latest"
+    raise ValueError("expected error or latest")
+
+
+def parse_committed(text: str) -> bool:
+    """Whether the isolation level is read_committed."""
+    return one_of(*ISOLATION_LEVELS)(text) == "read_committed"
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """A parser that accepts one of `words`, in upper or lower case."""
+
+    def parse(text: str) -> str:
+        word = text.strip().lower()
+        if word not in words:
+            raise ValueError(f"expected one of {', '.join(words)}")
+        return word
+
+    return parse
+
+
+def integer(smallest: int, largest: int) -> Callable[[str], int]:
+    """A parser of integers from `smallest` to `largest`."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text.strip())
+        except ValueError:
+            number = smallest - 1
+        if not smallest <= number <= largest:
+            raise ValueError(f"expected a whole number from {smallest} to {largest}")
+        return number
+
+    return parse
+
+
+def duration_ms(text: str) -> int:
+    """A duration in ms, as a number or with a unit: 500, 500ms, 30s, 15m (also min), 1h, 1d, as in Spark."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or found[2] not in _UNIT_MS:
+        raise ValueError("expected a time as 500ms, 30s, 15m, 1h or 1d; a number without a unit is in ms")
+    return int(found[1]) * _UNIT_MS[found[2]]
+
+
+def byte_size(smallest: int, largest: int) -> Callable[[str], int]:
+    """A parser of sizes in bytes, as a number or with a unit: 1048576, 1024k, 128m, 1g (1k is 1024)."""
+    units = {"k": 10, "m": 20, "g": 30}
+
+    def parse(text: str) -> int:
+        digits = text.strip().lower().removesuffix("b")
+        shift = units.get(digits[-1:], 0)
+        digits = digits[:-1] if shift else digits
+        size_bytes = int(digits) << shift if digits.isascii() and digits.isdigit() else smallest - 1
+        if not smallest <= size_bytes <= largest:
+            raise ValueError(f"expected a size from {smallest} to {largest} bytes, as 1048576 or 1024k or 128m")
+        return size_bytes
+
+    return parse
+
+
+_SERIALIZED: Final = "keys and values are written as they are; CAST the column to STRING or BINARY, or use to_json"
+
+_ADVICE: Final = (
+    (
+        "kafka.partitioner.",
+        "rows with a key go where the default partitioner of Kafka's Java clients puts them; the option partitioner "
+        "with round_robin spreads all rows, and a column partition (INT) says it row by row",
+    ),
+    ("kafka.key.deserializer", "keys are read as BINARY; CAST(key AS STRING), or another expression, decodes them"),
+    (
+        "kafka.value.deserializer",
+        "values are read as BINARY; CAST(value AS STRING), or another expression, decodes them",
+    ),
+    ("kafka.key.serializer", _SERIALIZED),
+    ("kafka.value.serializer", _SERIALIZED),
+    (
+        "kafka.enable.auto.commit",
+        "a streaming query goes by its checkpoint; with kafka.group.id it commits its progress to that group after "
+        "each micro-batch, unless commitOffsets is false",
+    ),
+    (
+        "kafka.transactional.id",
+        "each write is a transaction by itself; to have a batch write made once, give txnAppId and txnVersion",
+    ),
+    ("kafka.interceptor.classes", "there is no client to intercept; use expressions on the DataFrame"),
+    ("kafka.topic", "the option is called topic to write and subscribe to read"),
+)
+
+
+def refusal(name: str) -> str | None:
+    """What to use instead of the option `name`; None for an unknown option."""
+    lowered = name.lower()
+    for start, advice in _ADVICE:
+        if lowered == start or (start.endswith(".") and lowered.startswith(start)):
+            return advice
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredOption:
+    """Settings that are accepted and have no effect; a `name` that ends in `*` stands for all with that prefix."""
+
+    name: str
+    applies_to: tuple[Direction, ...]
+    doc: str
+
+    def matches(self, option: str) -> bool:
+        if self.name.endswith("*"):
+            return option.lower().startswith(self.name[:-1].lower())
+        return option.lower() == self.name.lower()
+
+
+_ACKNOWLEDGED: Final = "Every write is durable when it returns, in order and without duplicates."
+_NO_BROKER: Final = "The package connects to no broker, and groups have no members."
+
+_SPARKS_OWN: Final = "Spark's own setting of a streaming query."
+
+IGNORED_OPTIONS: Final = (
+    IgnoredOption("checkpointLocation", WRITE, _SPARKS_OWN),
+    IgnoredOption("queryName", WRITE, _SPARKS_OWN),
+    IgnoredOption("kafka.bootstrap.servers", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.client.*", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.group.*", READ, _NO_BROKER),
+    IgnoredOption("groupIdPrefix", READ, _NO_BROKER),
+    IgnoredOption("kafka.security.*", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.sasl.*", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.ssl.*", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.request.timeout.ms", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.session.timeout.ms", READ, _NO_BROKER),
+    IgnoredOption("kafka.heartbeat.interval.ms", READ, _NO_BROKER),
+    IgnoredOption("kafka.fetch.*", READ, _NO_BROKER),
+    IgnoredOption("kafka.max.partition.fetch.bytes", READ, _NO_BROKER),
+    IgnoredOption("kafka.max.poll.*", READ, _NO_BROKER),
+    IgnoredOption("kafka.receive.buffer.bytes", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.send.buffer.bytes", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.default.api.timeout.ms", READ, _NO_BROKER),
+    IgnoredOption("kafka.max.block.ms", WRITE, _NO_BROKER),
+    IgnoredOption("kafka.metadata.*", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.reconnect.*", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.retry.*", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.connections.max.idle.ms", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.socket.*", EVERYWHERE, _NO_BROKER),
+    IgnoredOption("kafka.partition.assignment.strategy", READ, _NO_BROKER),
+    IgnoredOption("kafka.check.crcs", READ, "CRCs are always checked."),
+    IgnoredOption("kafka.allow.auto.create.topics", READ, "A read creates no topic."),
+    IgnoredOption("kafka.max.request.size", WRITE, "The topic's max.message.bytes is the limit."),
+    IgnoredOption("kafkaConsumer.pollTimeoutMs", READ, _NO_BROKER),
+    IgnoredOption("fetchOffset.*", READ, _NO_BROKER),
+    IgnoredOption("kafka.acks", WRITE, _ACKNOWLEDGED),
+    IgnoredOption("kafka.retries", WRITE, _ACKNOWLEDGED),
+    IgnoredOption("kafka.enable.idempotence", WRITE, _ACKNOWLEDGED),
+    IgnoredOption("kafka.linger.ms", WRITE, _ACKNOWLEDGED),
+    IgnoredOption("kafka.delivery.timeout.ms", WRITE, _ACKNOWLEDGED),
+    IgnoredOption("kafka.max.in.flight.requests.per.connection", WRITE, _ACKNOWLEDGED),
+    IgnoredOption("kafka.buffer.memory", WRITE, _ACKNOWLEDGED),
+)
+
 
 DEFAULT_MAX_BYTES_PER_PARTITION: Final = 128 << 20
 DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000

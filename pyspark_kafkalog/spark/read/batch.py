@@ -12,18 +12,18 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.root.broker_notices import above_high_watermark
-from pyspark_kafkalog.spark.options.location import Location, locate
-from pyspark_kafkalog.spark.options.parse import ReadOptions
+from pyspark_kafkalog.spark.options.parse import Location, ReadOptions, locate
 from pyspark_kafkalog.spark.read.filters import PushedFilters, push_filters
-from pyspark_kafkalog.spark.read.ranges import (
+from pyspark_kafkalog.spark.read.plan import (
     OffsetRange,
     OffsetResolver,
     apply_filters,
+    at_location,
     check_ends,
     cut_by_bytes,
     cut_by_records,
+    subscribed_partitions,
 )
-from pyspark_kafkalog.spark.read.subscription import at_location, subscribed_partitions
 from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range, read_same_topic
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.storage.names import TopicPartition

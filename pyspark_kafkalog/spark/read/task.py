@@ -1,9 +1,13 @@
-"""The read of one task: a range of offsets of the planned topic, and not of a topic re-created under its name since."""
+"""What tasks read: ranges of offsets of the planned topics, and not of topics re-created under their names since.
+
+A task of a batch read has one range. A task of a micro-batch may have several: each task costs Spark about ten
+milliseconds, however little it reads, so small ranges share one.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -11,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.spark.read.plan import check_end_if_kept
 from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
 from pyspark_kafkalog.storage.root_identity import RootIdentity, check_identity
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.root.planned_state import PlannedState
+
 
 _LOG: Final = logging.getLogger(__name__)
 _HEADERS: Final = "headers"
@@ -158,3 +164,56 @@ def _lost(each: OffsetRangePartition) -> str:
         f"{TopicPartition(each.topic, each.partition)}: offsets {each.start_offset} to {each.end_offset} were asked "
         f"for, but the topic was deleted, or deleted and made anew, since the read was planned"
     )
+
+
+_SHARED_TASK_BYTES: Final = 256 << 10
+
+
+@dataclass(frozen=True)
+class StreamRange(OffsetRangePartition):
+    """A range to read.
+
+    `is_at_high_watermark`: it ends at the high watermark of the plan; the log must contain the batch that ends there.
+    """
+
+    advice: ClassVar[str] = ""
+
+    is_at_high_watermark: bool
+
+
+@dataclass(frozen=True)
+class StreamTask(InputPartition):
+    """The ranges that one task reads, in order."""
+
+    ranges: tuple[StreamRange, ...]
+
+
+def share_tasks(ranges: Iterable[tuple[StreamRange, int | None]]) -> list[StreamTask]:
+    """Group ranges into tasks; small neighbours share one. Each comes with a bound on its bytes, None for many."""
+    tasks: list[list[StreamRange]] = []
+    room_bytes = 0
+    for each, size_bytes in ranges:
+        if size_bytes is None or size_bytes > room_bytes:
+            tasks.append([])
+            room_bytes = _SHARED_TASK_BYTES
+        tasks[-1].append(each)
+        room_bytes = 0 if size_bytes is None else room_bytes - size_bytes
+    return [StreamTask(tuple(each)) for each in tasks]
+
+
+def read_stream_range(each: StreamRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches of `schema` with the records of one range. Raises DataLossError as `read_same_topic`."""
+    yield from read_same_topic(each, _read_to_end(each, schema))
+
+
+def _read_to_end(each: StreamRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    _check_end(each)
+    yield from read_offset_range(each, schema)
+
+
+def _check_end(each: StreamRange) -> None:
+    from pyspark_kafkalog.storage.log.reader import LogReader
+
+    if each.is_at_high_watermark:
+        reader = LogReader(Path(each.directory), TopicPartition(each.topic, each.partition))
+        check_end_if_kept(reader, each.end_offset)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.spark.read.offsets import SpecificOffsets, parse_offset_spec
+from pyspark_kafkalog.spark.options.positions import SpecificOffsets, parse_offset_spec
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.root_identity import RootIdentity
 

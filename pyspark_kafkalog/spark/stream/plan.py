@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from pyspark_kafkalog.spark.read.ranges import OffsetRange
+from pyspark_kafkalog.spark.read.plan import OffsetRange
 from pyspark_kafkalog.spark.stream.offsets import StreamOffsets
 from pyspark_kafkalog.spark.stream.view import PartitionView, StreamView
 from pyspark_kafkalog.storage.names import TopicPartition

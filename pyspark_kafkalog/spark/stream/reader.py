@@ -21,17 +21,27 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.root.broker_notices import above_high_watermark
-from pyspark_kafkalog.spark.options.location import locate
-from pyspark_kafkalog.spark.options.parse import StreamReadOptions
-from pyspark_kafkalog.spark.read.limits import BatchDelay, default_read_limit
-from pyspark_kafkalog.spark.read.offsets import Earliest
-from pyspark_kafkalog.spark.read.ranges import OffsetRange, OffsetResolver, cut_by_bytes, cut_by_records
-from pyspark_kafkalog.spark.read.subscription import at_location, subscribed_partitions
+from pyspark_kafkalog.spark.options.parse import StreamReadOptions, locate
+from pyspark_kafkalog.spark.options.positions import Earliest
+from pyspark_kafkalog.spark.read.plan import (
+    OffsetRange,
+    OffsetResolver,
+    at_location,
+    cut_by_bytes,
+    cut_by_records,
+    subscribed_partitions,
+)
+from pyspark_kafkalog.spark.read.task import StreamRange, StreamTask, read_stream_range, share_tasks
 from pyspark_kafkalog.spark.stream.groups import GroupProgress
-from pyspark_kafkalog.spark.stream.limits import limit_bytes, limit_offsets, unread_count
+from pyspark_kafkalog.spark.stream.limits import (
+    BatchDelay,
+    default_read_limit,
+    limit_bytes,
+    limit_offsets,
+    unread_count,
+)
 from pyspark_kafkalog.spark.stream.offsets import Origin, StreamOffsets, from_json, origin_from_json, to_json
 from pyspark_kafkalog.spark.stream.plan import TopicIds, plan_latest, plan_read
-from pyspark_kafkalog.spark.stream.task import StreamRange, StreamTask, read_stream_range, share_tasks
 from pyspark_kafkalog.spark.stream.view import StreamView, take_view
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.storage.names import TopicPartition

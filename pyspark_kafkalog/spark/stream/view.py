@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark_kafkalog.errors import UnknownTopicError
-from pyspark_kafkalog.spark.read.subscription import Assign, Subscription, readable_topics
+from pyspark_kafkalog.spark.options.positions import Assign, Subscription
+from pyspark_kafkalog.spark.read.plan import readable_topics
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:

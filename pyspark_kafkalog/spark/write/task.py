@@ -24,8 +24,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
-from pyspark_kafkalog.spark.options.location import locate
-from pyspark_kafkalog.spark.options.parse import WriteOptions
+from pyspark_kafkalog.spark.options.parse import WriteOptions, locate
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.storage.clock import time_ms
 from pyspark_kafkalog.storage.filesystem import LOCAL

@@ -16,8 +16,8 @@ from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.merge.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.spark.options.parse import parse_read_options
+from pyspark_kafkalog.spark.options.positions import Assign, Subscribe
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
-from pyspark_kafkalog.spark.read.subscription import Assign, Subscribe
 from pyspark_kafkalog.spark.schema import read_schema
 from pyspark_kafkalog.spark.stream.view import take_view
 from pyspark_kafkalog.storage.names import TopicPartition

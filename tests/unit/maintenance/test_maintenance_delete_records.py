@@ -11,9 +11,8 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError, ReadOnlyLogDirError
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.spark.read.offsets import Earliest, GlobalTimestamp, Latest
-from pyspark_kafkalog.spark.read.ranges import OffsetResolver
-from pyspark_kafkalog.spark.read.subscription import Subscribe
+from pyspark_kafkalog.spark.options.positions import Earliest, GlobalTimestamp, Latest, Subscribe
+from pyspark_kafkalog.spark.read.plan import OffsetResolver
 from pyspark_kafkalog.spark.stream.plan import plan_latest, plan_read
 from pyspark_kafkalog.spark.stream.view import take_view
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint

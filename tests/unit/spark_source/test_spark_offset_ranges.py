@@ -16,28 +16,26 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, InvalidOptionError, UnknownTopicError
-from pyspark_kafkalog.spark.read.filters import Interval, PushedFilters
-from pyspark_kafkalog.spark.read.offsets import (
+from pyspark_kafkalog.spark.options.positions import (
+    AllTopics,
+    Assign,
     Earliest,
     GlobalTimestamp,
     Latest,
     OffsetSpec,
     SpecificOffsets,
     SpecificTimestamps,
+    Subscribe,
+    SubscribePattern,
 )
-from pyspark_kafkalog.spark.read.ranges import (
+from pyspark_kafkalog.spark.read.filters import Interval, PushedFilters
+from pyspark_kafkalog.spark.read.plan import (
     OffsetRange,
     OffsetResolver,
     apply_filters,
     check_ends,
     cut_by_bytes,
     cut_by_records,
-)
-from pyspark_kafkalog.spark.read.subscription import (
-    AllTopics,
-    Assign,
-    Subscribe,
-    SubscribePattern,
     subscribed_partitions,
 )
 from pyspark_kafkalog.storage.log.reader import Split, TimestampAndOffset

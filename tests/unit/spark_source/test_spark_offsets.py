@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafkalog.spark.read.offsets import (
+from pyspark_kafkalog.spark.options.positions import (
     Earliest,
     Latest,
     SpecificOffsets,

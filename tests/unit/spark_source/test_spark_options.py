@@ -10,17 +10,19 @@ import pytest
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-from pyspark_kafkalog.spark.options.ignored import IGNORED_OPTIONS
 from pyspark_kafkalog.spark.options.parse import parse_read_options, parse_write_options
-from pyspark_kafkalog.spark.options.table import OPTIONS
-from pyspark_kafkalog.spark.read.offsets import (
+from pyspark_kafkalog.spark.options.positions import (
+    AllTopics,
+    Assign,
     Earliest,
     GlobalTimestamp,
     Latest,
     SpecificOffsets,
     SpecificTimestamps,
+    Subscribe,
+    SubscribePattern,
 )
-from pyspark_kafkalog.spark.read.subscription import AllTopics, Assign, Subscribe, SubscribePattern
+from pyspark_kafkalog.spark.options.table import IGNORED_OPTIONS, OPTIONS
 from pyspark_kafkalog.storage.names import TopicPartition
 
 PATH = {"path": "/logs"}

@@ -20,7 +20,7 @@ from pyspark_kafkalog.log_dir import PartitionDescription
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.read import batch as batch_reader
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader, KafkalogPushdownReader
-from pyspark_kafkalog.spark.read.subscription import subscribed_partitions
+from pyspark_kafkalog.spark.read.plan import subscribed_partitions
 from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range
 from pyspark_kafkalog.spark.schema import read_schema
 

@@ -23,8 +23,14 @@ from pyspark.sql.types import (
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
-from pyspark_kafkalog.spark.options.location import Location, absolute_path, locate
-from pyspark_kafkalog.spark.options.table_options import effective_read_options, of_create_table, with_table_options
+from pyspark_kafkalog.spark.options.parse import (
+    Location,
+    absolute_path,
+    effective_read_options,
+    locate,
+    of_create_table,
+    with_table_options,
+)
 from pyspark_kafkalog.spark.schema import HEADERS_TYPE, check_read_schema, check_write_schema, read_schema
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -19,7 +19,7 @@ from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.options.parse import parse_read_options, parse_stream_read_options
-from pyspark_kafkalog.spark.read.offsets import GroupOffsets
+from pyspark_kafkalog.spark.options.positions import GroupOffsets
 from pyspark_kafkalog.spark.stream.groups import GroupProgress
 from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from pyspark_kafkalog.spark.options.parse import parse_stream_read_options
-from pyspark_kafkalog.spark.read.limits import BatchDelay, default_read_limit, prorate
+from pyspark_kafkalog.spark.stream.limits import BatchDelay, default_read_limit, prorate
 
 SIZES = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 2**62)), min_size=1, max_size=40)
 

@@ -9,8 +9,8 @@ import pytest
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.options.parse import parse_load_options, parse_read_options, parse_stream_read_options
+from pyspark_kafkalog.spark.options.positions import Earliest, GlobalTimestamp, Latest, SpecificOffsets
 from pyspark_kafkalog.spark.options.table import OPTIONS
-from pyspark_kafkalog.spark.read.offsets import Earliest, GlobalTimestamp, Latest, SpecificOffsets
 from pyspark_kafkalog.storage.names import TopicPartition
 
 PATH = {"path": "/data/log"}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.spark.read.ranges import OffsetRange
+from pyspark_kafkalog.spark.read.plan import OffsetRange
 from pyspark_kafkalog.spark.stream.limits import limit_offsets, unread_count
 from pyspark_kafkalog.spark.stream.offsets import from_json, to_json
 from pyspark_kafkalog.spark.stream.plan import plan_latest, plan_read

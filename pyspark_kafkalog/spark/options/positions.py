@@ -1,21 +1,26 @@
-"""Parses the options for the start and end of a read: offset words, offset JSON, timestamps.
+"""What a read covers: its topics or partitions, and the positions at which it starts and ends.
 
-The JSON forms are those of Spark's Kafka source (org.apache.spark.sql.kafka010.JsonUtils):
+The options are those of Spark's Kafka source (org.apache.spark.sql.kafka010.ConsumerStrategy and JsonUtils):
 
-    {"topicA": [0, 1]}                    partitions
+    orders,payments                       topics (subscribe)
+    {"topicA": [0, 1]}                    partitions (assign)
     {"topicA": {"0": 23, "1": -1}}        offsets by partition; -1 latest, -2 earliest
     {"topicA": {"0": 1700000000000}}      timestamps in ms by partition
+
+This module only parses; read/plan.py finds the partitions and offsets that exist.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.storage.names import TopicPartition
 
+_LISTED_AT_MOST: Final = 20
 LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
 _INT32_MAX: Final = 2**31 - 1
@@ -24,6 +29,54 @@ _ANY_OFFSETS: Final = 'expected earliest, latest, or JSON as {"topicA":{"0":23,"
 
 OnNoMatch: TypeAlias = Literal["error", "latest"]
 OffsetReset: TypeAlias = Literal["earliest", "latest", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """All partitions of these topics."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribePattern:
+    """All partitions of the topics whose names contain a match of the Java regular expression, except internal ones."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Only these partitions."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllTopics:
+    """Every topic of the root that is not internal: the default if only a path is given."""
+
+
+Subscription: TypeAlias = Subscribe | SubscribePattern | Assign | AllTopics
+
+
+def parse_subscribe(text: str) -> Subscribe:
+    """Topic names, separated by commas. Raises ValueError if the list is empty."""
+    topics = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+    if not topics:
+        raise ValueError("expected topic names with commas between them, at least one")
+    return Subscribe(topics)
+
+
+def parse_subscribe_pattern(text: str) -> SubscribePattern:
+    """A Java regular expression. Raises ValueError if it is empty, invalid or not supported."""
+    from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
+
+    pattern = text.strip()
+    if not pattern:
+        raise ValueError("expected a regular expression, it is empty")
+    compile_topic_pattern(pattern)
+    return SubscribePattern(pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +246,48 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(names) != len(pairs):
         raise ValueError("a name appears twice")
     return names
+
+
+def check_unresolved(starting: OffsetSpec, ending: OffsetSpec) -> None:
+    """Check for mistakes that do not depend on the log: different partitions at start and end, a start after its end.
+
+    Raises InvalidOptionError for both.
+    """
+    if type(starting) is not type(ending):
+        return
+    if isinstance(starting, GlobalTimestamp) and isinstance(ending, GlobalTimestamp):
+        if starting.timestamp_ms > ending.timestamp_ms:
+            raise InvalidOptionError(
+                f"startingTimestamp {starting.timestamp_ms} is greater than endingTimestamp {ending.timestamp_ms}"
+            )
+        return
+    starts, ends = given_partitions(starting), given_partitions(ending)
+    if starts is None or ends is None:
+        return
+    if starts.keys() != ends.keys():
+        raise InvalidOptionError(
+            "starting and ending offsets must name the same partitions. "
+            f"Starting: {listed(map(str, starts))}. Ending: {listed(map(str, ends))}"
+        )
+    kind = "Offsets" if isinstance(starting, SpecificOffsets) else "OffsetsByTimestamp"
+    for topic_partition, start in starts.items():
+        end = ends[topic_partition]
+        if start > end and start >= 0 and end >= 0:
+            raise InvalidOptionError(f"{topic_partition}: starting{kind} {start} is greater than ending{kind} {end}")
+
+
+def given_partitions(spec: OffsetSpec) -> Mapping[TopicPartition, int] | None:
+    """The offsets or timestamps in ms by partition; None for a spec that does not name partitions."""
+    if isinstance(spec, SpecificOffsets):
+        return spec.offsets
+    if isinstance(spec, SpecificTimestamps):
+        return spec.timestamps_ms
+    return None
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first of `names` in order, and the number of the others."""
+    ordered = sorted(names)
+    shown = ", ".join(ordered[:_LISTED_AT_MOST]) or "none"
+    more = len(ordered) - _LISTED_AT_MOST
+    return f"{shown} and {more} more" if more > 0 else shown

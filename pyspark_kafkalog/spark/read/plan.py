@@ -1,4 +1,8 @@
-"""Plans a read: resolves options to one offset range per partition, then cuts the ranges into tasks.
+"""Plans a read: finds the partitions, resolves options to one offset range for each, then cuts the ranges into tasks.
+
+Which partitions a subscription covers follows Spark's Kafka source (org.apache.spark.sql.kafka010.ConsumerStrategy),
+with two exceptions: a missing topic or partition is an error that lists the existing ones, and an internal topic is
+read if it is requested by name.
 
 All ends are resolved, from one view of the log, before any range is cut, so that `minPartitions` and
 `maxRecordsPerPartition` apply to real sizes. They cut as Spark's KafkaOffsetRangeCalculator does. After that, ranges
@@ -10,17 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.partition_reads import open_transaction_text
 from pyspark_kafkalog.root.broker_notices import remote_offsets
-from pyspark_kafkalog.spark.read.filters import PushedFilters
-from pyspark_kafkalog.spark.read.offsets import (
+from pyspark_kafkalog.spark.options.parse import Location
+from pyspark_kafkalog.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
+    AllTopics,
+    Assign,
     Earliest,
     GlobalTimestamp,
     GroupOffsets,
@@ -29,14 +35,92 @@ from pyspark_kafkalog.spark.read.offsets import (
     OnNoMatch,
     SpecificOffsets,
     SpecificTimestamps,
+    Subscribe,
+    Subscription,
     asked_for,
+    given_partitions,
+    listed,
 )
-from pyspark_kafkalog.spark.read.subscription import listed
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.spark.read.filters import PushedFilters
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir, PartitionDescription
     from pyspark_kafkalog.storage.log.reader import LogReader
+
+
+def subscribed_partitions(log_dir: LogDir, subscription: Subscription) -> list[PartitionDescription]:
+    """The partitions to read, ordered by topic and number.
+
+    Raises UnknownTopicError for a topic or partition that is requested by name and does not exist, and
+    AuthorizationError for a topic that the principal may not read.
+    """
+    if isinstance(subscription, Assign):
+        readable_topics(log_dir, subscription)
+        return _assigned_partitions(log_dir, subscription.partitions)
+    partitions: list[PartitionDescription] = []
+    topics = readable_topics(log_dir, subscription)
+    if isinstance(subscription, Subscribe):
+        _check_topics_there(subscription.topics, log_dir.topics())
+    for topic in topics:
+        partitions.extend(sorted(log_dir.topic(topic).partitions, key=lambda found: found.partition))
+    return partitions
+
+
+def at_location(subscription: Subscription, location: Location) -> Subscription:
+    """`subscription`, or the partition whose directory the path names. Raises InvalidOptionError if both are given."""
+    if location.partition is None:
+        return subscription
+    if not isinstance(subscription, AllTopics):
+        raise InvalidOptionError(
+            f"option path names the partition directory of {location.partition}, which is then all "
+            "that is read: leave out subscribe, subscribePattern and assign, or give the root as path"
+        )
+    return Assign((location.partition,))
+
+
+def readable_topics(log_dir: LogDir, subscription: Subscription) -> list[str]:
+    """The topics that the subscription covers, in order. Raises AuthorizationError for a topic that may not be read."""
+    topics = subscribed_topics(log_dir.topics(), subscription)
+    named: Iterable[str] = ()
+    if isinstance(subscription, Subscribe):
+        named = subscription.topics
+    elif isinstance(subscription, Assign):
+        named = (each.topic for each in subscription.partitions)
+    log_dir.check_read(sorted({*topics, *named}))
+    return topics
+
+
+def subscribed_topics(there: Sequence[str], subscription: Subscription) -> list[str]:
+    """The topics among `there`, the existing ones, that the subscription covers, in order."""
+    if isinstance(subscription, Subscribe):
+        return sorted(set(subscription.topics).intersection(there))
+    if isinstance(subscription, Assign):
+        return sorted({each.topic for each in subscription.partitions}.intersection(there))
+    public = [topic for topic in there if topic not in INTERNAL_TOPICS and topic != CLUSTER_METADATA_TOPIC]
+    if isinstance(subscription, AllTopics):
+        return sorted(public)
+    from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
+
+    pattern = compile_topic_pattern(subscription.pattern)
+    return sorted(topic for topic in public if pattern.is_found_in(topic))
+
+
+def _assigned_partitions(log_dir: LogDir, assigned: Sequence[TopicPartition]) -> list[PartitionDescription]:
+    _check_topics_there([each.topic for each in assigned], log_dir.topics())
+    for wanted in assigned:
+        numbers = log_dir.partition_numbers(wanted.topic)
+        if wanted.partition not in numbers:
+            there = ", ".join(map(str, sorted(numbers)))
+            raise UnknownTopicError(f"no partition {wanted}; topic {wanted.topic} has partitions {there}")
+    return [log_dir.partition(wanted.topic, wanted.partition) for wanted in sorted(assigned)]
+
+
+def _check_topics_there(wanted: Iterable[str], there: Sequence[str]) -> None:
+    for topic in wanted:
+        if topic not in there:
+            raise UnknownTopicError(f"no topic {topic!r} in this log directory; topics there: {listed(there)}")
+
 
 _LOG = logging.getLogger(__name__)
 _TASKS_MAX: Final = 1_000_000
@@ -123,7 +207,7 @@ class OffsetResolver:
         return AvailableOffsets(found.log_start_offset, found.local_log_start_offset, end_offset)
 
     def _check_same_partitions(self, end: str, spec: OffsetSpec, words: str) -> None:
-        given = _given_partitions(spec)
+        given = given_partitions(spec)
         if given is None or given.keys() == self._partitions.keys():
             return
         option, advice = f"{end}Offsets", f" ({words})"
@@ -254,34 +338,6 @@ class OffsetResolver:
         _LOG.warning(message)
 
 
-def check_unresolved(starting: OffsetSpec, ending: OffsetSpec) -> None:
-    """Check for mistakes that do not depend on the log: different partitions at start and end, a start after its end.
-
-    Raises InvalidOptionError for both.
-    """
-    if type(starting) is not type(ending):
-        return
-    if isinstance(starting, GlobalTimestamp) and isinstance(ending, GlobalTimestamp):
-        if starting.timestamp_ms > ending.timestamp_ms:
-            raise InvalidOptionError(
-                f"startingTimestamp {starting.timestamp_ms} is greater than endingTimestamp {ending.timestamp_ms}"
-            )
-        return
-    starts, ends = _given_partitions(starting), _given_partitions(ending)
-    if starts is None or ends is None:
-        return
-    if starts.keys() != ends.keys():
-        raise InvalidOptionError(
-            "starting and ending offsets must name the same partitions. "
-            f"Starting: {listed(map(str, starts))}. Ending: {listed(map(str, ends))}"
-        )
-    kind = "Offsets" if isinstance(starting, SpecificOffsets) else "OffsetsByTimestamp"
-    for topic_partition, start in starts.items():
-        end = ends[topic_partition]
-        if start > end and start >= 0 and end >= 0:
-            raise InvalidOptionError(f"{topic_partition}: starting{kind} {start} is greater than ending{kind} {end}")
-
-
 def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, log_dir: LogDir) -> list[OffsetRange]:
     """Narrow `ranges` to the offsets at which records can pass `filters`.
 
@@ -396,14 +452,6 @@ def _check_tasks_count(count: int) -> None:
             f"the options cut this read into {count} tasks, more than {_TASKS_MAX}: "
             "set minPartitions lower, or maxRecordsPerPartition or maxBytesPerPartition higher"
         )
-
-
-def _given_partitions(spec: OffsetSpec) -> Mapping[TopicPartition, int] | None:
-    if isinstance(spec, SpecificOffsets):
-        return spec.offsets
-    if isinstance(spec, SpecificTimestamps):
-        return spec.timestamps_ms
-    return None
 
 
 def _specific(offset: int, available: AvailableOffsets) -> int:
