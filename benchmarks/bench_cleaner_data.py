@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.storage.filesystem import LOCAL
-from pyspark_kafkalog.storage.flush_mode import flushing_file_system
+from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.staging.stager import StagingTask
 from pyspark_kafkalog.storage.staging.table_stager import stage_table
 

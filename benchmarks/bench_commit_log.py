@@ -34,8 +34,7 @@ from pyspark_kafkalog.metadata.messages.records import (
 )
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.topics import create_topic
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.flush_mode import UnflushedFileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, UnflushedFileSystem
 
 TOPIC_PARTITIONS: Final = 100
 TOUCHED: Final = 8

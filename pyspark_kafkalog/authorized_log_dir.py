@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.root.commit_result import CommitResult
     from pyspark_kafkalog.root.own import OwnRoot
     from pyspark_kafkalog.root.write_transaction import WriteTransaction
-    from pyspark_kafkalog.storage.flush_mode import FlushMode
+    from pyspark_kafkalog.storage.filesystem import FlushMode
     from pyspark_kafkalog.storage.log.reader import LogReader
 
 _TOPIC, _GROUP, _CLUSTER, _ID = (

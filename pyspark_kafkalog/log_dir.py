@@ -49,11 +49,9 @@ from pyspark_kafkalog.root.commit_result import CommitResult
 from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
-from pyspark_kafkalog.storage.clock import time_ms
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_properties_file
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode, flushing_file_system, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.root_identity import RootIdentity, check_identity
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, discard_staged
 
 if TYPE_CHECKING:
@@ -145,7 +143,11 @@ class LogDir(LogDirItems):
         Raises LogDirError if `path` is already a native log directory, ReadOnlyLogDirError if it contains a broker's
         files.
         """
-        broker_config = None if server_properties is None else BrokerConfig.load(Path(server_properties))
+        broker_config = (
+            None
+            if server_properties is None
+            else BrokerConfig.from_properties(read_properties_file(Path(server_properties)))
+        )
         root = OwnRoot(MetadataStore.create(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
         if broker_config is not None:
             root.set_broker_configs(broker_config.properties)

@@ -10,7 +10,7 @@ from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.root.broker_notices import above_high_watermark, remote_offsets
 from pyspark_kafkalog.root.descriptions import PartitionDescription
-from pyspark_kafkalog.storage.clock import time_ms
+from pyspark_kafkalog.storage.filesystem import time_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa

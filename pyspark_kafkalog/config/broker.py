@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -23,14 +22,11 @@ from pyspark_kafkalog.config.definitions import (
     between,
 )
 from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.config.properties_file import parse_properties
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
-from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_text_file
+from pyspark_kafkalog.errors import InvalidConfigError
 
 _NO_EFFECT: Final = "Accepted for a broker's sake, has no effect here."
 _MIB: Final = 1 << 20
-_MAX_FILE_BYTES: Final = 1 << 20
 
 _DEFINITIONS: Final = (
     ConfigDefinition(
@@ -243,12 +239,6 @@ class BrokerConfig:
         config = cls(properties=dict(properties), **arguments)
         _check_dedupe_buffer(config)
         return config
-
-    @classmethod
-    def load(cls, path: Path) -> BrokerConfig:
-        """Read a `server.properties` file. Raises InvalidConfigError, DiskFormatError for a bad escape, or OSError."""
-        data = read_text_file(path, max_bytes=_MAX_FILE_BYTES, kind=DiskFormatError, advice="name another file")
-        return cls.from_properties(parse_properties(data, file=str(path)))
 
     def log_config(self, topic_overrides: Mapping[str, str] | None = None) -> LogConfig:
         """The configuration of a topic with `topic_overrides` in a log directory with these settings."""

@@ -47,7 +47,7 @@ from pyspark_kafkalog.groups.offset_records import (
 )
 from pyspark_kafkalog.groups.offsets_topic import append_records, group_lock
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
-from pyspark_kafkalog.storage.flush_mode import FlushMode
+from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partitio
 from pyspark_kafkalog.metadata.root_lock import acquire_flock
 from pyspark_kafkalog.record.header import BATCH_DTYPE, CompressionType, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.storage.flush_mode import FlushMode, flushing_file_system
+from pyspark_kafkalog.storage.filesystem import FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter, discard_staged
 

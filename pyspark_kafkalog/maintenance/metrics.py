@@ -28,7 +28,7 @@ from pyspark_kafkalog.maintenance.jobs.last_run import read_last_run
 from pyspark_kafkalog.maintenance.segments.stored_segments import stored_segments
 from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets, list_partitions
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, TopicPartition, segment_file

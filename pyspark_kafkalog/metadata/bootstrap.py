@@ -26,12 +26,12 @@ from pyspark_kafkalog.metadata.root_format import (
     write_marker,
 )
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
-from pyspark_kafkalog.storage.artefacts.meta_properties import (
+from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,
     read_meta_properties,
     write_meta_properties,
+    write_topic_id,
 )
-from pyspark_kafkalog.storage.artefacts.partition_metadata import write_topic_id
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,

@@ -49,11 +49,9 @@ from pyspark_kafkalog.metadata.log_tail import LoadedImage
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, check_format_version, check_marker
 from pyspark_kafkalog.metadata.snapshots import Snapshots
-from pyspark_kafkalog.storage.clock import time_ms
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.flush_mode import flush_earlier
+from pyspark_kafkalog.storage.artefacts.marker_files import another_root_error, readable_identity
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flush_earlier, time_ms
 from pyspark_kafkalog.storage.names import encode_uuid
-from pyspark_kafkalog.storage.root_identity import another_root_error, readable_identity
 
 __all__ = ["CommitOutcome", "MetadataStore", "is_ours", "time_ms"]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.notebook.records import schema_of
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import REPLICATION_OFFSET_CHECKPOINT
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from pyspark_kafkalog.report.maintenance_runs import read_runs
 from pyspark_kafkalog.report.partition_facts import PartitionLook, look_at
 from pyspark_kafkalog.report.root_looks import TopicLook, topic_looks
 from pyspark_kafkalog.report.write_history import write_history
-from pyspark_kafkalog.storage.artefacts.meta_properties import MetaProperties, read_meta_properties
-from pyspark_kafkalog.storage.clock import time_ms
+from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
+from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, META_PROPERTIES, TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, Kafkalo
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.report.partition_facts import PartitionLook
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
-from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, PARTITION_METADATA, TopicPartition
 

@@ -22,15 +22,19 @@ from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnknownTopicEr
 from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
 from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.root.stable_offsets import StableOffsets
-from pyspark_kafkalog.storage.artefacts.clean_shutdown import was_clean_shutdown
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
 )
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.marker_files import (
+    check_identity,
+    read_topic_id,
+    readable_identity,
+    was_clean_shutdown,
+)
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions, refuse_link
-from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
 from pyspark_kafkalog.storage.log.log_end import checked_end_offset
 from pyspark_kafkalog.storage.log.read_only_state import ReadOnlyState, load_read_only
 from pyspark_kafkalog.storage.names import (
@@ -43,7 +47,6 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
     segment_file,
 )
-from pyspark_kafkalog.storage.root_identity import check_identity, readable_identity
 
 _METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _REMOTE_STORAGE_ENABLE: Final = "remote.storage.enable"

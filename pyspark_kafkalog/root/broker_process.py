@@ -14,7 +14,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.storage.artefacts.clean_shutdown import was_clean_shutdown
+from pyspark_kafkalog.storage.artefacts.marker_files import was_clean_shutdown
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS
 
 _LOCK_FILE: Final = ".lock"

@@ -21,8 +21,8 @@ from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.image import TopicImage
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import forget_partitions
-from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id, write_topic_id
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import forget_partitions
+from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id, write_topic_id
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
 

@@ -20,8 +20,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, partition_state_record
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.filesystem import is_out_of_space
-from pyspark_kafkalog.storage.flush_mode import flush_earlier
+from pyspark_kafkalog.storage.filesystem import flush_earlier, is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition

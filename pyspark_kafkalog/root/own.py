@@ -28,10 +28,9 @@ from pyspark_kafkalog.root.directories import (
 )
 from pyspark_kafkalog.root.killed_deletions import find_left_by_deletions, put_aside_left
 from pyspark_kafkalog.root.write_transaction import WriteTransaction, take_over
-from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.flush_mode import FlushMode, flush_earlier, flushing_file_system
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
+from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flush_earlier, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.root_identity import RootIdentity
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 _LOG: Final = logging.getLogger(__name__)

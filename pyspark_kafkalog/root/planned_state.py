@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
 
 

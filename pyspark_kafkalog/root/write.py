@@ -32,8 +32,7 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.commit_result import CommitResult
 from pyspark_kafkalog.root.partition_append import Appended, PartitionAppender, StagedByPartition
 from pyspark_kafkalog.root.write_transaction import WriteTransaction, is_committed, producer_of
-from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.flush_mode import flush_earlier, note_unflushed
+from pyspark_kafkalog.storage.filesystem import FileSystem, flush_earlier, note_unflushed
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.cleanup import remove_abandoned
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, discard_staged

@@ -1,10 +1,20 @@
-"""All calls that change the file system, in one class, so that a test can make any of them fail.
+"""The calls that change the file system, in one class, so that a test can make any of them fail; and the wall clock.
 
 Reads need no such class: they change nothing, and tests of hostile bytes use real files. Symbolic links in place of
 files are never followed, neither by reads nor by writes: otherwise a user who may create names in a log directory could
 make another user's job read or overwrite other files.
 
 Errors name the file, even if the call had only a descriptor, and give advice for a full, read-only or failing disk.
+
+Flush modes: a commit waits for the disk (`fsync`), or only for the kernel (`os`), as a Kafka broker does by default.
+
+With `fsync` a commit that has returned survives a power failure. With `os` it survives the end of any process, even by
+SIGKILL, and the kernel writes it to disk later.
+
+    <root>/.unflushed      empty; there were commits with `os` since the last one with `fsync`
+
+If a commit file reached the disk before an earlier one, a power failure would leave a gap in the commit log. A commit
+with `fsync` that finds the marker therefore first makes the kernel write out everything, then removes the marker.
 """
 
 from __future__ import annotations
@@ -14,9 +24,12 @@ import errno
 import functools
 import io
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
+
+from pyspark_kafkalog.errors import DiskFormatError, InvalidOptionError
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.record.header import Buffer
@@ -27,7 +40,6 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 _COPY_CHUNK_BYTES: Final = 8 << 20
 
-
 #: Flags for opening files of a log directory for reading. A named pipe in place of a file reads as an empty file,
 #: without blocking.
 READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -37,6 +49,7 @@ _FREE_SPACE: Final = (
     "free blocks or inodes with kafkalog retention, delete-records or topics --delete, which work on a full disk, or "
     "enlarge the file system"
 )
+
 #: Advice by errno. It is appended to the system's own text, so that the error keeps its type and its number.
 _ADVICE: Final = {
     errno.ENOSPC: _FREE_SPACE,
@@ -123,6 +136,21 @@ def open_to_read(path: Path) -> BinaryIO:
     except OSError as error:  # for a directory: FileIO names only the descriptor, and leaves it open
         os.close(fd)
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def read_text_file(path: Path, *, max_bytes: int, kind: type[DiskFormatError], advice: str) -> bytes:
+    """All bytes of a small file. Raises an error of `kind` if it has more than `max_bytes`, or OSError."""
+    with open_to_read(path) as stream:
+        size_bytes = os.fstat(stream.fileno()).st_size
+        if size_bytes > max_bytes:
+            raise kind(
+                file=str(path),
+                position=max_bytes,
+                expected=f"at most {max_bytes} bytes",
+                found=f"{size_bytes} bytes",
+                advice=advice,
+            )
+        return stream.read(max_bytes)
 
 
 def pread(fd: int, length: int, position: int) -> bytes:
@@ -277,3 +305,84 @@ class FileSystem:
 
 
 LOCAL: Final = FileSystem()
+
+
+FlushMode = Literal["fsync", "os"]
+
+UNFLUSHED_MARKER: Final = ".unflushed"
+
+
+class UnflushedFileSystem(FileSystem):
+    """Passes calls on to `inner`, but does not wait for the disk."""
+
+    waits_for_disk = False
+
+    def __init__(self, inner: FileSystem) -> None:
+        self._inner = inner
+
+    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
+        return self._inner.open(path, flags, mode)
+
+    def close(self, fd: int) -> None:
+        self._inner.close(fd)
+
+    def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
+        self._inner.pwrite_all(fd, data, position)
+
+    def copy_range(self, source_fd: int, source_position: int, fd: int, position: int, length: int) -> None:
+        self._inner.copy_range(source_fd, source_position, fd, position, length)
+
+    def truncate(self, fd: int, length: int) -> None:
+        self._inner.truncate(fd, length)
+
+    def fsync(self, fd: int) -> None:
+        """Does nothing: the kernel has the data."""
+
+    def start_writeback(self, fd: int, position: int, length: int) -> None:
+        """Does nothing: no flush is going to wait for these pages."""
+
+    def fsync_dir(self, directory: Path) -> None:
+        """Does nothing: the kernel has the names."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._inner.rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._inner.link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._inner.unlink(path)
+
+    def mkdir(self, path: Path) -> None:
+        self._inner.mkdir(path)
+
+    def rmdir(self, path: Path) -> None:
+        self._inner.rmdir(path)
+
+    def touch(self, path: Path) -> int:
+        return self._inner.touch(path)
+
+
+def flushing_file_system(fs: FileSystem, flush: FlushMode) -> FileSystem:
+    """`fs` for commits with the mode `flush`. Raises InvalidOptionError for an unknown mode."""
+    if flush not in get_args(FlushMode):
+        raise InvalidOptionError(f"flush is {flush!r}; expected one of {', '.join(get_args(FlushMode))}")
+    return fs if flush == "fsync" else UnflushedFileSystem(fs)
+
+
+def note_unflushed(root: Path, fs: FileSystem) -> None:
+    """Create the marker before a commit with `os`. The caller holds the root's lock."""
+    if not (root / UNFLUSHED_MARKER).exists():
+        fs.close(fs.open(root / UNFLUSHED_MARKER, os.O_WRONLY | os.O_CREAT))
+
+
+def flush_earlier(root: Path, fs: FileSystem) -> None:
+    """Flush all earlier commits before a commit with `fsync`. Costs one failed stat if they are on disk already."""
+    if (root / UNFLUSHED_MARKER).exists():
+        os.sync()
+        fs.unlink_if_there(root / UNFLUSHED_MARKER)
+
+
+def time_ms() -> int:
+    """Wall clock time in ms since 1970."""
+    return time.time_ns() // 1_000_000

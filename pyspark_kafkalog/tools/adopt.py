@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark_kafkalog.storage.clock import time_ms
+from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.tools.command import add_local_only, add_output, add_path, print_json
 from pyspark_kafkalog.tools.transaction_lines import describe_open, ending_command, ending_commands, open_tree
 

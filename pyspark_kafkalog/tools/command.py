@@ -112,7 +112,7 @@ def positive(text: str) -> int:
 
 def node_id_of(root: Path) -> int | None:
     """The node id of a log directory; None if meta.properties, or the node id in it, is missing."""
-    from pyspark_kafkalog.storage.artefacts.meta_properties import read_meta_properties
+    from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties
     from pyspark_kafkalog.storage.names import META_PROPERTIES
 
     try:

@@ -152,7 +152,7 @@ def _alter(options: argparse.Namespace, entity_type: str, name: str | None) -> N
 
 def _configs_to_add(options: argparse.Namespace) -> dict[str, str]:
     if options.add_config_file is not None:
-        from pyspark_kafkalog.tools.properties import read_properties_file
+        from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 
         configs = read_properties_file(options.add_config_file)
     else:

@@ -29,7 +29,7 @@ from pyspark_kafkalog.groups.resets import (
     ToOffsets,
     ToTimestamp,
 )
-from pyspark_kafkalog.storage.clock import time_ms
+from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import UsageError, print_json
 from pyspark_kafkalog.tools.consumer_groups import topic_partitions

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.stop_signal import stop_signal
-from pyspark_kafkalog.storage.clock import time_ms
+from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.tools.command import (
     UsageError,
     add_path,

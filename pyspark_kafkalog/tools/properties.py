@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
 
-from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 from pyspark_kafkalog.tools.command import UsageError
-
-_MAX_FILE_BYTES: Final = 1 << 20
-
-
-def read_properties_file(path: Path) -> dict[str, str]:
-    """The properties in the file, which may have at most 1 MiB. Raises DiskFormatError, OSError."""
-    from pyspark_kafkalog.config.properties_file import parse_properties
-    from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_text_file
-
-    data = read_text_file(path, max_bytes=_MAX_FILE_BYTES, kind=DiskFormatError, advice="name another file")
-    return parse_properties(data, file=str(path))
 
 
 def parse_properties_options(texts: Iterable[str], file: Path | None = None) -> dict[str, str]:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import UnknownTopicError
-from pyspark_kafkalog.storage.clock import time_ms
+from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import (
     UsageError,

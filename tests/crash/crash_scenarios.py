@@ -23,7 +23,7 @@ from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
-from pyspark_kafkalog.storage.flush_mode import FlushMode
+from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
 
 SMALL_SEGMENTS: Final = {"internal.segment.bytes": "900", "index.interval.bytes": "100"}

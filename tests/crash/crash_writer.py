@@ -14,8 +14,7 @@ import pyarrow as pa
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.log_dir import CommitResult
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
-from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.flush_mode import FlushMode
+from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 from pyspark_kafkalog.storage.staging.stager import StagingTask
 from pyspark_kafkalog.storage.staging.table_stager import stage_table

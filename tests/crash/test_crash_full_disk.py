@@ -17,8 +17,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.commit_reserve import RESERVE_BYTES, RESERVE_FILES
-from pyspark_kafkalog.storage.clock import time_ms
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 
 OLD, KEPT = TopicPartition("old", 0), TopicPartition("kept", 0)

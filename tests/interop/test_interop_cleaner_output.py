@@ -17,7 +17,7 @@ from kafka_oracle import Broker, dump_log, run_tool
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
 
 CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"

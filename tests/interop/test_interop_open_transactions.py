@@ -22,7 +22,7 @@ from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.transactions.state import TransactionStatus, read_transaction_states
-from pyspark_kafkalog.storage.clock import time_ms
+from pyspark_kafkalog.storage.filesystem import time_ms
 
 TOPICS = {"pay": 3, "audit": 2}
 HOUR_MS = 3_600_000

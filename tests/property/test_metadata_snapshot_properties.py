@@ -27,8 +27,7 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.broker_settings import broker_config_record
 from pyspark_kafkalog.root.topics import add_partitions, alter_configs, create_topic, delete_topic
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
-from pyspark_kafkalog.storage.filesystem import LOCAL
-from pyspark_kafkalog.storage.flush_mode import UnflushedFileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, UnflushedFileSystem
 
 NAMES = ("a", "b", "c")
 Step = Callable[[MetadataImage], Sequence[MetadataRecord]]

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, encode_record, record
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
     read_offset_checkpoint,

@@ -33,7 +33,7 @@ from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_f
 from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,

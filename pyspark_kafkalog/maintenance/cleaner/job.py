@@ -33,7 +33,7 @@ from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import Round, failed
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
 from pyspark_kafkalog.maintenance.jobs.throttle import Throttle
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)

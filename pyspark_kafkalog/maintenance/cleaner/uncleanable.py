@@ -20,7 +20,7 @@ from typing import Any, Final
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_text_file
+from pyspark_kafkalog.storage.filesystem import read_text_file
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)

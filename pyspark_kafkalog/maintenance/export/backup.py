@@ -43,8 +43,7 @@ from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.artefacts.meta_properties import read_meta_properties, write_meta_properties
-from pyspark_kafkalog.storage.artefacts.partition_metadata import write_topic_id
+from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, write_meta_properties, write_topic_id
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
 

@@ -28,7 +28,7 @@ from pyspark_kafkalog.root.broker_metadata.image import (
     read_broker_metadata,
 )
 from pyspark_kafkalog.root.broker_settings import ALL_BROKERS, broker_configs
-from pyspark_kafkalog.storage.artefacts.meta_properties import MetaProperties, read_meta_properties
+from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition, decode_uuid
 
 #: Settings of this package that Kafka does not have.

@@ -32,7 +32,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.store import is_ours
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CHECKPOINTS, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS, read_offset_checkpoint
 from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
     META_PROPERTIES,

@@ -31,10 +31,9 @@ from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import bases_and_swaps, refuse_link
-from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.flush_mode import flush_earlier
+from pyspark_kafkalog.storage.filesystem import FileSystem, flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,

@@ -30,7 +30,7 @@ from pyspark_kafkalog.maintenance.jobs.delta_session import check_delta, is_path
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import Round
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
-from pyspark_kafkalog.storage.clock import time_ms
+from pyspark_kafkalog.storage.filesystem import time_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

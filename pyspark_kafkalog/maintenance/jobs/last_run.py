@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_text_file
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.root_identity import RootIdentity
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory
 from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState

@@ -24,7 +24,7 @@ from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.artefacts.partition_metadata import write_topic_id
+from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import stored_batches
 from pyspark_kafkalog.storage.names import (

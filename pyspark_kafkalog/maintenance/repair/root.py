@@ -23,7 +23,7 @@ from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot
 from pyspark_kafkalog.metadata.snapshot_pointer import POINTER_FILE, write_pointer
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -31,9 +31,9 @@ from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
-from pyspark_kafkalog.storage.artefacts.partition_metadata import write_topic_id
-from pyspark_kafkalog.storage.flush_mode import UNFLUSHED_MARKER
+from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER
 from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition
 
 _LOG_END_CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)

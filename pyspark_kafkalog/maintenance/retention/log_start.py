@@ -22,12 +22,12 @@ from pyspark_kafkalog.maintenance.segments.deleted_files import mark_deleted
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState

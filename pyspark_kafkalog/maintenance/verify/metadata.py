@@ -24,7 +24,7 @@ from pyspark_kafkalog.metadata.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.root_format import check_marker
 from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot
 from pyspark_kafkalog.metadata.snapshot_pointer import POINTER_FILE, read_pointer
-from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import PARTITION_METADATA
 

@@ -31,9 +31,9 @@ from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome
 from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot
 from pyspark_kafkalog.root.broker_notices import reason_and_advice
 from pyspark_kafkalog.root.broker_process import BrokerProcess
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import REPLICATION_OFFSET_CHECKPOINT
-from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import (

@@ -18,12 +18,12 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.verify.findings import NEXT_WRITER, REPAIR, Finding, FindingSink, Severity
 from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.storage.artefacts.meta_properties import read_meta_properties
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CHECKPOINTS,
     LOG_START_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
 )
+from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX
 from pyspark_kafkalog.storage.log.log_state import LogState

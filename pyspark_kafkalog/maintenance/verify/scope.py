@@ -19,14 +19,14 @@ from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
 from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.artefacts.clean_shutdown import was_clean_shutdown
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
 )
+from pyspark_kafkalog.storage.artefacts.marker_files import was_clean_shutdown
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition

@@ -39,12 +39,14 @@ from pyspark_kafkalog.root.adopt.unread import unread_notes
 from pyspark_kafkalog.root.broker_settings import broker_config_record
 from pyspark_kafkalog.root.directories import name_put_aside
 from pyspark_kafkalog.root.transactions.open_transactions import OpenTransactions
-from pyspark_kafkalog.storage.artefacts.clean_shutdown import remove_clean_shutdown
-from pyspark_kafkalog.storage.artefacts.meta_properties import write_meta_properties
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import REPLICATION_OFFSET_CHECKPOINT, read_offset_checkpoint
-from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id, write_topic_id
-from pyspark_kafkalog.storage.clock import time_ms
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.marker_files import (
+    read_topic_id,
+    remove_clean_shutdown,
+    write_meta_properties,
+    write_topic_id,
+)
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
 

@@ -21,11 +21,11 @@ from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
-from pyspark_kafkalog.storage.artefacts.clean_shutdown import was_clean_shutdown
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
 )
+from pyspark_kafkalog.storage.artefacts.marker_files import was_clean_shutdown
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 #: A checkpoint written within this time may be a running broker's (replica.high.watermark.checkpoint.interval.ms: 5 s).

@@ -24,15 +24,19 @@ from pyspark_kafkalog.metadata.acl import Acl
 from pyspark_kafkalog.metadata.bootstrap import DEFAULT_NODE_ID, METADATA_DIR, random_uuid
 from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata, BrokerTopic, read_broker_metadata
 from pyspark_kafkalog.root.broker_settings import ALL_BROKERS
-from pyspark_kafkalog.storage.artefacts.clean_shutdown import was_clean_shutdown
-from pyspark_kafkalog.storage.artefacts.meta_properties import MetaProperties, read_meta_properties
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
 )
+from pyspark_kafkalog.storage.artefacts.marker_files import (
+    MetaProperties,
+    read_meta_properties,
+    read_properties_file,
+    read_topic_id,
+    was_clean_shutdown,
+)
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
-from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     META_PROPERTIES,
@@ -262,7 +266,7 @@ def adopted_broker_config(
     """
     settings: dict[str, str] = {}
     if server_properties is not None:
-        loaded = BrokerConfig.load(server_properties).properties
+        loaded = BrokerConfig.from_properties(read_properties_file(server_properties)).properties
         settings.update((name, value) for name, value in loaded.items() if name in BROKER_CONFIGS)
     for resource in (ALL_BROKERS, str(node_id)):
         for name, value in sorted(({} if metadata is None else metadata.broker_configs).get(resource, {}).items()):

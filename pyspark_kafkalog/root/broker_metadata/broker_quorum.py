@@ -23,7 +23,7 @@ from pyspark_kafkalog.record.control import KRaftVoters, LeaderChange, Voter, Vo
 from pyspark_kafkalog.root.broker_metadata.log import BrokerLog
 from pyspark_kafkalog.root.broker_metadata.quorum import Quorum, QuorumReplica
 from pyspark_kafkalog.root.broker_metadata.quorum_state import NO_LEADER, QUORUM_STATE, QuorumState, read_quorum_state
-from pyspark_kafkalog.storage.artefacts.meta_properties import MetaProperties, read_meta_properties
+from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
 from pyspark_kafkalog.storage.names import META_PROPERTIES, encode_uuid
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.artefacts.meta_properties import read_meta_properties
+from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties
 from pyspark_kafkalog.storage.names import META_PROPERTIES
 
 

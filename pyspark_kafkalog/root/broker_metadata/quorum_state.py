@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import DiskFormatError, UnsupportedFormatError
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_text_file
+from pyspark_kafkalog.storage.filesystem import read_text_file
 
 QUORUM_STATE: Final = "quorum-state"
 NO_LEADER: Final = -1

@@ -37,7 +37,7 @@ from pyspark_kafkalog.root.transactions.state import (
     TransactionState,
     TransactionStatus,
 )
-from pyspark_kafkalog.storage.flush_mode import flush_earlier
+from pyspark_kafkalog.storage.filesystem import flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_append import AppendOrigin, ProducerState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog

@@ -51,7 +51,7 @@ from pyspark_kafkalog.spark.options.table import (
     Option,
     refusal,
 )
-from pyspark_kafkalog.storage.flush_mode import FlushMode
+from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, parse_partition_dir
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)

@@ -34,7 +34,7 @@ from pyspark_kafkalog.spark.options.positions import (
     parse_subscribe_pattern,
     parse_timestamp,
 )
-from pyspark_kafkalog.storage.flush_mode import FlushMode
+from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import validate_topic_name
 
 Direction: TypeAlias = Literal["read", "stream", "write"]

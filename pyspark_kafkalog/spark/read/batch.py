@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark_kafkalog.log_dir import LogDir, TopicDescription
     from pyspark_kafkalog.root.planned_state import PlannedState
-    from pyspark_kafkalog.storage.root_identity import RootIdentity
+    from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 
 _LOG: Final = logging.getLogger(__name__)
 _TRIES: Final = 10

@@ -16,9 +16,8 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.spark.read.plan import check_end_if_kept
-from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
-from pyspark_kafkalog.storage.root_identity import RootIdentity, check_identity
 
 if TYPE_CHECKING:
     import pyarrow as pa

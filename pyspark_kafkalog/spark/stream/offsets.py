@@ -20,8 +20,8 @@ from urllib.parse import quote, unquote
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.options.positions import SpecificOffsets, parse_offset_spec
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.root_identity import RootIdentity
 
 #: The next offset to read, by partition. A partition that is not in it starts at its earliest offset.
 StreamOffsets: TypeAlias = Mapping[TopicPartition, int]

@@ -44,8 +44,8 @@ from pyspark_kafkalog.spark.stream.offsets import Origin, StreamOffsets, from_js
 from pyspark_kafkalog.spark.stream.plan import TopicIds, plan_latest, plan_read
 from pyspark_kafkalog.spark.stream.view import StreamView, take_view
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.root_identity import RootIdentity, another_root_error
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.spark.write.task import StagedMessage, WritePlan, remove_staged, staged_in_order
-from pyspark_kafkalog.storage.root_identity import check_identity
+from pyspark_kafkalog.storage.artefacts.marker_files import check_identity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
 
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.storage.root_identity import RootIdentity
+    from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"

@@ -26,11 +26,9 @@ from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
 from pyspark_kafkalog.spark.options.parse import WriteOptions, locate
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
-from pyspark_kafkalog.storage.clock import time_ms
-from pyspark_kafkalog.storage.filesystem import LOCAL
-from pyspark_kafkalog.storage.flush_mode import flushing_file_system
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity
+from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms
 from pyspark_kafkalog.storage.names import STAGED_SUFFIX
-from pyspark_kafkalog.storage.root_identity import RootIdentity, check_identity
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The text format of all of Kafka's checkpoint files.
+"""Kafka's checkpoint files: their common text format, and those with offsets in the root of a log directory.
 
     0                 version
     <count>           number of lines that follow
@@ -6,22 +6,35 @@
 
 An empty file, or one with only the version, has no entries. Written as a whole under a temporary name and renamed, so a
 crash leaves the old file or the new one. Source of the rules: org.apache.kafka.server.common.CheckpointFile.
+
+The offset checkpoint files have one line `<topic> <partition> <offset>` per partition:
+
+    recovery-point-offset-checkpoint   all records below it are flushed to disk: recovery starts there
+    replication-offset-checkpoint      the high watermark: all records below it are committed
+    log-start-offset-checkpoint        the log start offset, only if it is above the first segment's base offset
+    cleaner-offset-checkpoint          the first offset that the cleaner has not cleaned
+
+A crash leaves an old file: recovery points and high watermarks can only lag, which costs time, but no data. In a native
+log directory the commit log decides, and these files are written only for brokers. Source of the rules:
+OffsetCheckpointFile in org.apache.kafka.storage.internals.checkpoint.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read
+from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
+from pyspark_kafkalog.storage.names import TopicPartition
 
 CHECKPOINT_VERSION: Final = 0
 
 _ADVICE: Final = "delete the file: Kafka and this package go on without it"
+
 # Room for 60,000 partitions with names of the maximum length; a larger file is not a checkpoint.
 _MAX_CHECKPOINT_BYTES: Final = 16 << 20
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -29,21 +42,6 @@ _BLANKS = re.compile(r"[ \t\n\x0b\f\r]+")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,32}")
 
 _Entry = TypeVar("_Entry")
-
-
-def read_text_file(path: Path, *, max_bytes: int, kind: type[DiskFormatError], advice: str) -> bytes:
-    """All bytes of a small file. Raises an error of `kind` if it has more than `max_bytes`, or OSError."""
-    with open_to_read(path) as stream:
-        size_bytes = os.fstat(stream.fileno()).st_size
-        if size_bytes > max_bytes:
-            raise kind(
-                file=str(path),
-                position=max_bytes,
-                expected=f"at most {max_bytes} bytes",
-                found=f"{size_bytes} bytes",
-                advice=advice,
-            )
-        return stream.read(max_bytes)
 
 
 def parse_checkpoint(data: bytes, parse_entry: Callable[[Sequence[str]], _Entry], *, file: str) -> list[_Entry]:
@@ -127,3 +125,47 @@ def _header_number(line: str, number: int, position: int, what: str, file: str) 
 
 def _error(file: str, position: int, expected: str, found: str) -> CorruptIndexError:
     return CorruptIndexError(file=file, position=position, expected=expected, found=found, advice=_ADVICE)
+
+
+RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
+REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
+CLEANER_OFFSET_CHECKPOINT: Final = "cleaner-offset-checkpoint"
+CHECKPOINTS: Final = (
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    CLEANER_OFFSET_CHECKPOINT,
+)
+
+
+def read_offset_checkpoint(path: Path) -> dict[TopicPartition, int]:
+    """Offsets by partition; empty if the file does not exist. Raises CorruptIndexError, which names the bad line."""
+    return dict(read_checkpoint(path, _parse_entry))
+
+
+def write_offset_checkpoint(
+    path: Path, offsets: Mapping[TopicPartition, int], *, fs: FileSystem = LOCAL, durable: bool = True
+) -> None:
+    """Replace the file by one with `offsets`, ordered by topic and partition."""
+    lines = (f"{where.topic} {where.partition} {offset}" for where, offset in sorted(offsets.items()))
+    write_checkpoint(path, lines, fs=fs, durable=durable)
+
+
+def forget_partitions(root: Path, partitions: Set[TopicPartition], *, fs: FileSystem = LOCAL) -> None:
+    """Remove the lines of deleted logs from all these files; a damaged file is left unchanged for a repair.
+
+    Source of the rule: asyncDelete of kafka.log.LogManager.
+    """
+    for name in CHECKPOINTS:
+        with contextlib.suppress(CorruptIndexError):
+            before = read_offset_checkpoint(root / name)
+            after = {where: offset for where, offset in before.items() if where not in partitions}
+            if after != before:
+                write_offset_checkpoint(root / name, after, fs=fs)
+
+
+def _parse_entry(fields: Sequence[str]) -> tuple[TopicPartition, int]:
+    if len(fields) != 3:
+        raise ValueError("a topic, a partition and an offset")
+    return TopicPartition(fields[0], parse_int(fields[1], 32)), parse_int(fields[2], 64)

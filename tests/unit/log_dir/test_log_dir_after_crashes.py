@@ -31,9 +31,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.log_dir import LogDir, WriteTransaction
 from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
-from pyspark_kafkalog.storage.clock import time_ms
-from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.flush_mode import UNFLUSHED_MARKER
+from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER, FileSystem, time_ms
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
 
 

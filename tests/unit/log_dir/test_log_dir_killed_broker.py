@@ -11,7 +11,7 @@ from broker_disks import broker_lock, cut_transaction_index, killed
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.storage.artefacts.clean_shutdown import write_clean_shutdown
+from pyspark_kafkalog.storage.artefacts.marker_files import write_clean_shutdown
 
 __all__ = ["killed"]
 

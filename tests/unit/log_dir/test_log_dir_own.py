@@ -24,12 +24,12 @@ from pyspark_kafkalog.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import (
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CHECKPOINTS,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, TopicPartition
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"

@@ -24,8 +24,7 @@ from pyspark_kafkalog.maintenance.jobs.runner import Round, run_round
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.commit_reserve import RESERVE_BYTES, RESERVE_FILES
-from pyspark_kafkalog.storage.clock import time_ms
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 
 OLD, KEPT, GONE = (TopicPartition(topic, 0) for topic in ("old", "kept", "gone"))

@@ -14,7 +14,7 @@ from pyspark_kafkalog.maintenance.cleaner.uncleanable import mark_uncleanable
 from pyspark_kafkalog.maintenance.jobs.last_run import CleanerRun, write_last_run
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import CLEANER_OFFSET_CHECKPOINT, write_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, write_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
 
 NOW_MS = 1_800_000_000_000

@@ -22,7 +22,7 @@ from pyspark_kafkalog.maintenance.jobs.runner import Round, run_round
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError
 from pyspark_kafkalog.maintenance.verify.job import VerifyJob
 from pyspark_kafkalog.metadata.snapshots import Snapshots
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint, write_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import TopicPartition
 

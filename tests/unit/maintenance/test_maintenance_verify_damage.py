@@ -15,8 +15,8 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
 from pyspark_kafkalog.record.crc32c import crc32c
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import write_offset_checkpoint
-from pyspark_kafkalog.storage.artefacts.partition_metadata import write_topic_id
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import write_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot, write_snapshot
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -17,7 +17,7 @@ from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.maintenance.verify.verify import plan_verification, run_unit, verify
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
 
 NAMES = sorted(path.parent.parent.name for path in FIXTURES.glob("*/expected/manifest.json"))

@@ -27,8 +27,7 @@ from pyspark_kafkalog.metadata.messages.records import (
 )
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.topics import delete_topic
-from pyspark_kafkalog.storage.artefacts.meta_properties import read_meta_properties
-from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id
+from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, read_topic_id
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 

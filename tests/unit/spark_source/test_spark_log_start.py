@@ -26,7 +26,7 @@ from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
 from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range
 from pyspark_kafkalog.spark.schema import read_schema
 from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -15,8 +15,8 @@ from stream_queries import Query, append, make_root, plain, rows_of, stream
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, LogDirError
 from pyspark_kafkalog.spark.stream.offsets import Origin, from_json, origin_from_json, to_json
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.root_identity import RootIdentity
 
 EARLIEST = {"startingOffsets": "earliest", "subscribe": "t"}
 

@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import parse_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    parse_checkpoint,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
-from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id, write_topic_id
+from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id, write_topic_id
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _UUID = "UU043bJQTDCZbZ9gozZPMQ"

@@ -10,12 +10,17 @@ import pytest
 
 from pyspark_kafkalog.config.properties_file import parse_properties
 from pyspark_kafkalog.errors import CorruptIndexError
-from pyspark_kafkalog.storage.artefacts.clean_shutdown import was_clean_shutdown, write_clean_shutdown
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint, write_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.artefacts.meta_properties import read_meta_properties, write_meta_properties
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.marker_files import (
+    read_meta_properties,
+    read_topic_id,
+    was_clean_shutdown,
+    write_clean_shutdown,
+    write_meta_properties,
+    write_topic_id,
+)
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.artefacts.partition_metadata import read_topic_id, write_topic_id
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot, write_snapshot
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex

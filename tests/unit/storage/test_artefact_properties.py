@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 
 from pyspark_kafkalog.config.properties_file import format_properties, parse_properties
 from pyspark_kafkalog.errors import DiskFormatError, UnsupportedFormatError
-from pyspark_kafkalog.storage.artefacts.clean_shutdown import (
+from pyspark_kafkalog.storage.artefacts.marker_files import (
+    MetaProperties,
+    read_meta_properties,
     remove_clean_shutdown,
     was_clean_shutdown,
     write_clean_shutdown,
-)
-from pyspark_kafkalog.storage.artefacts.meta_properties import (
-    MetaProperties,
-    read_meta_properties,
     write_meta_properties,
 )
 

@@ -19,6 +19,7 @@ from pyspark_kafkalog.config.log_config import (
 )
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError
 from pyspark_kafkalog.record.header import TimestampType
+from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 
 _SERVER_PROPERTIES = Path(__file__).parents[3] / "conf" / "server.properties"
 _HOUR_MS = 3_600_000
@@ -302,13 +303,13 @@ def test_example_server_properties_list_every_setting_with_default() -> None:
 
 
 def test_example_server_properties_load_as_defaults() -> None:
-    assert BrokerConfig.load(_SERVER_PROPERTIES) == BrokerConfig()
+    assert BrokerConfig.from_properties(read_properties_file(_SERVER_PROPERTIES)) == BrokerConfig()
 
 
 def test_server_properties_of_broker_load_despite_unknown_names(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("listeners=PLAINTEXT://:9092\nnum.partitions = 3\nlog.retention.hours=1\nsegment.ms=x\n")
-    config = BrokerConfig.load(path)
+    config = BrokerConfig.from_properties(read_properties_file(path))
     assert config.num_partitions == 3
     assert config.log_config().retention_ms == _HOUR_MS
     assert config.log_config({"retention.ms": "5"}).retention_ms == 5
@@ -317,7 +318,7 @@ def test_server_properties_of_broker_load_despite_unknown_names(tmp_path: Path) 
 
 def test_missing_or_huge_server_properties_are_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        BrokerConfig.load(tmp_path / "server.properties")
+        read_properties_file(tmp_path / "server.properties")
     (tmp_path / "server.properties").write_bytes(b"#" * (2 << 20))
     with pytest.raises(DiskFormatError, match="at most"):
-        BrokerConfig.load(tmp_path / "server.properties")
+        read_properties_file(tmp_path / "server.properties")

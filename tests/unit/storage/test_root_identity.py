@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError
+from pyspark_kafkalog.storage.artefacts.marker_files import (
+    RootIdentity,
+    check_identity,
+    read_identity,
+    readable_identity,
+)
 from pyspark_kafkalog.storage.names import META_PROPERTIES
-from pyspark_kafkalog.storage.root_identity import RootIdentity, check_identity, read_identity, readable_identity
 
 C, D, E = "qbDNbxpzkQOTvHqKn4NP1g", "4kobOD6YRg6yBx_qi_e7lQ", "BBKq8Kn8Si-66RyYDIL97A"
 

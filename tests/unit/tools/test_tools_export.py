@@ -12,7 +12,7 @@ from stopping_filesystem import Killed, StoppingFileSystem
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.export.export import export_to
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.storage.artefacts.offset_checkpoints import read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
 
 ORDERS = [TopicPartition("orders", number) for number in (0, 1)]
