@@ -76,6 +76,6 @@ class LogDirItems(ABC):
         return list(self.topics())
 
     def _repr_html_(self) -> str:
-        from pyspark_kafkalog.notebook.log_dir_html import log_dir_html
+        from pyspark_kafkalog.notebook.log_html import log_dir_html
 
         return log_dir_html(cast("LogDir", self))

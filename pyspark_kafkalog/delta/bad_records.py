@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from pyspark_kafkalog.delta.batch_identity import BatchIdentity
-from pyspark_kafkalog.delta.delta_target import DeltaTarget
+from pyspark_kafkalog.delta.delta_target import BatchIdentity, DeltaTarget
 from pyspark_kafkalog.delta.record_shape import BAD, RECORD
 from pyspark_kafkalog.errors import InvalidOptionError
 

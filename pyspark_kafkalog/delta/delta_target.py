@@ -1,9 +1,16 @@
 """A Delta table, by path or by name, that each micro-batch is written to once.
 
-A write stores the query's id and the batch's number in Delta's log, in the commit with the data (a SetTransaction
-action). Delta checks it first: a number that is not above the last one of the id changes nothing. Two drivers of one
-query that write at the same time conflict in that action, and one of them fails. So the table always matches the batch
-number in its log, whenever a driver is killed.
+A micro-batch is identified by the id of its query, from the checkpoint, and its number. Spark writes the offsets of a
+micro-batch to the checkpoint before it runs the batch, and marks the batch as done after it. A driver that is killed in
+between runs the same offsets again, under the same id and number. Tables and topics store the number of the last batch
+of each id together with the data, in one commit, so the replay writes nothing. The id is the query's own rather than a
+configured one: a new checkpoint comes with a new id, whose batches count from 0 again; under a reused id they would be
+taken for replays and dropped.
+
+A write to a table stores id and number in Delta's log, in the commit with the data (a SetTransaction action). Delta
+checks it first: a number that is not above the last one of the id changes nothing. Two drivers of one query that write
+at the same time conflict in that action, and one of them fails. So the table always matches the batch number in its
+log, whenever a driver is killed.
 
 Appends pass id and number as options of the write. MERGE has no such options and reads them from the configuration of
 the session, which is the query's own copy; they are unset afterwards.
@@ -13,16 +20,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.delta.batch_identity import BatchIdentity
-from pyspark_kafkalog.delta.column_names import quoted
+from pyspark_kafkalog.delta.record_shape import quoted
+from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.maintenance.jobs.delta_session import is_path
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class BatchIdentity:
+    """One micro-batch of one query."""
+
+    query_id: str
+    batch_id: int
+
+    @classmethod
+    def of(cls, batch: DataFrame, batch_id: int) -> BatchIdentity:
+        """The identity of the micro-batch that a foreachBatch function receives.
+
+        Raises InvalidOptionError when the batch does not belong to a streaming query.
+        """
+        from pyspark_kafkalog.spark.write.stream import QUERY_ID_PROPERTY  # loads Spark
+
+        query_id = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID_PROPERTY)
+        if not query_id:
+            raise InvalidOptionError(
+                f"there is no {QUERY_ID_PROPERTY} in the local properties: a batch can only be written once by a "
+                "streaming query, on a session that is not remote"
+            )
+        return cls(query_id, batch_id)
+
 
 _SESSION_APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 _SESSION_VERSION: Final = "spark.databricks.delta.write.txnVersion"

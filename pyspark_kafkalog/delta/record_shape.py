@@ -20,12 +20,17 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.delta.column_names import quoted
 from pyspark_kafkalog.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
+
+
+def quoted(name: str) -> str:
+    """`name` in backticks, with backticks in it doubled, so that any name is a single identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
 
 DEFAULT_KEY_SCHEMA: Final = "key STRING"
 RAW_KEY: Final = "key"

@@ -22,9 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from pyspark_kafkalog.delta.bad_records import BadRecords, BadRecordsPolicy
-from pyspark_kafkalog.delta.batch_identity import BatchIdentity
-from pyspark_kafkalog.delta.column_names import quoted
-from pyspark_kafkalog.delta.delta_target import DeltaTarget
+from pyspark_kafkalog.delta.delta_target import BatchIdentity, DeltaTarget
 from pyspark_kafkalog.delta.job import start
 from pyspark_kafkalog.delta.record_shape import (
     BAD,
@@ -34,6 +32,7 @@ from pyspark_kafkalog.delta.record_shape import (
     RECORD,
     TIMESTAMP,
     RecordShape,
+    quoted,
 )
 from pyspark_kafkalog.errors import InvalidOptionError
 

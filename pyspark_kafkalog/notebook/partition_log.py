@@ -32,8 +32,7 @@ from pyspark_kafkalog.root.descriptions import PartitionDescription
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import IsolationLevel, LogDir
-    from pyspark_kafkalog.notebook.offset_seek import OffsetSeek
-    from pyspark_kafkalog.notebook.time_seek import TimeSeek
+    from pyspark_kafkalog.notebook.seek import OffsetSeek, TimeSeek
 
 #: A bound of a slice: an offset (negative: from the end) or a point in time.
 Bound: TypeAlias = "SupportsIndex | PointInTime | None"
@@ -197,7 +196,7 @@ class PartitionLog(Records):
 
     def at(self, offset: SupportsIndex) -> OffsetSeek:
         """The steps by which a reader finds the record at `offset`: segment, index, scan."""
-        from pyspark_kafkalog.notebook.offset_seek import explain_offset
+        from pyspark_kafkalog.notebook.seek import explain_offset
         from pyspark_kafkalog.notebook.segments import list_segments
 
         self.log_dir.check_read([self.topic])
@@ -209,8 +208,8 @@ class PartitionLog(Records):
 
     def seek(self, point: PointInTime) -> TimeSeek:
         """The steps by which a reader finds the first record at or after a point in time."""
+        from pyspark_kafkalog.notebook.seek import explain_timestamp
         from pyspark_kafkalog.notebook.segments import list_segments
-        from pyspark_kafkalog.notebook.time_seek import explain_timestamp
 
         self.log_dir.check_read([self.topic])
         segments = list_segments(self.log_dir, self.describe())

@@ -16,11 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.notebook.offset_seek import OffsetSeek
-from pyspark_kafkalog.notebook.points_in_time import iso_text
-from pyspark_kafkalog.notebook.seek_parts import Scan, SeenBatch
-from pyspark_kafkalog.notebook.segments import SegmentInfo
-from pyspark_kafkalog.notebook.svg import (
+from pyspark_kafkalog.notebook.html import (
     WIDTH,
     drawing,
     escaped,
@@ -32,7 +28,9 @@ from pyspark_kafkalog.notebook.svg import (
     text_width,
     view,
 )
-from pyspark_kafkalog.notebook.time_seek import TimeSeek
+from pyspark_kafkalog.notebook.points_in_time import iso_text
+from pyspark_kafkalog.notebook.seek import OffsetSeek, Scan, SeenBatch, TimeSeek
+from pyspark_kafkalog.notebook.segments import SegmentInfo
 from pyspark_kafkalog.units import size_text
 
 _BAR: Final = 22.0

@@ -1,4 +1,6 @@
-"""A partition's segments on disk: offsets, sizes, times, and which of them are clean.
+"""The cleaner's progress in each partition of a directory, which separates clean segments from dirty ones.
+
+A partition's segments on disk: offsets, sizes, times, and which of them are clean.
 
     base_offset, end_offset     offsets [base_offset, end_offset)
     size_bytes                  of the .log; index_bytes, time_index_bytes, txn_index_bytes: of the indexes
@@ -14,19 +16,20 @@ Sizes require one listing of the directory, times a few reads per segment.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
-from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.maintenance.retention.plan import StoredSegment
 from pyspark_kafkalog.maintenance.segments.stored_segments import closed_largest_timestamp_ms
-from pyspark_kafkalog.notebook.cleaner_marks import CleanerMarks
 from pyspark_kafkalog.record.header import DELETE_HORIZON_MASK, NO_TIMESTAMP
+from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.names import (
@@ -34,6 +37,7 @@ from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    TopicPartition,
     offset_file_name,
     parse_segment_file,
     segment_file,
@@ -42,6 +46,37 @@ from pyspark_kafkalog.storage.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
+
+
+class CleanerMarks:
+    """The cleaner's checkpoint and the compacted topics, read once for any number of partitions."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        self._log_dir = log_dir
+        self._configs: Mapping[str, Mapping[str, str]] | None = None
+        try:
+            self._checkpoint = read_offset_checkpoint(log_dir.path / CLEANER_OFFSET_CHECKPOINT)
+        except (DiskFormatError, OSError):
+            self._checkpoint = {}
+
+    def first_dirty_offset(self, found: PartitionDescription) -> int | None:
+        """The offset below which the log is clean; None if the topic is not known to be compacted."""
+        clean_until = self._checkpoint.get(TopicPartition(found.topic, found.partition))
+        if clean_until is None and self._is_compacted(found.topic):
+            return found.log_start_offset
+        return clean_until
+
+    def _is_compacted(self, topic: str) -> bool:
+        try:
+            if not self._log_dir.is_foreign:
+                return self._log_dir.log_config(topic).compact
+            if self._configs is None:
+                self._configs = read_topic_configs(self._log_dir.path)
+        except (KafkalogError, OSError):
+            self._configs = {}
+            return False
+        return "compact" in self._configs.get(topic, {}).get("cleanup.policy", "")
+
 
 SegmentState = Literal["clean", "dirty", "closed", "active"]
 

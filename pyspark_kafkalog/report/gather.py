@@ -21,13 +21,14 @@ from pyspark_kafkalog.report.facts import (
     GroupLag,
     KeySample,
     PartitionFacts,
+    PartitionLook,
     RootFacts,
     TopicFacts,
     WriteHistory,
+    look_at,
 )
 from pyspark_kafkalog.report.findings import find
 from pyspark_kafkalog.report.maintenance_runs import read_runs
-from pyspark_kafkalog.report.partition_facts import PartitionLook, look_at
 from pyspark_kafkalog.report.root_looks import TopicLook, topic_looks
 from pyspark_kafkalog.report.write_history import write_history
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties

@@ -5,6 +5,10 @@
     assets/*.js        all script, in the order of _SCRIPTS
     <script type="application/json">   the data, drawn by the script as text and never as markup
 
+The data are the facts (facts.py) in columns instead of rows, and bounded: tables are objects of lists of equal length,
+so that column names appear once; rows that do not fit are omitted, small and sound ones first, and counted in
+`left_out`; topics are referred to by their number in the table of topics.
+
 Names, keys and configuration values are untrusted. In the data `<`, `>` and `&` are written as JSON escapes, so that no
 value can end the script element. The content security policy of the page allows only this style and this script, by
 their hashes, and no requests.
@@ -17,11 +21,293 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, timezone
 from importlib import resources
 from typing import Any, Final
 
-from pyspark_kafkalog.report.facts import RootFacts
-from pyspark_kafkalog.report.page_data import Limits, page_data
+from pyspark_kafkalog.maintenance.jobs.history_table import PARTITION_METRICS, ROOT_METRICS
+from pyspark_kafkalog.report.facts import (
+    CommitFacts,
+    HeavyKey,
+    KeySample,
+    PartitionFacts,
+    RootFacts,
+    TopicFacts,
+    WriteHistory,
+)
+
+_KEY_CHARS_MAX: Final = 96
+_TEXT_CHARS_MAX: Final = 400
+_CONFIGS_MAX: Final = 40
+
+#: Columns of the table of runs that the page omits: the root, and its metrics at the time.
+_TOLD_ELSEWHERE: Final = frozenset({"root", *PARTITION_METRICS, *ROOT_METRICS})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most rows of each kind on the page."""
+
+    topics: int = 5_000
+    partitions: int = 20_000
+    runs: int = 40_000
+    groups: int = 10_000
+    commits: int = 300
+    maintenance_rows: int = 1_000
+    key_topics: int = 200
+    findings: int = 500
+
+    def halved(self) -> Limits:
+        """Half of each, at least 1."""
+        return Limits(*(max(getattr(self, name) // 2, 1) for name in self.__slots__))
+
+
+def page_data(root: RootFacts, limits: Limits) -> dict[str, Any]:
+    """The data of the page. Numbers are ints and floats; all other values are text and may be untrusted."""
+    topics = _largest(root.topics, limits.topics)
+    numbers = {topic.name: number for number, topic in enumerate(topics)}
+    everything = [each for topic in root.topics for each in topic.partitions]
+    partitions = _largest([each for each in everything if each.where.topic in numbers], limits.partitions)
+    return {
+        "root": {
+            "path": str(root.path),
+            "foreign": root.is_foreign,
+            "cluster": root.cluster_id,
+            "node": root.node_id,
+            "now": root.now_ms,
+        },
+        "totals": _totals(root, everything),
+        "topics": _topics(topics),
+        "partitions": _partitions(partitions, numbers),
+        "runs": _runs(partitions, limits.runs),
+        "sizes": _sizes(everything),
+        "history": None if root.history is None else _history(root.history, limits),
+        "groups": _groups(root, limits.groups),
+        "last_cleaning": None if root.last_cleaning is None else asdict(root.last_cleaning),
+        "maintenance": _maintenance(root.runs[: limits.maintenance_rows]),
+        "keys": [_keys(each, numbers) for each in root.keys if each.topic in numbers][: limits.key_topics],
+        "findings": [
+            [each.severity, each.title, _cut(each.text, _TEXT_CHARS_MAX), each.topic]
+            for each in root.findings[: limits.findings]
+        ],
+        "notes": list(root.notes),
+        "left_out": {
+            "topics": len(root.topics) - len(topics),
+            "partitions": len(everything) - len(partitions),
+            "groups": max(len(root.groups) - limits.groups, 0),
+            "findings": max(len(root.findings) - limits.findings, 0),
+        },
+    }
+
+
+def _largest(those: Sequence[Any], count: int) -> list[Any]:
+    """The `count` largest items in their original order, those with an error before others; all if there are fewer."""
+    if len(those) <= count:
+        return list(those)
+    ranks = sorted(range(len(those)), key=lambda at: (getattr(those[at], "error", None) is None, -those[at].size_bytes))
+    return [those[at] for at in sorted(ranks[:count])]
+
+
+def _totals(root: RootFacts, partitions: Sequence[PartitionFacts]) -> dict[str, Any]:
+    firsts = [each.first_ms for each in partitions if each.first_ms >= 0]
+    return {
+        "topics": len(root.topics),
+        "partitions": len(partitions),
+        "offsets": sum(each.offsets_count for each in partitions),
+        "bytes": sum(each.size_bytes for each in partitions),
+        "segments": sum(each.segments for each in partitions),
+        "first": min(firsts, default=-1),
+        "last": max((each.last_ms for each in partitions), default=-1),
+        "groups": len({each.group for each in root.groups}),
+        "lag": sum(max(each.lag or 0, 0) for each in root.groups),
+    }
+
+
+def _topics(topics: Sequence[TopicFacts]) -> dict[str, list[Any]]:
+    return {
+        "name": [each.name for each in topics],
+        "id": [each.topic_id for each in topics],
+        "policy": [", ".join(each.cleanup_policy) for each in topics],
+        "configs": [
+            {name: _cut(value, _TEXT_CHARS_MAX) for name, value in sorted(each.configs.items())[:_CONFIGS_MAX]}
+            for each in topics
+        ],
+        "partitions": [len(each.partitions) for each in topics],
+        "offsets": [sum(part.offsets_count for part in each.partitions) for each in topics],
+        "bytes": [each.size_bytes for each in topics],
+        "segments": [sum(part.segments for part in each.partitions) for each in topics],
+        "first": [
+            min((part.first_ms for part in each.partitions if part.first_ms >= 0), default=-1) for each in topics
+        ],
+        "last": [max((part.last_ms for part in each.partitions), default=-1) for each in topics],
+        "skew": [_skew(each) for each in topics],
+        "dirty": [_dirty_percent(each.partitions) for each in topics],
+        "due": [sum(part.due_bytes for part in each.partitions) for each in topics],
+    }
+
+
+def _skew(topic: TopicFacts) -> float | None:
+    """The largest partition's bytes divided by the mean; None for a single or an empty partition."""
+    if len(topic.partitions) < 2 or not topic.size_bytes:
+        return None
+    return round(max(each.size_bytes for each in topic.partitions) * len(topic.partitions) / topic.size_bytes, 2)
+
+
+def _dirty_percent(partitions: Iterable[PartitionFacts]) -> float | None:
+    """Cleanable bytes in percent of all bytes that the cleaner considers; None for a topic that is not compacted."""
+    cleaners = [each.cleaner for each in partitions if each.cleaner is not None]
+    if not cleaners:
+        return None
+    cleanable = sum(each.cleanable_bytes for each in cleaners)
+    total = cleanable + sum(each.clean_bytes for each in cleaners)
+    return round(100 * cleanable / total, 1) if total else 0.0
+
+
+def _partitions(partitions: Sequence[PartitionFacts], numbers: Mapping[str, int]) -> dict[str, list[Any]]:
+    return {
+        "topic": [numbers[each.where.topic] for each in partitions],
+        "partition": [each.where.partition for each in partitions],
+        "epoch": [each.leader_epoch for each in partitions],
+        "start": [each.log_start_offset for each in partitions],
+        "stable": [each.last_stable_offset for each in partitions],
+        "end": [each.high_watermark for each in partitions],
+        "bytes": [each.size_bytes for each in partitions],
+        "segments": [each.segments for each in partitions],
+        "first": [each.first_ms for each in partitions],
+        "last": [each.last_ms for each in partitions],
+        "dirty": [None if each.cleaner is None else round(each.cleaner.dirty_percent, 1) for each in partitions],
+        "clean_to": [None if each.cleaner is None else each.cleaner.first_dirty_offset for each in partitions],
+        "error": [None if each.error is None else _cut(each.error, _TEXT_CHARS_MAX) for each in partitions],
+    }
+
+
+def _runs(partitions: Sequence[PartitionFacts], count: int) -> list[list[int]]:
+    """For each partition base offset, segments, bytes, first and last time of each run, one after the other.
+
+    With more than `count` runs in all, the partitions beyond have none.
+    """
+    runs: list[list[int]] = []
+    for partition in partitions:
+        count -= len(partition.runs)
+        fields = [
+            [each.base_offset, each.segments, each.size_bytes, each.first_ms, each.last_ms] for each in partition.runs
+        ]
+        runs.append([number for run in fields for number in run] if count >= 0 else [])
+    return runs
+
+
+def _sizes(partitions: Iterable[PartitionFacts]) -> list[list[int]]:
+    """[bits, segments, bytes]: segments smaller than 2^bits bytes and at least half of that."""
+    bins: dict[int, list[int]] = {}
+    for partition in partitions:
+        for bits, (count, size_bytes) in partition.size_bins.items():
+            found = bins.setdefault(bits, [0, 0])
+            found[0] += count
+            found[1] += size_bytes
+    return [[bits, *bins[bits]] for bits in sorted(bins)]
+
+
+def _history(history: WriteHistory, limits: Limits) -> dict[str, Any]:
+    series = history.series
+    return {
+        "whole": history.is_whole,
+        "commits": history.commits_read,
+        "series": None
+        if series is None
+        else {
+            "start": series.start_ms,
+            "width": series.bucket_ms,
+            "buckets": series.buckets,
+            "commits": series.commits,
+            "topics": series.topics,
+            "records": series.records,
+            "bytes": series.bytes,
+        },
+        "newest": _commits(history.newest[: limits.commits]),
+        "maintenance": _commits(history.maintenance[: limits.commits]),
+    }
+
+
+def _commits(commits: Sequence[CommitFacts]) -> dict[str, list[Any]]:
+    return {
+        "offset": [each.offset for each in commits],
+        "time": [each.timestamp_ms for each in commits],
+        "operation": [each.operation for each in commits],
+        "id": [None if each.transactional_id is None else _cut(each.transactional_id, 200) for each in commits],
+        "version": [each.version for each in commits],
+        "topics": [_names(each.topics) for each in commits],
+        "records": [each.records for each in commits],
+        "bytes": [each.bytes for each in commits],
+    }
+
+
+def _names(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - 3:,} more" if len(topics) > 3 else ""
+    return ", ".join(topics[:3]) + more
+
+
+def _groups(root: RootFacts, count: int) -> dict[str, list[Any]]:
+    rows = sorted(root.groups, key=lambda each: -(each.lag or 0))[:count]
+    return {
+        "group": [_cut(each.group, 200) for each in rows],
+        "topic": [each.where.topic for each in rows],
+        "partition": [each.where.partition for each in rows],
+        "committed": [each.committed_offset for each in rows],
+        "end": [each.log_end_offset for each in rows],
+        "lag": [each.lag for each in rows],
+        "time": [each.commit_ms for each in rows],
+    }
+
+
+def _maintenance(runs: Sequence[Mapping[str, object]]) -> dict[str, list[Any]]:
+    """Columns of the table of runs that have values and are not shown elsewhere on the page."""
+    found = (name for row in runs for name, value in row.items() if value is not None and value != 0)
+    names = [name for name in dict.fromkeys(found) if name not in _TOLD_ELSEWHERE]
+    return {name: [_plain(row.get(name)) for row in runs] for name in names}
+
+
+def _plain(value: object) -> int | float | str | None:
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value if value == value else None  # JSON has no NaN
+    if isinstance(value, datetime):
+        zoned = value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)
+        return zoned.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    return _cut(value.isoformat() if isinstance(value, date) else str(value), 200)
+
+
+def _keys(sample: KeySample, numbers: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "topic": numbers[sample.topic],
+        "partitions": sample.partitions,
+        "records": sample.records,
+        "bytes": sample.bytes,
+        "distinct": sample.distinct_keys,
+        "error": sample.error_records,
+        "by_records": [_key_row(each) for each in sample.by_records],
+        "by_bytes": [_key_row(each) for each in sample.by_bytes],
+    }
+
+
+def _key_row(key: HeavyKey) -> list[Any]:
+    return [None if key.key is None else key_text(key.key), key.records, key.bytes]
+
+
+def key_text(key: bytes) -> str:
+    """The key as text if it is printable UTF-8, else in hexadecimal; shortened if it is long."""
+    head = key[: 4 * _KEY_CHARS_MAX]
+    # The end of the head may cut a character in two.
+    text = head.decode("utf-8", "ignore" if len(key) > len(head) else "replace")
+    if not text.isprintable() or "\ufffd" in text:
+        text = "0x" + key[: _KEY_CHARS_MAX // 2].hex()
+        return text if len(key) <= _KEY_CHARS_MAX // 2 else text + "…"
+    return _cut(text, _KEY_CHARS_MAX)
+
+
+def _cut(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
+
 
 #: The largest size of a page in bytes; tables are shortened until it fits.
 PAGE_BYTES_MAX: Final = 5_000_000

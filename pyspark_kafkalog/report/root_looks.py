@@ -13,7 +13,7 @@ from typing import Final
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.report.partition_facts import PartitionLook
+from pyspark_kafkalog.report.facts import PartitionLook
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id

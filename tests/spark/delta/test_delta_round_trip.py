@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.delta.change_records import ChangeRecords
-from pyspark_kafkalog.delta.delta_to_topic import DeltaToTopic
+from pyspark_kafkalog.delta.delta_to_topic import ChangeRecords, DeltaToTopic
 from pyspark_kafkalog.delta.topic_to_delta import TopicToDelta
 from pyspark_kafkalog.errors import InvalidOptionError
 

@@ -150,8 +150,7 @@ def test_older_batch_of_same_query_does_not_undo_newer_one(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:
     """A driver that was stopped for long within its batch does this, while another one continued."""
-    from pyspark_kafkalog.delta.batch_identity import BatchIdentity
-    from pyspark_kafkalog.delta.delta_target import DeltaTarget
+    from pyspark_kafkalog.delta.delta_target import BatchIdentity, DeltaTarget
 
     target = DeltaTarget(str(tmp_path / "table"))
     rows = {

@@ -13,9 +13,9 @@ import pytest
 from engine_fixtures import KAFKA_FIXTURES
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.notebook.html import escaped, heading, label, rect, table, view
 from pyspark_kafkalog.notebook.log_html import merged
 from pyspark_kafkalog.notebook.segments import SegmentInfo
-from pyspark_kafkalog.notebook.svg import escaped, heading, label, rect, table, view
 from pyspark_kafkalog.root import own as own_root
 from pyspark_kafkalog.root.broker import ForeignRoot
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from report_roots import HOSTILE, hostile_facts, many_partitions
 
 from pyspark_kafkalog.report.facts import Finding
-from pyspark_kafkalog.report.page import PAGE_BYTES_MAX, json_for_script, render
-from pyspark_kafkalog.report.page_data import key_text
+from pyspark_kafkalog.report.page import PAGE_BYTES_MAX, json_for_script, key_text, render
 
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 

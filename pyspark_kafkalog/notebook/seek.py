@@ -1,0 +1,414 @@
+"""Explanations of lookups in a log, step by step: by offset and by time.
+
+By offset, the steps by which a reader, `LogReader` or a Kafka broker, finds the record at an offset:
+
+    segment   the last one that begins at or below the offset; its name is its base offset
+    index     the last entry of its offset index at or below the offset: a position in the .log file
+    scan      batch headers from there on, up to the batch whose last offset is at or above the offset
+    record    that batch, decompressed and decoded
+
+By time, the steps by which a reader finds the first record at or after a point in time:
+
+    segment       the first whose largest timestamp, the last of its time index, is late enough
+    time index    its last entry at or before the point in time: no record before that batch
+                  is late enough
+    offset index  the position of that batch in the .log file
+    scan          batch headers from there on, up to one whose largest timestamp is late enough
+    record        the first of that batch that is late enough
+
+An index entry is used only if the batch that it points at confirms it. The result of a lookup by time is the first
+record in offset order: timestamps need not be in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.notebook.points_in_time import iso_text
+from pyspark_kafkalog.notebook.segments import SegmentInfo, max_timestamp_ms
+from pyspark_kafkalog.record.reference import Record, decode_batch
+from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
+from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_DTYPE, OffsetIndex
+from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_DTYPE, TimeIndex
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_file,
+)
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.units import plural
+
+#: The number of batches of a scan that are kept for display, the last ones; the others are only counted.
+_BATCHES_KEPT: Final = 48
+_TEXT_MAX: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SeenBatch:
+    """A batch whose header was read in the scan."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    records_count: int
+    max_timestamp_ms: int
+
+    @property
+    def end_position(self) -> int:
+        return self.position + self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """`count` headers read in order from `position` on; `batches` are the last of them.
+
+    `found` is the batch that ended the scan; None if the segment ended first.
+    """
+
+    position: int
+    count: int
+    batches: tuple[SeenBatch, ...]
+    found: SeenBatch | None
+
+
+def scan_until(segment: SegmentReader, position: int, is_wanted: Callable[[SeenBatch], bool]) -> Scan:
+    """Read headers from `position` on up to the first batch for which `is_wanted`. Raises CorruptRecordError."""
+    kept: deque[SeenBatch] = deque(maxlen=_BATCHES_KEPT)
+    count = 0
+    for at, header in segment.headers(position):
+        batch = SeenBatch(
+            at, header.size_bytes, header.base_offset, header.last_offset, header.records_count, header.max_timestamp_ms
+        )
+        kept.append(batch)
+        count += 1
+        if is_wanted(batch):
+            return Scan(position, count, tuple(kept), batch)
+    return Scan(position, count, tuple(kept), None)
+
+
+def offset_index_entries(directory: Path, base_offset: int) -> NDArray[np.void]:
+    """The entries of the segment's offset index (OFFSET_INDEX_DTYPE); none if it cannot be read."""
+    path = segment_file(directory, base_offset, INDEX_SUFFIX)
+    try:
+        with OffsetIndex.open(path, base_offset, max_index_bytes=MAX_INDEX_BYTES) as index:
+            return index.entries_array()
+    except (DiskFormatError, FileNotFoundError):
+        return np.empty(0, OFFSET_INDEX_DTYPE)
+
+
+def time_index_entries(directory: Path, base_offset: int) -> NDArray[np.void]:
+    """The entries of the segment's time index (TIME_INDEX_DTYPE); none if it cannot be read."""
+    path = segment_file(directory, base_offset, TIME_INDEX_SUFFIX)
+    try:
+        with TimeIndex.open(path, base_offset, max_index_bytes=MAX_INDEX_BYTES) as index:
+            return index.entries_array()
+    except (DiskFormatError, FileNotFoundError):
+        return np.empty(0, TIME_INDEX_DTYPE)
+
+
+def floor_slot(keys: NDArray[Any], key: int) -> int:
+    """The number of the last entry at or below `key`, or -1."""
+    return int(np.searchsorted(keys, key, side="right")) - 1
+
+
+def record_text(record: Record) -> str:
+    """A record in one line: offset, time, key and value, truncated if they are long."""
+    when = iso_text(record.timestamp_ms)
+    return f"offset {record.offset}, {when}, key {_short(record.key)}, value {_short(record.value)}"
+
+
+def _short(data: bytes | None) -> str:
+    if data is None:
+        return "null"
+    text = data[: 4 * _TEXT_MAX].decode(errors="replace")
+    return repr(text if len(text) <= _TEXT_MAX else text[: _TEXT_MAX - 1] + "…")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OffsetSeek:
+    """The lookup of `offset`: prints its steps, and is drawn in a notebook.
+
+    `index` (OFFSET_INDEX_DTYPE): the entries of `segment`'s offset index. `slot`: the number of the entry found, or -1.
+    `scan.position` is 0 if no entry can be used. `record`: the record at `offset`, or if there is none, the next one of
+    the batch found; None if no record is left in the segment.
+    """
+
+    name: str
+    offset: int
+    segments: tuple[SegmentInfo, ...]
+    segment: SegmentInfo
+    index: NDArray[np.void]
+    slot: int
+    scan: Scan
+    record: Record | None
+
+    def steps(self) -> list[tuple[str, str]]:
+        """A heading and a sentence for each step."""
+        return [
+            ("Segment", self._segment_step()),
+            ("Index", self._index_step()),
+            ("Scan", self._scan_step()),
+            ("Record", self._record_step()),
+        ]
+
+    def _segment_step(self) -> str:
+        of = f"Of {plural(len(self.segments), 'segment')}, " if len(self.segments) > 1 else ""
+        return (
+            f"{of}{self.segment.file} is the last that begins at or below offset {self.offset}. "
+            f"It holds offsets {self.segment.base_offset} to {self.segment.end_offset - 1}."
+        )
+
+    def _index_step(self) -> str:
+        entries = plural(len(self.index), "entry", "entries")
+        if self.slot < 0:
+            return f"None of the {entries} of its offset index is at or below {self.offset}: start at byte 0."
+        offset, position = (int(each) for each in self.index[self.slot])
+        text = f"Of the {entries} of its offset index, number {self.slot} is the last at or below {self.offset}: "
+        text += f"the batch that ends with offset {offset} begins at byte {position:,}."
+        if self.scan.position != position:
+            text += " The batch there says otherwise, so the entry does not count: start at byte 0."
+        return text
+
+    def _scan_step(self) -> str:
+        looked = f"From byte {self.scan.position:,} on, {plural(self.scan.count, 'batch header')} read"
+        found = self.scan.found
+        if found is None:
+            return f"{looked}, none with offset {self.offset} or a later one: reading goes on in the next segment."
+        return (
+            f"{looked}, up to the batch whose last offset is at or above {self.offset}: "
+            f"offsets {found.base_offset} to {found.last_offset}, at byte {found.position:,}."
+        )
+
+    def _record_step(self) -> str:
+        if self.record is None:
+            return "None in this segment any more."
+        if self.record.offset != self.offset:
+            return f"Offset {self.offset} has none, it lies in a gap. The next one: {record_text(self.record)}."
+        return f"Decoded out of its batch: {record_text(self.record)}."
+
+    def __repr__(self) -> str:
+        lines = [f"offset {self.offset} of {self.name}"]
+        lines += [f"{number}. {head}: {text}" for number, (head, text) in enumerate(self.steps(), 1)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from pyspark_kafkalog.notebook.seek_html import offset_seek_html
+
+        return offset_seek_html(self)
+
+
+def explain_offset(found: PartitionDescription, segments: Sequence[SegmentInfo], offset: int) -> OffsetSeek:
+    """The lookup of `offset`, which must be in the partition's range. Raises CorruptRecordError for damage."""
+    bases = np.array([each.base_offset for each in segments])
+    segment = segments[max(floor_slot(bases, offset), 0)]
+    index = offset_index_entries(found.directory, segment.base_offset)
+    with SegmentReader(found.directory, segment.base_offset) as reader:
+        position = reader.position_for_offset(offset)
+        scan = scan_until(reader, position, lambda batch: batch.last_offset >= offset)
+        record = None if scan.found is None else _record_at(reader, scan.found.position, offset)
+    return OffsetSeek(
+        name=f"{found.topic}-{found.partition}",
+        offset=offset,
+        segments=tuple(segments),
+        segment=segment,
+        index=index,
+        slot=floor_slot(index["offset"], offset),
+        scan=scan,
+        record=record,
+    )
+
+
+def _record_at(reader: SegmentReader, position: int, offset: int) -> Record | None:
+    data = reader.batch_at(position, reader.header_at(position))
+    batch = decode_batch(data, 0, file=reader.file, file_position=position)
+    if batch.header.is_control:
+        return None
+    return next((each for each in batch.records if each.offset >= offset), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TimeSeek:
+    """The lookup of `timestamp_ms`: prints its steps, and is drawn in a notebook.
+
+    `passed`: segments whose largest timestamps are too early, or in which no record was found. `segment` None: no
+    record is late enough. `time_index` (TIME_INDEX_DTYPE) and `index` (OFFSET_INDEX_DTYPE) are the entries of its
+    indexes; `time_slot` and `slot` are the numbers of the entries found, or -1.
+    """
+
+    name: str
+    timestamp_ms: int
+    segments: tuple[SegmentInfo, ...]
+    passed: tuple[SegmentInfo, ...]
+    segment: SegmentInfo | None
+    largest_ms: int
+    time_index: NDArray[np.void]
+    time_slot: int
+    index: NDArray[np.void]
+    slot: int
+    scan: Scan | None
+    record: Record | None
+
+    @property
+    def offset(self) -> int | None:
+        """The offset of the record found; None if no record is late enough."""
+        return None if self.record is None else self.record.offset
+
+    def steps(self) -> list[tuple[str, str]]:
+        """A heading and a sentence for each step."""
+        when = iso_text(self.timestamp_ms)
+        if self.segment is None or self.scan is None:
+            return [("Segment", f"None of {plural(len(self.passed), 'segment')} has a record at or after {when}.")]
+        return [
+            ("Segment", self._segment_step(when)),
+            ("Time index", self._time_index_step(when)),
+            ("Offset index", self._index_step()),
+            ("Scan", self._scan_step(when)),
+            (
+                "Record",
+                "None." if self.record is None else f"The first at or after {when}: {record_text(self.record)}.",
+            ),
+        ]
+
+    def _segment_step(self, when: str) -> str:
+        assert self.segment is not None
+        before = f"{plural(len(self.passed), 'segment')} passed over: nothing that late in it. " if self.passed else ""
+        return (
+            f"{before}{self.segment.file} is the first whose largest timestamp, {iso_text(self.largest_ms)}, "
+            f"is at or after {when}."
+        )
+
+    def _time_index_step(self, when: str) -> str:
+        entries = plural(len(self.time_index), "entry", "entries")
+        if self.time_slot < 0:
+            return f"None of the {entries} of its time index is at or before {when}: start at its first batch."
+        found_ms, offset = (int(each) for each in self.time_index[self.time_slot])
+        return (
+            f"Of the {entries} of its time index, number {self.time_slot} is the last at or before {when}: "
+            f"{iso_text(found_ms)}, first reached by the batch that ends with offset {offset}."
+        )
+
+    def _index_step(self) -> str:
+        assert self.scan is not None
+        if self.slot < 0:
+            return "No entry of the offset index helps: start at byte 0."
+        offset, position = (int(each) for each in self.index[self.slot])
+        entry = (
+            f"Entry number {self.slot} of {len(self.index):,}: the batch that ends with offset {offset} begins at byte"
+        )
+        if self.scan.position == position:
+            return f"{entry} {position:,}. Start there."
+        return f"{entry} {position:,}. From there a few headers on, start at byte {self.scan.position:,}."
+
+    def _scan_step(self, when: str) -> str:
+        assert self.scan is not None
+        looked = f"From byte {self.scan.position:,} on, {plural(self.scan.count, 'batch header')} read"
+        found = self.scan.found
+        if found is None:
+            return f"{looked}, none of them late enough."
+        return (
+            f"{looked}, up to the batch with a timestamp at or after {when}: offsets {found.base_offset} to "
+            f"{found.last_offset}, at byte {found.position:,}."
+        )
+
+    def __repr__(self) -> str:
+        lines = [f"{iso_text(self.timestamp_ms)} in {self.name}"]
+        lines += [f"{number}. {head}: {text}" for number, (head, text) in enumerate(self.steps(), 1)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from pyspark_kafkalog.notebook.seek_html import time_seek_html
+
+        return time_seek_html(self)
+
+
+def explain_timestamp(
+    found: PartitionDescription, segments: Sequence[SegmentInfo], timestamp_ms: int, start_offset: int, end_offset: int
+) -> TimeSeek:
+    """The lookup of the first record of [start_offset, end_offset) at or after `timestamp_ms`.
+
+    Raises CorruptRecordError for damage in the data read.
+    """
+    passed: list[SegmentInfo] = []
+    for segment in segments:
+        if segment.end_offset <= start_offset or segment.base_offset >= end_offset:
+            continue
+        largest_ms = max_timestamp_ms(found.directory, segment)
+        if largest_ms >= timestamp_ms:
+            scan, record = _search(found.directory, segment, timestamp_ms, start_offset, end_offset)
+            if record is not None:
+                break
+        passed.append(segment)
+    else:
+        return _nothing(found, timestamp_ms, segments, passed)
+    time_index = time_index_entries(found.directory, segment.base_offset)
+    index = offset_index_entries(found.directory, segment.base_offset)
+    return TimeSeek(
+        name=f"{found.topic}-{found.partition}",
+        timestamp_ms=timestamp_ms,
+        segments=tuple(segments),
+        passed=tuple(passed),
+        segment=segment,
+        largest_ms=largest_ms,
+        time_index=time_index,
+        time_slot=floor_slot(time_index["timestamp_ms"], timestamp_ms),
+        index=index,
+        slot=floor_slot(index["position"], scan.position),
+        scan=scan,
+        record=record,
+    )
+
+
+def _nothing(
+    found: PartitionDescription,
+    timestamp_ms: int,
+    segments: Sequence[SegmentInfo],
+    passed: list[SegmentInfo],
+) -> TimeSeek:
+    return TimeSeek(
+        name=f"{found.topic}-{found.partition}",
+        timestamp_ms=timestamp_ms,
+        segments=tuple(segments),
+        passed=tuple(passed),
+        segment=None,
+        largest_ms=-1,
+        time_index=np.empty(0, TIME_INDEX_DTYPE),
+        time_slot=-1,
+        index=np.empty(0, OFFSET_INDEX_DTYPE),
+        slot=-1,
+        scan=None,
+        record=None,
+    )
+
+
+def _search(
+    directory: Path, segment: SegmentInfo, timestamp_ms: int, start_offset: int, end_offset: int
+) -> tuple[Scan, Record | None]:
+    """The scan of a segment up to the batch with the record, and the record."""
+    records: list[Record] = []
+
+    with SegmentReader(directory, segment.base_offset) as reader:
+
+        def is_wanted(batch: SeenBatch) -> bool:
+            if batch.max_timestamp_ms >= timestamp_ms and batch.last_offset >= start_offset:
+                data = reader.batch_at(batch.position, reader.header_at(batch.position))
+                decoded = decode_batch(data, 0, file=reader.file, file_position=batch.position)
+                records.extend(
+                    each
+                    for each in decoded.records
+                    if each.timestamp_ms >= timestamp_ms and start_offset <= each.offset < end_offset
+                )
+            return bool(records) or batch.last_offset >= end_offset - 1
+
+        position = max(reader.position_for_offset(start_offset), reader.position_for_timestamp(timestamp_ms))
+        scan = scan_until(reader, position, is_wanted)
+    return scan, records[0] if records else None
