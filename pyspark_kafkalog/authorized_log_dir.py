@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.root.broker import ForeignRoot
-    from pyspark_kafkalog.root.commit_result import CommitResult
     from pyspark_kafkalog.root.own import OwnRoot
-    from pyspark_kafkalog.root.write_transaction import WriteTransaction
+    from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
     from pyspark_kafkalog.storage.filesystem import FlushMode
     from pyspark_kafkalog.storage.log.reader import LogReader
 

@@ -45,10 +45,9 @@ from pyspark_kafkalog.log_dir_items import LogDirItems
 from pyspark_kafkalog.metadata.bootstrap import is_vacant
 from pyspark_kafkalog.metadata.store import MetadataStore, is_ours
 from pyspark_kafkalog.root.broker import ForeignRoot
-from pyspark_kafkalog.root.commit_result import CommitResult
 from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_properties_file
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode, flushing_file_system, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -29,7 +29,7 @@ def readable_end(log_dir: LogDir, found: PartitionDescription, isolation: Isolat
 
 def open_transaction_text(log_dir: LogDir, found: PartitionDescription) -> str:
     """A message text: the open transaction at which read_committed ends, below the high watermark."""
-    from pyspark_kafkalog.root.transactions.open_transactions import producers_of
+    from pyspark_kafkalog.root.open_transactions import producers_of
 
     producers = producers_of(found, expiration_ms=PRODUCER_ID_EXPIRATION_MS, now_ms=time_ms())
     first_offsets = {

@@ -38,7 +38,6 @@ PUBLIC_MODULES: Final = (
     "pyspark_kafkalog.maintenance.verify.verify",
     "pyspark_kafkalog.metadata.acl",
     "pyspark_kafkalog.root.adopt.adopt",
-    "pyspark_kafkalog.root.commit_result",
     "pyspark_kafkalog.metadata.history",
     "pyspark_kafkalog.root.write_transaction",
     "pyspark_kafkalog.notebook",

@@ -7,6 +7,11 @@ The commit log defines which topics exist; directories are changed after the com
 writer repairs them: it creates missing directories, and first renames those with another topic's id. It then also
 removes the lines in the root's checkpoint files for an earlier log of the same name. If only the id of a partition with
 records is unreadable, it is rewritten.
+
+A process that is killed after it has committed a topic's deletion may leave directories without renaming them. Creating
+a topic of the same name renames them. Retention searches for the others, which would take space for ever: directories
+whose topic is not in the image and whose id a commit has removed. Only ids that this root's commit log has removed
+count, so a directory that a user put into the root is not removed.
 """
 
 from __future__ import annotations
@@ -15,20 +20,31 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.metadata.image import TopicImage
+from pyspark_kafkalog.metadata.commit_log import CommitLog
+from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import forget_partitions
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id, write_topic_id
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.names import (
+    CLUSTER_METADATA_TOPIC,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    TopicPartition,
+    parse_partition_dir,
+)
 
 _DELETE_SUFFIX: Final = "-delete"
 #: Maximum length of a file name in bytes, as in Kafka; topic names are ASCII.
 _NAME_MAX: Final = 255
+#: Maximum of commits searched for deletions. Reading so many takes about a second, and retention runs more often.
+_COMMITS_MAX: Final = 10_000
 _DELETED_DIR = re.compile(r".+\.[0-9a-f]{32}-delete")
 
 
@@ -121,3 +137,38 @@ def _remove_tree(directory: Path, fs: FileSystem) -> None:
         else:
             fs.unlink_if_there(entry)
     fs.rmdir(directory)
+
+
+def find_left_by_deletions(root: Path, image: MetadataImage, log: CommitLog) -> Mapping[TopicPartition, str]:
+    """The partitions whose directories are left, with the id of the topic that was deleted. Raises OSError, and
+    CorruptRecordError for a damaged commit."""
+    found: dict[TopicPartition, str] = {}
+    with os.scandir(root) as entries:
+        for entry in entries:
+            where = parse_partition_dir(entry.name)
+            if where is None or where.topic in image.topics or where.topic == CLUSTER_METADATA_TOPIC:
+                continue
+            topic_id = topic_id_of(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else None
+            if topic_id is not None:
+                found[where] = topic_id
+    if not found:
+        return found
+    removed = _removed_ids(log, set(found.values()))
+    return {where: topic_id for where, topic_id in found.items() if topic_id in removed}
+
+
+def put_aside_left(root: Path, image: MetadataImage, left: Mapping[TopicPartition, str], fs: FileSystem) -> None:
+    """Rename these for deletion, unless a topic of that name exists by now. The caller holds the root's lock."""
+    for where, topic_id in left.items():
+        if where.topic not in image.topics and topic_id_of(root / str(where)) == topic_id:
+            put_aside(root, where, fs)
+
+
+def _removed_ids(log: CommitLog, wanted: Collection[str]) -> set[str]:
+    removed: set[str] = set()
+    for offset in islice(reversed(list_base_offsets(log.directory)), _COMMITS_MAX):
+        commit = log.read(offset)
+        for each in () if commit is None else commit.records:
+            if each.type == "RemoveTopicRecord" and each.fields["topicId"] in wanted:
+                removed.add(each.fields["topicId"])
+    return removed

@@ -18,16 +18,16 @@ from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root import broker_settings as broker_config_records
 from pyspark_kafkalog.root import topics as topic_records
-from pyspark_kafkalog.root.commit_result import CommitResult
 from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.root.directories import (
     ensure_partition_directories,
+    find_left_by_deletions,
     has_partition_directories,
     put_aside,
+    put_aside_left,
     remove_deleted,
 )
-from pyspark_kafkalog.root.killed_deletions import find_left_by_deletions, put_aside_left
-from pyspark_kafkalog.root.write_transaction import WriteTransaction, take_over
+from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, take_over
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flush_earlier, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition

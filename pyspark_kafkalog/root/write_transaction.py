@@ -1,4 +1,6 @@
-"""Transactional ids: each version of an id is committed once, and only by the id's current incarnation.
+"""The identity of a write, its place among the writes with the same transactional id, and the result of its commit.
+
+Each version of a transactional id is committed once, and only by the id's current incarnation:
 
     version not above the last one      already committed: nothing is written
     current incarnation of the id       commits
@@ -8,6 +10,8 @@
 The id of a streaming query is its query id, the versions are its batch ids, and each run of the query is an
 incarnation. Producer id and epoch are Kafka's: ids are allocated in the commit log, and a new id follows when the
 epochs are exhausted.
+
+Nothing here writes: functions map an image to records or raise, and the commit decides.
 
 Source of the rules: org.apache.kafka.coordinator.transaction.TransactionMetadata and TransactionCoordinator.
 """
@@ -23,6 +27,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, ProducerFencedError
 from pyspark_kafkalog.metadata.image import MetadataImage, TransactionalIdImage
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record, transactional_id_record
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
+from pyspark_kafkalog.storage.names import TopicPartition
 
 #: The last epoch that Kafka gives to a writer: the next one is reserved for fencing it.
 LAST_PRODUCER_EPOCH: Final = (1 << 15) - 2
@@ -42,6 +47,30 @@ class WriteTransaction:
                 f"version {self.version} of transactional id {self.transactional_id!r}: expected a name and a number "
                 f"from 0 to {LONG_MAX}"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedPartition:
+    """The offsets [first_offset, next_offset) that a commit appended to one partition."""
+
+    topic_partition: TopicPartition
+    first_offset: int
+    next_offset: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """A published commit: its offset in the commit log, None if there was nothing to commit, and the ranges written.
+
+    `is_duplicate` means that the write had been committed before and nothing was written. `commit_offset` is then that
+    commit's offset, or None if a later version has been committed since.
+    """
+
+    commit_offset: int | None
+    partitions: tuple[CommittedPartition, ...]
+    is_duplicate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kafkalog.tools.command import utc_time
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.transactions.open_transactions import OpenTransaction, OpenTransactions
-    from pyspark_kafkalog.root.transactions.state import TransactionState
+    from pyspark_kafkalog.root.open_transactions import OpenTransaction, OpenTransactions, TransactionState
 
 #: The states in which the outcome is decided: such transactions are completed, not aborted.
 _DECIDED: Final = ("PrepareCommit", "PrepareAbort")

@@ -52,9 +52,8 @@ from pyspark_kafkalog.tools.command import (
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.transactions.end import EndedTransaction
-    from pyspark_kafkalog.root.transactions.open_transactions import OpenTransactions
-    from pyspark_kafkalog.root.transactions.state import TransactionState
+    from pyspark_kafkalog.root.end_transaction import EndedTransaction
+    from pyspark_kafkalog.root.open_transactions import OpenTransactions, TransactionState
     from pyspark_kafkalog.storage.log.producer_append import ProducerState
 
 #: Kafka's default of --max-transaction-timeout.
@@ -171,7 +170,7 @@ def _describe(log_dir: LogDir, options: argparse.Namespace) -> None:
 
 
 def _describe_producers(log_dir: LogDir, options: argparse.Namespace) -> None:
-    from pyspark_kafkalog.root.transactions.open_transactions import producers_of
+    from pyspark_kafkalog.root.open_transactions import producers_of
 
     header = (
         "ProducerId",
@@ -238,7 +237,7 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace) -> None:
 
 
 def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int) -> OpenTransactions:
-    from pyspark_kafkalog.root.transactions.open_transactions import find_open_transactions
+    from pyspark_kafkalog.root.open_transactions import find_open_transactions
 
     partitions = [
         each
@@ -253,7 +252,7 @@ def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int
 
 
 def _abort(log_dir: LogDir, options: argparse.Namespace) -> None:
-    from pyspark_kafkalog.root.transactions.end import abort_transaction, abort_transactional_id
+    from pyspark_kafkalog.root.end_transaction import abort_transaction, abort_transactional_id
 
     place = (options.topic, options.partition, options.start_offset)
     if options.transactional_id is not None:
@@ -272,7 +271,7 @@ def _abort(log_dir: LogDir, options: argparse.Namespace) -> None:
 
 
 def _complete(log_dir: LogDir, options: argparse.Namespace) -> None:
-    from pyspark_kafkalog.root.transactions.end import complete_transactional_id
+    from pyspark_kafkalog.root.end_transaction import complete_transactional_id
 
     _print_ended(complete_transactional_id(log_dir.own_root(), options.transactional_id), options)
 
@@ -353,7 +352,7 @@ def _transactions(log_dir: LogDir) -> dict[str, _Transaction]:
 
 def _transaction_states(log_dir: LogDir) -> Mapping[str, TransactionState]:
     """The states that a broker's transaction coordinator has written, as far as this directory contains them."""
-    from pyspark_kafkalog.root.transactions.state import TRANSACTION_STATE_TOPIC, read_transaction_states
+    from pyspark_kafkalog.root.open_transactions import TRANSACTION_STATE_TOPIC, read_transaction_states
 
     if TRANSACTION_STATE_TOPIC not in log_dir.topics():
         return {}

@@ -12,14 +12,25 @@ A broker can still mount the adopted directory.
 
 A crash before step 7 leaves a broker's directory: the broker may start again, or another adoption may, which repeats
 all steps from the state that it finds. After step 7 the directory is native, with all commits of step 5.
+
+A broker holds a POSIX record lock on `.lock` while it runs; the kernel releases it when the process ends, also in a
+crash. An adoption takes two locks on the same file: an flock, as writers of this package do, and an open file
+description lock, which conflicts with the broker's. Both are on one descriptor, because NFS does not distinguish them.
+If a file system does not share locks between hosts, a broker on another host is detected by its writes: it writes
+`replication-offset-checkpoint` every five seconds. That file is watched if it is fresh and there was no clean shutdown.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -30,19 +41,29 @@ from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR, is_ours, metadata_
 from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, BrokerImage
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, partition_record, partition_state_record, record
 from pyspark_kafkalog.metadata.root_format import write_marker
+from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.root.adopt.lock import adoption_lock, refuse_signs_of_life
-from pyspark_kafkalog.root.adopt.logs import AdoptedLog, LogFacts, adopt_log
-from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR, AdoptionPlan, TopicPlan, make_plan
-from pyspark_kafkalog.root.adopt.transactions import transactions_of_plan, transactions_of_root
-from pyspark_kafkalog.root.adopt.unread import unread_notes
+from pyspark_kafkalog.root.adopt.logs import AdoptedLog, LogFacts, adopt_log, transactions_of_plan, transactions_of_root
+from pyspark_kafkalog.root.adopt.plan import (
+    KEPT_METADATA_DIR,
+    WORK_DIR,
+    AdoptionPlan,
+    TopicPlan,
+    make_plan,
+    unread_notes,
+)
 from pyspark_kafkalog.root.broker_settings import broker_config_record
 from pyspark_kafkalog.root.directories import name_put_aside
-from pyspark_kafkalog.root.transactions.open_transactions import OpenTransactions
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.root.open_transactions import OpenTransactions
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+)
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     read_topic_id,
     remove_clean_shutdown,
+    was_clean_shutdown,
     write_meta_properties,
     write_topic_id,
 )
@@ -50,9 +71,17 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
 
+#: A checkpoint written within this time may be a running broker's (replica.high.watermark.checkpoint.interval.ms: 5 s).
+FRESH_S: Final = 15.0
+WATCH_S: Final = 11.0
+_POLL_S: Final = 0.25
+_WATCHED: Final = (REPLICATION_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT)
+
+
 _OPERATION: Final = "adopt"
 _PARALLEL_LOGS: Final = 8
 _PARTITIONS_PER_COMMIT: Final = 10_000
+
 #: Brokers receive producer ids in blocks of this size, and may have given out any id of a block.
 _PRODUCER_ID_BLOCK: Final = 1000
 
@@ -119,7 +148,7 @@ def adopt(
     with adoption_lock(root, fs=fs, create=not dry_run):
         if is_ours(root):
             return _finish(root, clock, fs)
-        refuse_signs_of_life(root)
+        _refuse_signs_of_life(root)
         plan = make_plan(root, server_properties=server_properties, create_missing=create_missing, rng=rng)
         _check_ends(plan)
         notes = unread_notes(root, _partitions(plan), local_only=local_only, clock=clock)
@@ -337,3 +366,70 @@ def _outcome(
 
 def _if_there(path: Path) -> Path | None:
     return path if path.exists() else None
+
+
+@contextmanager
+def adoption_lock(root: Path, *, fs: FileSystem, create: bool = True) -> Iterator[None]:
+    """Hold `.lock` of `root` against brokers and writers for the block; without `create`, only if the file exists.
+
+    Raises LogDirError if a broker is running on `root`, or another process is adopting it or writing to it.
+    """
+    path = root / LOCK_FILE
+    try:
+        fd = fs.open(path, os.O_RDWR | (os.O_CREAT if create else 0))
+    except FileNotFoundError:
+        yield  # no broker has ever used the directory, and the caller changes nothing
+        return
+    try:
+        _lock(fd, path)
+        try:
+            yield
+        finally:
+            # Closing is not enough: a child that another thread forked meanwhile also holds the descriptor.
+            lock_records(fd, fcntl.F_UNLCK)
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        fs.close(fd)
+
+
+def _lock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise LogDirError(
+            f"{path} is held by another process, which writes to this log directory or adopts it"
+        ) from None
+    try:
+        lock_records(fd, fcntl.F_WRLCK)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        raise LogDirError(
+            f"a Kafka broker is running on {path.parent} (it holds {path.name}): stop it, or adopt a copy"
+        ) from None
+
+
+def _refuse_signs_of_life(root: Path) -> None:
+    """Watch the checkpoints of `root` for a while if they are fresh. Raises LogDirError if one is written."""
+    before = _written(root)
+    now_s = time.time()
+    if was_clean_shutdown(root) or not any(abs(now_s - mtime_ns / 1e9) < FRESH_S for mtime_ns, _ in before.values()):
+        return
+    deadline = time.monotonic() + WATCH_S
+    while time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        changed = [name for name, seen in _written(root).items() if seen != before.get(name)]
+        if changed:
+            raise LogDirError(f"{root / changed[0]} has just been written: a Kafka broker is running on this directory")
+
+
+def _written(root: Path) -> dict[str, tuple[int, int]]:
+    """Modification time and inode of the watched files; the inode changes because each checkpoint is a new file."""
+    found = {}
+    for name in _WATCHED:
+        try:
+            status = os.stat(root / name)
+        except FileNotFoundError:
+            continue
+        found[name] = (status.st_mtime_ns, status.st_ino)
+    return found

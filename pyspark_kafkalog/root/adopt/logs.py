@@ -1,30 +1,49 @@
-"""Adopts one partition of a broker's directory: recovers the log as the broker would, closes it, returns its state.
+"""Adopts the logs of a broker's directory: recovers each as the broker would, closes it, and returns its state.
 
-The log is opened as by a starting broker, so after an unclean shutdown it ends before its first damaged batch. It is
+A log is opened as by a starting broker, so after an unclean shutdown it ends before its first damaged batch. It is
 closed as by a stopping broker: indexes trimmed, a producer snapshot at its end. From then on the log's end is its high
 watermark, as on a broker with a single replica. A crash leaves a log that a broker, or the next attempt, opens in the
 same way.
+
+The second half finds the open transactions of the directory, which the user has to end: before adoption, for a dry run,
+from the last valid batches, where recovery would end the logs; after it from the commit log. Damage that prevents
+reading transactions is noted for the user; it fails neither the adoption nor the dry run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.adopt.plan import AdoptionPlan
+from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.root.open_transactions import (
+    TRANSACTION_STATE_TOPIC,
+    OpenTransaction,
+    OpenTransactions,
+    TransactionState,
+    find_open_transactions,
+    open_transactions_of,
+    read_transaction_states,
+)
+from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import list_snapshots
+from pyspark_kafkalog.storage.log.read_only_state import load_read_only
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
+    TopicPartition,
     parse_segment_file,
     segment_file,
 )
@@ -131,3 +150,58 @@ def _largest_snapshot_producer_id(directory: Path) -> int:
             continue
         largest = max((largest, *(entry.producer_id for entry in entries)))
     return largest
+
+
+def transactions_of_plan(plan: AdoptionPlan, clock: Callable[[], int]) -> tuple[OpenTransactions, tuple[str, ...]]:
+    """The transactions that would be open after carrying out `plan`, and notes for the user."""
+    notes = []
+    found = []
+    for topic in plan.topics:
+        missing = set(topic.missing)
+        for number in range(topic.partitions_count):
+            if number not in missing:
+                found.append(_describe(plan, TopicPartition(topic.name, number)))
+    states: Mapping[str, TransactionState] = {}
+    in_partitions: list[OpenTransaction] = []
+    try:
+        states = read_transaction_states(each for each in found if each.topic == TRANSACTION_STATE_TOPIC)
+    except DiskFormatError as error:
+        notes.append(f"transactional ids cannot be told: {error}")
+    for each in found:
+        try:
+            of_partition = find_open_transactions(
+                [each],
+                states,
+                expiration_ms=plan.broker_config.producer_id_expiration_ms,
+                now_ms=clock(),
+            )
+        except DiskFormatError as error:
+            notes.append(f"open transactions of {each.topic}-{each.partition} cannot be told: {error}")
+        else:
+            in_partitions += of_partition.in_partitions
+    return OpenTransactions(tuple(in_partitions), tuple(each for each in states.values() if each.is_open)), tuple(notes)
+
+
+def _describe(plan: AdoptionPlan, where: TopicPartition) -> PartitionDescription:
+    directory = plan.root / str(where)
+    state = load_read_only(directory, log_start_offset=plan.log_starts.get(where, 0))
+    return PartitionDescription(
+        topic=where.topic,
+        partition=where.partition,
+        directory=directory,
+        leader_epoch=-1,
+        log_start_offset=state.local_log_start_offset,
+        local_log_start_offset=state.local_log_start_offset,
+        high_watermark=state.log_end_offset,
+        log_end_offset=state.log_end_offset,
+    )
+
+
+def transactions_of_root(
+    root: Path, clock: Callable[[], int], fs: FileSystem
+) -> tuple[OpenTransactions, tuple[str, ...]]:
+    """The open transactions of `root`, a native log directory, and notes for the user."""
+    try:
+        return open_transactions_of(OwnRoot(MetadataStore.open(root, clock=clock, fs=fs), clock=clock, fs=fs)), ()
+    except DiskFormatError as error:
+        return OpenTransactions(), (f"open transactions cannot be told: {error}",)

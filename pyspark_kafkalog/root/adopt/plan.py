@@ -5,6 +5,11 @@ from the broker's metadata log if the root contains it; otherwise the ids come f
 of partitions from the largest partition number. A directory that the metadata log does not know, knows under another
 topic id, or assigns to other nodes, is a stray to the broker, and is renamed as a stray. Directories that are already
 renamed (`...-delete`, `...-stray`, `...-future`) are left as they are.
+
+Some offsets cannot be read in the broker's directory. Those in complete batches above the checkpointed high watermark
+become part of the log, because there is no other replica. Those in remote storage do not: the adopted log begins at the
+first local segment. A broker that mounts the directory later would take that for the log start offset and delete the
+remote segments below it (RemoteLogManager), so adoption without them has to be requested.
 """
 
 from __future__ import annotations
@@ -12,18 +17,26 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.log_config import validate_topic_config
-from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, LogDirError
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.acl import Acl
 from pyspark_kafkalog.metadata.bootstrap import DEFAULT_NODE_ID, METADATA_DIR, random_uuid
-from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata, BrokerTopic, read_broker_metadata
+from pyspark_kafkalog.root.broker import ForeignRoot
+from pyspark_kafkalog.root.broker_metadata.image import (
+    BrokerMetadata,
+    BrokerTopic,
+    read_broker_metadata,
+    read_topic_configs,
+)
+from pyspark_kafkalog.root.broker_notices import in_remote_storage
 from pyspark_kafkalog.root.broker_settings import ALL_BROKERS
+from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -43,16 +56,19 @@ from pyspark_kafkalog.storage.names import (
     PARTITION_METADATA,
     TopicPartition,
 )
+from pyspark_kafkalog.units import plural
 
 #: The new name of the broker's metadata log. To Kafka it is a stray partition of the metadata topic, which it ignores
 #: when it loads logs; a directory with any other name would prevent the broker from starting.
 KEPT_METADATA_DIR: Final = f"{METADATA_DIR}.kafka-stray"
+
 #: The directory in which the commit log is built.
 WORK_DIR: Final = f"{METADATA_DIR}.adopting-stray"
 
 #: With more missing, the directory probably only looks like a partition's (backup-20240101) and is not a topic.
 _MISSING_MAX: Final = 10_000
 _PUT_ASIDE: Final = ("-delete", "-stray", "-future")
+
 #: The configurations of a broker's internal topics. Without them retention would delete what compaction should keep.
 _INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
     "__consumer_offsets": {
@@ -323,3 +339,39 @@ def _checkpoint(path: Path, notes: list[str]) -> Mapping[TopicPartition, int]:
         return read_offset_checkpoint(path)
     notes.append(f"{path.name} is damaged and not used, as by a broker")
     return {}
+
+
+def unread_notes(
+    root: Path, partitions: Iterable[TopicPartition], *, local_only: bool, clock: Callable[[], int]
+) -> tuple[str, ...]:
+    """Notes for the user. Raises LogDirError for offsets in remote storage, unless `local_only`."""
+    found = _describe(ForeignRoot(root, topic_configs=read_topic_configs, clock=clock), partitions)
+    notes = []
+    remote = in_remote_storage(found)
+    if remote is not None:
+        if not local_only:
+            raise LogDirError(
+                f"{root}: {remote}. Once adopted, each log begins at its first local offset, and a broker that mounts "
+                "the directory later deletes the remote segments below that. Read or copy the remote records first, "
+                "then adopt without them (--local-only)"
+            )
+        notes.append(f"{remote}: the logs begin after them")
+    above = [each for each in found if each.offsets_above_high_watermark]
+    if above:
+        total = sum(each.offsets_above_high_watermark for each in above)
+        notes.append(
+            f"{plural(total, 'offset')} in {plural(len(above), 'partition')}, in whole batches above the high "
+            "watermark of the broker's checkpoint, are part of the log: every whole batch counts, as after its recovery"
+        )
+    return tuple(notes)
+
+
+def _describe(root: ForeignRoot, partitions: Iterable[TopicPartition]) -> list[PartitionDescription]:
+    """The partitions that can be described; damage in the others is reported when their logs are opened."""
+    found = []
+    for each in partitions:
+        try:
+            found.append(root.partition(each))
+        except (KafkalogError, OSError):
+            continue
+    return found

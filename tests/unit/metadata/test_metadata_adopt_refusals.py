@@ -17,7 +17,7 @@ from adopted_roots import ID_A, clock, contents, copy_of
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
 from pyspark_kafkalog.metadata.store import is_ours
-from pyspark_kafkalog.root.adopt import lock as adopt_lock
+from pyspark_kafkalog.root.adopt import adopt as adopt_module
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
@@ -65,11 +65,11 @@ def test_lock_is_held_during_adoption_and_free_afterwards(tmp_path: Path) -> Non
             [sys.executable, "-c", try_lock, str(tmp_path / ".lock")], check=True, capture_output=True, text=True
         ).stdout.strip()
 
-    with adopt_lock.adoption_lock(tmp_path, fs=FileSystem()):
+    with adopt_module.adoption_lock(tmp_path, fs=FileSystem()):
         assert ask() == "held"
         with (
             pytest.raises(LogDirError, match="held by another process"),
-            adopt_lock.adoption_lock(tmp_path, fs=FileSystem()),
+            adopt_module.adoption_lock(tmp_path, fs=FileSystem()),
         ):
             pass
     assert ask() == "free"
@@ -79,8 +79,8 @@ def test_checkpoint_written_without_lock_refuses_adoption(tmp_path: Path, monkey
     root = copy_of("unclean", tmp_path)
     checkpoint = root / "replication-offset-checkpoint"
     os.utime(checkpoint)
-    monkeypatch.setattr(adopt_lock, "WATCH_S", 5.0)
-    monkeypatch.setattr(adopt_lock, "_POLL_S", 0.01)
+    monkeypatch.setattr(adopt_module, "WATCH_S", 5.0)
+    monkeypatch.setattr(adopt_module, "_POLL_S", 0.01)
     timer = threading.Timer(0.2, os.utime, (checkpoint, (1, 1)))
     timer.start()
     with pytest.raises(LogDirError, match="replication-offset-checkpoint has just been written"):
@@ -92,7 +92,7 @@ def test_checkpoint_written_without_lock_refuses_adoption(tmp_path: Path, monkey
 def test_fresh_copy_without_writer_is_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = copy_of("unclean", tmp_path)
     os.utime(root / "replication-offset-checkpoint")
-    monkeypatch.setattr(adopt_lock, "WATCH_S", 0.1)
+    monkeypatch.setattr(adopt_module, "WATCH_S", 0.1)
     assert not adopt(root, clock=clock).was_ours
 
 

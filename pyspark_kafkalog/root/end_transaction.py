@@ -29,14 +29,15 @@ from pyspark_kafkalog.metadata.messages.records import MetadataRecord, partition
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.root.transactions.open_transactions import producers_of, transaction_states_of
-from pyspark_kafkalog.root.transactions.state import (
+from pyspark_kafkalog.root.open_transactions import (
     MAX_EPOCH,
     TRANSACTION_STATE_TOPIC,
     TransactionState,
     TransactionStatus,
+    producers_of,
+    transaction_states_of,
 )
+from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.filesystem import flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_append import AppendOrigin, ProducerState

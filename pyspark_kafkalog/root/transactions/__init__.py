@@ -1,1 +1,0 @@
-"""Open transactions of a root, ending them, and `__transaction_state`."""
