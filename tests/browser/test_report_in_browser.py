@@ -202,3 +202,42 @@ def test_added_scripts_and_images_are_refused(show: Show, lively_page: str) -> N
     refused = page.console()
     assert all("Content Security Policy" in message for message in refused)
     assert any("kafkalog.invalid/x.png" in message for message in refused)
+
+
+def test_topic_names_break_after_separators_only(show: Show, tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.create_topic("payments.europe-west.card_authorisations.by-merchant.aggregated_daily", 1)
+    page = show(render(gather(LogDir.open(log_dir.path), GatherOptions())))
+    page.set_up(dark=False, width=390)
+    page.driver.refresh()
+
+    lines = page.js(
+        """
+        const name = document.querySelector('#topics tbody td .link span'), lines = [];
+        for (const part of name.childNodes) {
+          if (part.nodeType !== Node.TEXT_NODE) continue;
+          const range = document.createRange();
+          range.selectNodeContents(part);
+          const boxes = [...range.getClientRects()];
+          if (boxes.length > 1) return ['broken within ' + part.textContent];
+          if (!lines.length || lines.at(-1).top < boxes[0].top) lines.push({ top: boxes[0].top, text: '' });
+          lines.at(-1).text += part.textContent;
+        }
+        return lines.map((each) => each.text);
+        """
+    )
+
+    assert len(lines) > 1
+    assert "".join(lines) == "payments.europe-west.card_authorisations.by-merchant.aggregated_daily"
+    assert all(line[-1] in "._-" for line in lines[:-1])
+
+
+def test_table_that_is_wider_than_window_shows_shadow_at_its_edge(show: Show, lively_page: str) -> None:
+    page = show(lively_page)
+    page.set_up(dark=False, width=390)
+    page.driver.refresh()
+
+    assert page.js("const box = document.querySelector('#topics .scroll'); return box.scrollWidth > box.clientWidth")
+    assert "linear-gradient" in page.js(
+        "return getComputedStyle(document.querySelector('#topics .scroll')).backgroundImage"
+    )

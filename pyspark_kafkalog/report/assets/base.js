@@ -22,6 +22,11 @@ function svg(tag, attributes, ...children) {
   return make(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
+// A name with places to break it after its separators, so that lines do not end within a word.
+function breakable(name) {
+  return name.split(/(?<=[._\/-])(?=[^._\/-])/).flatMap((part, at) => (at ? [el("wbr"), part] : [part]));
+}
+
 // Numbers
 
 const grouped = new Intl.NumberFormat("en-US");

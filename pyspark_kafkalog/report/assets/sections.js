@@ -53,10 +53,10 @@ function findings() {
     kinds.set(kind, [...(kinds.get(kind) || []), each]);
   }
   const words = (those, withTopic) => those.map(([, , sentence, topic]) =>
-    el("p", {}, withTopic && topic ? [el("span", { class: "topic-name" }, topic), ": "] : null, sentence));
+    el("p", {}, withTopic && topic ? [el("span", { class: "topic-name" }, breakable(topic)), ": "] : null, sentence));
   const item = (those) => {
     const [severity, title, , topic] = those[0];
-    const about = those.length > 1 ? ` in ${counted(those.length, "case")}` : topic ? [" in ", el("span", { class: "topic-name" }, topic)] : null;
+    const about = those.length > 1 ? ` in ${counted(those.length, "case")}` : topic ? [" in ", el("span", { class: "topic-name" }, breakable(topic))] : null;
     const head = [el("strong", {}, title), about];
     return el("li", { class: `finding ${severity}` }, el("span", { class: "severity" }, names[severity]),
       those.length > 3

@@ -106,7 +106,8 @@ function dataTable(options) {
     const value = column.get(row);
     const has = value !== null && value !== undefined;
     const node = el("td", { class: kind.right ? "right" : column.kind, "data-tip": has && kind.exact ? kind.exact(value) : null });
-    node.append(el("span", {}, kind.show(value)));
+    const text = kind.show(value);
+    node.append(el("span", {}, column.kind === "text" ? breakable(text) : text));
     if (column.bar && most) {
       const bar = el("span", { class: "bar", "aria-hidden": "true" });
       bar.style.setProperty("--part", Math.max(0, (value || 0) / most).toFixed(4));
