@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyspark_kafkalog.log_dir as log_dir_module
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.verify.verify import verify
-from pyspark_kafkalog.record.crc32c import crc32c
+from pyspark_kafkalog.record.header import crc32c
 
 VALUE_BYTES = 100
 APPEND_BYTES = 32 << 20

@@ -16,9 +16,16 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark_kafkalog.java_regex.escapes import Flags, read_class, read_escape, single
-from pyspark_kafkalog.java_regex.properties import NOTHING, TOPIC_CHARS, CharSet
-from pyspark_kafkalog.java_regex.tokens import Tokens
+from pyspark_kafkalog.java_regex.characters import (
+    NOTHING,
+    TOPIC_CHARS,
+    CharSet,
+    Flags,
+    Tokens,
+    read_class,
+    read_escape,
+    single,
+)
 
 _NAME_CHARS_MAX: Final = 249
 _NESTED_MAX: Final = 50

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.record.crc32c import crc32c
+from pyspark_kafkalog.record.header import crc32c
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem, pread
 
 _DIGITS: Final = 20

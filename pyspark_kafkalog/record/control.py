@@ -27,7 +27,7 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedFormatError
-from pyspark_kafkalog.record.varint import MalformedVarintError, encode_unsigned_varint, read_unsigned_varint
+from pyspark_kafkalog.record.reference import MalformedVarintError, encode_unsigned_varint, read_unsigned_varint
 
 CONTROL_KEY_VERSION: Final = 0
 _KEY = struct.Struct(">hh")

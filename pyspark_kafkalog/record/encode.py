@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.codecs.codec import compress, decompressed_limit_bytes
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns, address_of
-from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
     BATCH_DTYPE,
@@ -27,11 +26,12 @@ from pyspark_kafkalog.record.header import (
     TRANSACTIONAL_MASK,
     CompressionType,
     TimestampType,
+    crc32c,
 )
 from pyspark_kafkalog.record.kernels import encode as kernels
-from pyspark_kafkalog.record.kernels.crc import compute_crcs
 from pyspark_kafkalog.record.kernels.memory import COPY_SLACK_BYTES
 from pyspark_kafkalog.record.kernels.native import crc32c_function
+from pyspark_kafkalog.record.kernels.scan import compute_crcs
 
 _MAX_BATCH_BYTES: Final = 2**31 - 1  # batchLength is an int32
 
@@ -206,8 +206,8 @@ def _compressed_parts(
             raise _too_large(int(rows[first]), size_bytes, max_batch_bytes, compression)
         elif count == 1:
             raise InvalidRecordError(
-                f"row {rows[first]} of {len(records)} bytes would shrink to {len(payload)}, which no reader here would "
-                "unfold again; write it without compression"
+                f"row {rows[first]} of {len(records)} bytes compresses to {len(payload)} bytes; readers accept at most "
+                f"{decompressed_limit_bytes(len(payload))} bytes from so few; write it without compression"
             )
         else:
             middle = first + count // 2

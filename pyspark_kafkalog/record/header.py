@@ -1,4 +1,4 @@
-"""The 61-byte header of a record batch, format v2 (magic 2).
+"""The 61-byte header of a record batch, format v2 (magic 2), and the checksum in it.
 
     0   baseOffset            int64   rewritten by the log when it assigns offsets; outside the CRC
     8   batchLength           int32   bytes after this field
@@ -17,15 +17,20 @@
 
 All big-endian. A crash may leave a torn batch at the end of a file: its length extends past the end, or its CRC is
 wrong. Source of the rules: org.apache.kafka.common.record.DefaultRecordBatch.
+
+CRC-32C (Castagnoli) is also the checksum of producer snapshots. google-crc32c's C extension computes it; if the wheel
+lacks that (its pure Python version is slow), crcmod's does.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
+import google_crc32c
 import numpy as np
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
@@ -275,3 +280,22 @@ def _check_short_header(buffer: Buffer, at: int, *, file: str, file_position: in
         batch_length = struct.unpack_from(">i", buffer, at + LENGTH_AT)[0]
         magic = struct.unpack_from(">b", buffer, at + MAGIC_AT)[0]
         check_length_and_magic(batch_length, magic, file=file, file_position=file_position)
+
+
+def _pick_implementation(google_implementation: str) -> Callable[[Any], int]:
+    """google-crc32c's function if it is compiled, else crcmod's."""
+    if google_implementation == "c":
+        return google_crc32c.value  # type: ignore[no-any-return]
+    import crcmod.predefined
+
+    return crcmod.predefined.mkPredefinedCrcFun("crc-32c")  # type: ignore[no-any-return]
+
+
+_checksum = _pick_implementation(google_crc32c.implementation)
+
+
+def crc32c(buffer: Buffer) -> int:
+    """CRC-32C of the whole buffer (bytes, bytearray, memoryview, mmap or a contiguous uint8 array), 0 to 2^32-1."""
+    if not isinstance(buffer, (bytes, np.ndarray)):
+        buffer = np.frombuffer(buffer, dtype=np.uint8)  # the C extension rejects writable memoryviews
+    return _checksum(buffer)

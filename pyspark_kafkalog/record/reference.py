@@ -10,6 +10,15 @@ After its 61-byte header (header.py) a batch holds its records, compressed as a 
     value size       varint    -1: null; then the value
     header count     varint    then for each: key size and key (never null), value size (-1: null) and value
 
+A variable-length integer has 7 bits per byte, least significant first; the top bit means that more bytes follow:
+
+    varint          int32, zigzag, at most 5 bytes     lengths, offset deltas, header counts
+    varlong         int64, zigzag, at most 10 bytes    timestamp deltas
+    unsigned varint uint32, no zigzag, at most 5       compact lengths and tags of flexible messages
+
+Zigzag maps 0, -1, 1, -2 to 0, 1, 2, 3. A value may have more bytes than necessary; bits of the last byte that do not
+fit are dropped. Both rules are those of org.apache.kafka.common.utils.ByteUtils.
+
 A crash may leave part of a batch at the end of a file; `decode_batch` treats it as corrupt, recovery cuts it off.
 Source of the rules: org.apache.kafka.common.record.DefaultRecord, DefaultRecordBatch, MemoryRecordsBuilder.
 """
@@ -20,9 +29,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedFormatError
+from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, KafkalogError, UnsupportedFormatError
 from pyspark_kafkalog.record.codecs.codec import compress, decompress
-from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
     CONTROL_MASK,
@@ -40,19 +48,87 @@ from pyspark_kafkalog.record.header import (
     Buffer,
     CompressionType,
     TimestampType,
+    crc32c,
     next_sequence,
     parse_header,
 )
-from pyspark_kafkalog.record.varint import (
-    MalformedVarintError,
-    encode_varint,
-    encode_varlong,
-    read_varint,
-    read_varlong,
-)
 
 _INT32_MAX: Final = 2**31 - 1
-_INT64_MASK: Final = 2**64 - 1
+MAX_VARINT_BYTES: Final = 5
+MAX_VARLONG_BYTES: Final = 10
+
+_INT32_MASK: Final = 0xFFFFFFFF
+_INT64_MASK: Final = 0xFFFFFFFFFFFFFFFF
+
+
+class MalformedVarintError(KafkalogError, ValueError):
+    """A malformed varint; `at` is its position in the buffer. Callers convert it to an error with a file."""
+
+    def __init__(self, *, at: int, expected: str, found: str) -> None:
+        self.at = at
+        self.expected = expected
+        self.found = found
+        super().__init__(f"at byte {at}: expected {expected}, found {found}")
+
+
+def read_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
+    """The int32 at `data[at:end]` and the position after it. Raises MalformedVarintError."""
+    raw, at = _read_groups(data, at, end, MAX_VARINT_BYTES)
+    raw &= _INT32_MASK
+    return (raw >> 1) ^ -(raw & 1), at
+
+
+def read_varlong(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
+    """The int64 at `data[at:end]` and the position after it. Raises MalformedVarintError."""
+    raw, at = _read_groups(data, at, end, MAX_VARLONG_BYTES)
+    raw &= _INT64_MASK
+    return (raw >> 1) ^ -(raw & 1), at
+
+
+def read_unsigned_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
+    """The uint32 at `data[at:end]` and the position after it. Raises MalformedVarintError."""
+    raw, at = _read_groups(data, at, end, MAX_VARINT_BYTES)
+    return raw & _INT32_MASK, at
+
+
+def encode_varint(value: int) -> bytes:
+    """The bytes of an int32 with zigzag."""
+    return _encode_groups((value << 1) ^ (value >> 31))
+
+
+def encode_varlong(value: int) -> bytes:
+    """The bytes of an int64 with zigzag."""
+    return _encode_groups((value << 1) ^ (value >> 63))
+
+
+def encode_unsigned_varint(value: int) -> bytes:
+    """The bytes of a uint32."""
+    return _encode_groups(value)
+
+
+def _read_groups(data: bytes | memoryview, at: int, end: int, max_bytes: int) -> tuple[int, int]:
+    if at < end and (raw := data[at]) < 0x80:  # most varints have one byte
+        return raw, at + 1
+    raw = 0
+    for taken in range(max_bytes):
+        if at + taken >= end:
+            raise MalformedVarintError(at=at, expected="a varint", found=f"the end after {taken} bytes of it")
+        byte = data[at + taken]
+        raw |= (byte & 0x7F) << (7 * taken)
+        if byte < 0x80:
+            return raw, at + taken + 1
+    raise MalformedVarintError(
+        at=at, expected=f"a varint of at most {max_bytes} bytes", found=f"{max_bytes} bytes and no end"
+    )
+
+
+def _encode_groups(raw: int) -> bytes:
+    out = bytearray()
+    while raw > 0x7F:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)
+    return bytes(out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,6 @@ from record_fixtures import decode_log, kafka_logs
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.codecs.codec import compress, decompress
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
-from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.decode import decode_batches
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -40,10 +39,10 @@ from pyspark_kafkalog.record.header import (
     RECORDS_COUNT_AT,
     BatchHeader,
     CompressionType,
+    crc32c,
 )
-from pyspark_kafkalog.record.reference import decode_batch, seal
+from pyspark_kafkalog.record.reference import decode_batch, encode_varint, encode_varlong, seal
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
-from pyspark_kafkalog.record.varint import encode_varint, encode_varlong
 
 SEED = 20261121
 MUTATIONS_PER_CODEC = 2_500  # times five codecs and two tests

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import examples
 
-from pyspark_kafkalog.record.codecs.codec import decompressed_limit_bytes
-from pyspark_kafkalog.record.codecs.zstd_batches import Unfolding
-from pyspark_kafkalog.record.codecs.zstd_frame import _measure_frame, bounds_of, decompress, decompress_bounded
+from pyspark_kafkalog.record.codecs.codec import BadCompressedDataError, decompressed_limit_bytes
+from pyspark_kafkalog.record.codecs.zstd import _measure_frame, decompress
 from pyspark_kafkalog.record.columns import address_of
+from pyspark_kafkalog.record.kernels.zstd import ZstdBatchDecoder, bounds_of
 
 CONTENTS = st.one_of(
     st.binary(max_size=300),
@@ -41,12 +42,12 @@ def bound_of(data: bytes) -> int:
     return int(bounds_of(addresses, sizes)[0])
 
 
-def unfold_compiled(data: bytes, bound: int) -> bytes | None:
-    """What the compiled loop makes of the frame; None: nothing."""
+def decompress_compiled(data: bytes, bound: int) -> bytes | None:
+    """The frame's content by the compiled loop; None if it leaves the frame to others."""
     array = np.frombuffer(data, np.uint8)
     scratch = np.empty(bound, np.uint8)
     one = np.array([len(data)])
-    frames = Unfolding(
+    frames = ZstdBatchDecoder(
         np.array([address_of(array)]),
         one,
         np.array([bound]),
@@ -56,7 +57,7 @@ def unfold_compiled(data: bytes, bound: int) -> bytes | None:
         bound_max=bound,
         check_crcs=False,
     )
-    return None if frames.take(scratch) else scratch[: frames.filled].tobytes()
+    return None if frames.decompress(scratch) else scratch[: frames.filled].tobytes()
 
 
 def assert_as_plain(data: bytes) -> None:
@@ -68,10 +69,12 @@ def assert_as_plain(data: bytes) -> None:
     end, most_bytes, stated = _measure_frame(array, 0)
     assert (end, most_bytes) == (len(data), bound)
     assert stated is None or stated <= bound <= decompressed_limit_bytes(len(data))
-    content = decompress_bounded(memoryview(data), bound)
-    assert unfold_compiled(data, bound) == content
+    content = decompress_compiled(data, bound)
     if content is not None:
         assert content == decompress(array, decompressed_limit_bytes(len(data))).tobytes()
+    else:
+        with pytest.raises(BadCompressedDataError):
+            decompress(array, decompressed_limit_bytes(len(data)))
 
 
 @given(FRAMES)
@@ -80,7 +83,7 @@ def test_plain_frame_is_recognized_and_decompressed_whole(frame: bytes) -> None:
     assert_as_plain(frame)
     if len(frame) >= 14:
         assert bound_of(frame) >= 0
-        content = decompress_bounded(memoryview(frame), bound_of(frame))
+        content = decompress_compiled(frame, bound_of(frame))
         assert content == zstandard.ZstdDecompressor().decompressobj().decompress(frame)
 
 

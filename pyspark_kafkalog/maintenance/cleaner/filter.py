@@ -24,8 +24,6 @@ from pyspark_kafkalog.maintenance.cleaner import kernels_recopy as kernels
 from pyspark_kafkalog.maintenance.cleaner.cleaned_transactions import CleanedTransactions
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import RecordChunk
 from pyspark_kafkalog.record.codecs.codec import compress, decompressed_limit_bytes
-from pyspark_kafkalog.record.codecs.zstd_batches import compress_batches
-from pyspark_kafkalog.record.codecs.zstd_frame import DEFAULT_LEVEL as ZSTD_DEFAULT_LEVEL
 from pyspark_kafkalog.record.encode import seal_headers
 from pyspark_kafkalog.record.header import (
     COMPRESSION_MASK,
@@ -246,11 +244,6 @@ def _compress(
     file: str, plain: NDArray[np.uint8], sizes: NDArray[np.int64], codecs: NDArray[np.int16], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The same batches with their records compressed, each with its own codec."""
-    if (codecs == CompressionType.ZSTD).all():
-        compressed = compress_batches(plain, sizes, ZSTD_DEFAULT_LEVEL)
-        if compressed is not None:
-            _check_unfolds(file, sizes, compressed[1], offsets)
-            return compressed
     header = bytes(RECORD_BATCH_OVERHEAD_BYTES)
     parts: list[bytes | memoryview] = []
     start = 0

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.maintenance.cleaner import kernels_offset_map as kernels
 from pyspark_kafkalog.maintenance.jobs.prefetch import BufferPool, Turns, spare_threads, work_ahead
-from pyspark_kafkalog.record.decode import check_counts, record_fault
+from pyspark_kafkalog.record.decode import LogBytes, Sections, check_counts, open_sections, record_fault
 from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
 from pyspark_kafkalog.record.kernels.layout import NO_FAULT, STATE_SIZE
 from pyspark_kafkalog.record.scan import verify_crcs
-from pyspark_kafkalog.record.sections import LogBytes, Sections, open_sections
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES as RUN_BYTES
 from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
 

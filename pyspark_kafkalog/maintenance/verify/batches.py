@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.maintenance.verify.findings import RESTORE, FindingSink, Severity
-from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.decode import decode_slices
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -26,6 +25,7 @@ from pyspark_kafkalog.record.header import (
     LOG_OVERHEAD_BYTES,
     RECORD_BATCH_OVERHEAD_BYTES,
     CompressionType,
+    crc32c,
     parse_header,
 )
 from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches

@@ -1,9 +1,9 @@
 """The codecs of a record batch: everything after its header is compressed as one piece.
 
     gzip    one or more gzip members
-    snappy  Java's framing (snappy_framing.py), or one raw block as librdkafka writes
-    lz4     one LZ4 frame of independent blocks (lz4_frame.py)
-    zstd    one or more zstd frames (zstd_frame.py); Java's and librdkafka's do not say how long the content is
+    snappy  Java's framing, or one raw block as librdkafka writes
+    lz4     one LZ4 frame of independent blocks
+    zstd    one or more zstd frames; Java's and librdkafka's do not say how long the content is
 
 The size of the output is bounded before it is allocated: a batch that would decompress to more than
 `decompressed_limit_bytes` is corrupt, and so is one whose stored lengths do not match its bytes. Source of the rules:
@@ -20,9 +20,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.record.codecs.bounded import BadCompressedDataError
+from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.record.header import Buffer, CompressionType
+
+
+class BadCompressedDataError(KafkalogError, ValueError):
+    """Compressed bytes break their format or the size limit; `at` is the position in them."""
+
+    def __init__(self, *, at: int, expected: str, found: str) -> None:
+        self.at = at
+        self.expected = expected
+        self.found = found
+        super().__init__(f"at byte {at}: expected {expected}, found {found}")
+
+    @classmethod
+    def over_limit(cls, at: int, limit_bytes: int) -> BadCompressedDataError:
+        """The error for content longer than a batch of this size may hold."""
+        return cls(at=at, expected=f"at most {limit_bytes} bytes after decompression", found="more")
+
 
 _MIB: Final = 1024 * 1024
 _GZIP_WINDOW_BITS: Final = 31  # zlib's code for a 32 KiB window with gzip's header and trailer
@@ -51,7 +66,7 @@ def compress(codec: CompressionType, data: Buffer, level: int | None = None) -> 
 
         return lz4_frame.compress(_as_array(data), lz4_frame.DEFAULT_LEVEL if level is None else level)
     if codec is CompressionType.ZSTD:
-        from pyspark_kafkalog.record.codecs import zstd_frame
+        from pyspark_kafkalog.record.codecs import zstd as zstd_frame
 
         return zstd_frame.compress(data, zstd_frame.DEFAULT_LEVEL if level is None else level)
     return bytes(data)
@@ -77,7 +92,7 @@ def decompress(codec: CompressionType, data: Buffer, *, file: str, file_position
 
             return lz4_frame.decompress(array, limit_bytes)
         if codec is CompressionType.ZSTD:
-            from pyspark_kafkalog.record.codecs import zstd_frame
+            from pyspark_kafkalog.record.codecs import zstd as zstd_frame
 
             return zstd_frame.decompress(array, limit_bytes)
     except BadCompressedDataError as error:

@@ -22,7 +22,7 @@ import cramjam
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.record.codecs.bounded import BadCompressedDataError
+from pyspark_kafkalog.record.codecs.codec import BadCompressedDataError
 from pyspark_kafkalog.record.header import Buffer
 
 MAGIC: Final = b"\x04\x22\x4d\x18"

@@ -4,8 +4,9 @@
 
 numba keys its cache only by the source file of the compiled function, but a kernel also contains the code that it
 inlines: helper functions and constants of other modules. The machine code is therefore stored in a directory named
-after a digest of all sources that a kernel can contain: every module of `record` and every `kernels_*` module. After an
-edit of any of them, or an upgrade of the package, another directory is used, so stale machine code is never loaded.
+after a digest of all sources that a kernel can contain: `units`, every module of `record`, and every `kernels_*`
+module. After an edit of any of them, or an upgrade of the package, another directory is used, so stale machine code is
+never loaded.
 
 The base is NUMBA_CACHE_DIR if it is set, else `__pycache__` beside this module, else the user's cache directory. A
 read-only directory is used for the kernels that it holds, for example one that `kafkalog warm-up` filled when an image
@@ -153,5 +154,5 @@ def sources_digest(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def kernel_sources(package: Path = _PACKAGE) -> tuple[Path, ...]:
-    """The modules whose code a kernel can contain, sorted: `record`, and the kernels of other folders."""
-    return tuple(sorted({*package.glob("record/**/*.py"), *package.glob("**/kernels_*.py")}))
+    """The modules whose code a kernel can contain, sorted: `record`, `units`, and the kernels of other folders."""
+    return tuple(sorted({*package.glob("units.py"), *package.glob("record/**/*.py"), *package.glob("**/kernels_*.py")}))

@@ -4,7 +4,7 @@ A kernel takes *sections*: the decompressed bytes of a batch after its header, b
 of a batch table. Every length, count and offset is compared with the remaining bytes before it is used, so that no
 input can make a kernel read or write outside the given arrays. An output column is a tuple of addresses (int32 offsets,
 data, validity bitmap): for arrays passed to a function, numba would count references for every record. Layout of a
-record: kernels_frame.py.
+record: layout.py.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
@@ -37,7 +37,7 @@ WANT_OFFSET = 8
 WANT_TIMESTAMP = 16
 WANT_TIMESTAMP_TYPE = 32
 
-#: Slots of the `state` array for the output written; kernels_frame.py has the others.
+#: Slots of the `state` array for the output written; layout.py has the others.
 ROWS = 0
 KEY_BYTES = 1
 VALUE_BYTES = 2

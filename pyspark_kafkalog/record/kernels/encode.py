@@ -2,7 +2,7 @@
 
 There are two passes: `plan_batches` determines the size of every record and the ends of batches, `write_records` writes
 the records of each batch, with room for its header before them. `write_headers` writes the headers once sizes are
-final, i.e. after compression. Layout of a record: kernels_frame.py.
+final, i.e. after compression. Layout of a record: layout.py.
 
 Rows are given in output order (a gather). A column is a tuple of addresses (int32 offsets, data, end of data, validity
 bitmap); 0 for offsets means all null, 0 for validity no nulls. Headers are (address of list offsets, keys, values), 0

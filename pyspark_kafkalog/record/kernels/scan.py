@@ -1,4 +1,7 @@
-"""Compiled scan of the headers of a run of record batches."""
+"""Compiled loops over the batches of a run of bytes: finding their headers, checking and computing their CRCs.
+
+The CRC loops take the address of crc32c_extend (kernels/native.py).
+"""
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
 
@@ -26,6 +29,7 @@ from pyspark_kafkalog.record.header import (
     RECORDS_COUNT_AT,
 )
 from pyspark_kafkalog.record.kernels.cache import kernel
+from pyspark_kafkalog.record.kernels.native import call_crc32c
 
 #: Reasons why a scan stopped.
 END_OF_DATA = 0
@@ -37,6 +41,9 @@ _MAX_INT64 = np.int64(2**63 - 1)
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 BATCH_TABLE = types.Array(from_dtype(BATCH_DTYPE), 1, "C", readonly=True)
 BATCH_TABLE_OUT = types.Array(from_dtype(BATCH_DTYPE), 1, "C")
+_INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
+_UINT32_IN = types.Array(types.uint32, 1, "C", readonly=True)
+_UINT32 = types.Array(types.uint32, 1, "C")
 
 
 @njit(nogil=True)
@@ -98,3 +105,24 @@ def scan_headers(data, at, file_position, previous_offset, table):
         previous_offset = base_offset + last_offset_delta
         at += size_bytes
         rows += 1
+
+
+@kernel(types.int64(types.int64, BYTES, _INT64_IN, _INT64_IN, _UINT32_IN))
+def find_bad_crc(function, data, starts, sizes, crcs):
+    """The first i for which data[starts[i]:][:sizes[i]] is not a batch with CRC crcs[i], -1 if all are."""
+    at = np.int64(data.ctypes.data)
+    for i in range(len(starts)):
+        start, size = starts[i], sizes[i]
+        if start < 0 or size < ATTRIBUTES_AT or size > len(data) - start:
+            return i
+        if call_crc32c(function, at + start + ATTRIBUTES_AT, size - ATTRIBUTES_AT) != crcs[i]:
+            return i
+    return -1
+
+
+@kernel(types.void(types.int64, BYTES, _INT64_IN, _INT64_IN, _UINT32))
+def compute_crcs(function, data, starts, sizes, crcs):
+    """Set crcs[i] to the CRC of the batch data[starts[i]:][:sizes[i]], which `data` holds completely."""
+    at = np.int64(data.ctypes.data)
+    for i in range(len(starts)):
+        crcs[i] = call_crc32c(function, at + starts[i] + ATTRIBUTES_AT, sizes[i] - ATTRIBUTES_AT)

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptIndexError
-from pyspark_kafkalog.record.crc32c import crc32c
-from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
+from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, crc32c
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read
 
 SNAPSHOT_VERSION: Final = 1

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.record.crc32c import crc32c
-from pyspark_kafkalog.record.header import ATTRIBUTES_AT
+from pyspark_kafkalog.record.header import ATTRIBUTES_AT, crc32c
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 

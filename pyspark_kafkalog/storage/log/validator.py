@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
-from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.decode import decode_batches
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -29,6 +28,7 @@ from pyspark_kafkalog.record.header import (
     Buffer,
     CompressionType,
     TimestampType,
+    crc32c,
     parse_header,
 )
 from pyspark_kafkalog.record.reference import check_crc, decode_batch, encode_batch

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
-from pyspark_kafkalog.record.crc32c import crc32c
-from pyspark_kafkalog.record.header import NO_TIMESTAMP
+from pyspark_kafkalog.record.header import NO_TIMESTAMP, crc32c
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX
 from pyspark_kafkalog.tools.dump.findings import Findings

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pyspark_kafkalog.record.header import NO_SEQUENCE, BatchHeader, TimestampType
-from pyspark_kafkalog.record.varint import read_varint, read_varlong
+from pyspark_kafkalog.record.reference import read_varint, read_varlong
 from pyspark_kafkalog.tools.dump.java_text import INT32_MAX, INT64_MAX, wrap_int32, wrap_int64
 
 Headers = tuple[tuple[bytes, bytes | None], ...]

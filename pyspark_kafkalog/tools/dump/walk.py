@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
-from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
     LOG_OVERHEAD_BYTES,
@@ -28,6 +27,7 @@ from pyspark_kafkalog.record.header import (
     RECORD_BATCH_OVERHEAD_BYTES,
     BatchHeader,
     CompressionType,
+    crc32c,
 )
 from pyspark_kafkalog.tools.dump.java_text import INT32_MAX, wrap_int64
 from pyspark_kafkalog.tools.dump.records import DumpRecord, increment_sequence, walk_records

@@ -20,8 +20,8 @@ from pyspark_kafkalog.record.header import (
     TimestampType,
     parse_header,
 )
+from pyspark_kafkalog.record.reference import encode_varint, encode_varlong
 from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches
-from pyspark_kafkalog.record.varint import encode_varint, encode_varlong
 
 MAX_INT64 = 2**63 - 1
 ALL_COLUMNS = frozenset({"key", "value", "headers", "offset", "timestamp", "timestampType"})

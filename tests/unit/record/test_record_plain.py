@@ -20,7 +20,6 @@ from record_fixtures import (
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError, UnsupportedFormatError
 from pyspark_kafkalog.record.codecs.codec import compress
-from pyspark_kafkalog.record.crc32c import crc32c
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
     CRC_AT,
@@ -31,9 +30,17 @@ from pyspark_kafkalog.record.header import (
     BatchHeader,
     CompressionType,
     TimestampType,
+    crc32c,
 )
-from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, decode_records, encode_batch, seal
-from pyspark_kafkalog.record.varint import encode_varint
+from pyspark_kafkalog.record.reference import (
+    Record,
+    RecordBatch,
+    decode_batch,
+    decode_records,
+    encode_batch,
+    encode_varint,
+    seal,
+)
 
 
 def decode(data: bytes) -> RecordBatch:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafkalog.record import crc32c as crc32c_module
-from pyspark_kafkalog.record.crc32c import crc32c
-from pyspark_kafkalog.record.varint import (
+from pyspark_kafkalog.record import header as crc32c_module
+from pyspark_kafkalog.record.header import crc32c
+from pyspark_kafkalog.record.reference import (
     MalformedVarintError,
     encode_unsigned_varint,
     encode_varint,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.errors import CorruptIndexError
-from pyspark_kafkalog.record.crc32c import crc32c
+from pyspark_kafkalog.record.header import crc32c
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
     ProducerStateEntry,
     decode_snapshot,

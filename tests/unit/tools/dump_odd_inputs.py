@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark_kafkalog.record.crc32c import crc32c
-from pyspark_kafkalog.record.header import TimestampType
+from pyspark_kafkalog.record.header import TimestampType, crc32c
 from pyspark_kafkalog.record.reference import Record, encode_batch
 
 RECORDED = Path(__file__).with_suffix(".json")

@@ -1,4 +1,4 @@
-"""Batches decompressed or compressed in one compiled call equal those handled one by one in Python."""
+"""Batches decompressed in one compiled call equal those handled one by one in Python."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import zstandard
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record import encode, scan
-from pyspark_kafkalog.record.codecs import zstd_batches, zstd_frame
 from pyspark_kafkalog.record.codecs.codec import compress
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
+from pyspark_kafkalog.record.decode import LogBytes, Sections, open_sections
 from pyspark_kafkalog.record.encode import encode_batches, seal_headers
 from pyspark_kafkalog.record.header import BATCH_DTYPE, RECORD_BATCH_OVERHEAD_BYTES, CompressionType
-from pyspark_kafkalog.record.kernels import native as c_functions
+from pyspark_kafkalog.record.kernels import native
+from pyspark_kafkalog.record.kernels import zstd as zstd_batches
 from pyspark_kafkalog.record.scan import first_bad_crc
-from pyspark_kafkalog.record.sections import LogBytes, Sections, open_sections
 
 MAX_BYTES = 1 << 20
 SCRATCH_BYTES = MAX_BYTES + (1 << 20)
@@ -31,7 +31,7 @@ Switch = Callable[[bool], None]
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Switch:
     """Turns the way through compiled calls on or off."""
-    found, crc32c = c_functions.zstd_library(), c_functions.crc32c_function()
+    found, crc32c = native.zstd_library(), native.crc32c_function()
 
     def switch(on: bool) -> None:
         monkeypatch.setattr(zstd_batches, "zstd_library", lambda: found if on else None)
@@ -88,8 +88,8 @@ def some_content(number: int, size: int) -> bytes:
 
 
 def test_functions_of_c_libraries_are_found() -> None:
-    assert c_functions.zstd_library() is not None
-    assert c_functions.crc32c_function()
+    assert native.zstd_library() is not None
+    assert native.crc32c_function()
 
 
 def test_mixed_batches_decompress_equally_in_compiled_call_and_python(compiled: Switch) -> None:
@@ -165,25 +165,6 @@ def test_wrong_crc_is_reported_equally_in_compiled_call_and_python(compiled: Swi
     assert "CRC-32C" in str(found[0])
 
 
-@pytest.mark.parametrize("level", [-5, 1, 3, 9])
-def test_compressed_bytes_equal_those_of_zstandard(level: int, compiled: Switch) -> None:
-    bodies = [some_content(i, size) for i, size in enumerate([40_000, 0, 1, 100, 1_000_000, 17_000])]
-    bodies.append(np.random.default_rng(0).integers(0, 256, 50_000, np.uint8).tobytes())
-    plain = np.frombuffer(b"".join(bytes(RECORD_BATCH_OVERHEAD_BYTES) + body for body in bodies), np.uint8)
-    sizes = np.array([RECORD_BATCH_OVERHEAD_BYTES + len(body) for body in bodies])
-    found = zstd_batches.compress_batches(plain, sizes, level)
-    assert found is not None
-    data, compressed_sizes = found
-    at = 0
-    for body, size in zip(bodies, compressed_sizes.tolist(), strict=True):
-        payload = data[at + RECORD_BATCH_OVERHEAD_BYTES : at + size].tobytes()
-        assert payload == zstd_frame.compress(body, level)
-        at += size
-    assert at == len(data)
-    compiled(False)
-    assert zstd_batches.compress_batches(plain, sizes, level) is None
-
-
 def test_crcs_are_equal_in_compiled_call_and_python(compiled: Switch) -> None:
     values = BinaryColumn(np.arange(0, 101 * 50, 50, dtype=np.int32), np.zeros(5000, np.uint8))
     columns = RecordColumns(count=100, timestamps_ms=np.zeros(100, np.int64), values=values)
@@ -207,19 +188,17 @@ def test_crcs_are_equal_in_compiled_call_and_python(compiled: Switch) -> None:
 
 def test_contexts_of_ended_threads_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     freed = []
-    kinds = (zstd_batches.ZstdLibrary.free_decompressor, zstd_batches.ZstdLibrary.free_compressor)
-    for free in kinds:
+    free = native.ZstdLibrary.free_decompressor
 
-        def count(self: c_functions.ZstdLibrary, context: int, free: Callable[..., None] = free) -> None:
-            free(self, context)
-            freed.append(context)
+    def count(self: native.ZstdLibrary, context: int) -> None:
+        free(self, context)
+        freed.append(context)
 
-        monkeypatch.setattr(zstd_batches.ZstdLibrary, free.__name__, count)
+    monkeypatch.setattr(native.ZstdLibrary, "free_decompressor", count)
     data, table = batches_of([(CompressionType.ZSTD, frame(b"content" * 100))])
 
     def work() -> None:
         assert opened(data, table) == [b"content" * 100]
-        assert zstd_batches.compress_batches(data, table["size_bytes"].copy(), 3) is not None
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -227,4 +206,4 @@ def test_contexts_of_ended_threads_are_freed(monkeypatch: pytest.MonkeyPatch) ->
     for thread in threads:
         thread.join()
     gc.collect()
-    assert len(freed) == 8
+    assert len(freed) == 4

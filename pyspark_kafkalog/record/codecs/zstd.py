@@ -1,8 +1,10 @@
 """Zstandard as Kafka's clients write it: frames, mostly one, often without the size of their content.
 
 Java and librdkafka compress as a stream, so the frame header does not contain the content's length. The block headers
-(3 bytes each: last flag, 2 bits type, 21 bits size) give a bound without decompression. Skippable frames are skipped.
+(3 bytes each: last flag, 2 bits type, 21 bits size) bound its size without decompression. Skippable frames are skipped.
 Source of the rules: RFC 8878 and com.github.luben.zstd.ZstdInputStreamNoFinalizer, which reads frame after frame.
+
+Many batches at once are decompressed by kernels/zstd.py, which shares the constants.
 """
 
 from __future__ import annotations
@@ -14,15 +16,14 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.record.codecs.bounded import BadCompressedDataError
-from pyspark_kafkalog.record.codecs.zstd_blocks import (
-    BLOCK_HEADER_BYTES,
-    CHECKSUM_BYTES,
-    COMPRESSED,
-    MAX_BLOCK_BYTES,
-    RUN,
-)
+from pyspark_kafkalog.record.codecs.codec import BadCompressedDataError
 from pyspark_kafkalog.record.header import Buffer
+
+MAGIC = 0xFD2FB528
+MAX_BLOCK_BYTES = 128 * 1024
+RAW, RUN, COMPRESSED = 0, 1, 2
+BLOCK_HEADER_BYTES = 3
+CHECKSUM_BYTES = 4
 
 DEFAULT_LEVEL: Final = 3
 
@@ -72,23 +73,6 @@ def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
         room_bytes -= len(part)
         at = end
     return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype=np.uint8)
-
-
-def bounds_of(addresses: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The `bound_bytes` for `decompress_bounded` of each piece of memory, below 0 unless it is one simple frame."""
-    from pyspark_kafkalog.record.kernels.zstd import bound_contents  # compiled, imported only when needed
-
-    bounds = np.empty(len(addresses), np.int64)
-    bound_contents(addresses, sizes, bounds)
-    return bounds
-
-
-def decompress_bounded(frame: memoryview, bound_bytes: int) -> bytes | None:
-    """The content of one frame bounded by `bounds_of`; None if it is bad, for which `decompress` raises the error."""
-    try:
-        return _contexts.decompressor.decompress(frame, max_output_size=bound_bytes or 1)
-    except zstandard.ZstdError:
-        return None
 
 
 def _decompress_frame(frame: Buffer, at: int, room_bytes: int) -> bytes:
