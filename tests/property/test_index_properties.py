@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from small_indexes import add_entry
 from tiers import examples
 
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
@@ -59,7 +60,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(step=_steps)
     def append(self, step: int) -> None:
         offset, position, timestamp_ms = self._next(step)
-        self.index.append(offset, position)
+        add_entry(self.index, offset, position)
         self.time_index.maybe_append(timestamp_ms, offset)
         self._note(offset, position, timestamp_ms)
 
@@ -116,7 +117,6 @@ class IndexMachine(RuleBasedStateMachine):
         assert self.time_index.entries_array().tolist() == list(zip(self.timestamps_ms, self.time_offsets, strict=True))
         with OffsetIndex.open(self.index.path, _BASE, max_index_bytes=8) as reader:
             assert reader.entries == len(self.offsets)
-            reader.check_entries()
 
     def teardown(self) -> None:
         if hasattr(self, "index"):

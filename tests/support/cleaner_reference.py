@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.maintenance.cleaner.cleaned_transactions import CleanedTransactions
@@ -34,7 +35,6 @@ from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
-from pyspark_kafkalog.storage.segment.index_rebuild import rebuild_indexes
 
 
 def write_segment(directory: Path, base_offset: int, batches: Iterable[bytes], config: LogConfig) -> None:

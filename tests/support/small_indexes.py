@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 
@@ -17,3 +19,7 @@ def offset_index(path: Path, *, writable: bool = True, room_bytes: int = ROOM_BY
 
 def time_index(path: Path, *, writable: bool = True, room_bytes: int = ROOM_BYTES) -> TimeIndex:
     return TimeIndex.open(path, BASE, max_index_bytes=room_bytes, writable=writable)
+
+
+def add_entry(index: OffsetIndex, offset: int, position: int) -> None:
+    index.append_many(np.array([offset], dtype=np.int64), np.array([position], dtype=np.int64))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine_fixtures import files_of
+from rebuilt_indexes import rebuild_indexes
 from staged_writes import ORDERS, T0, check_batches
 
 from pyspark_kafkalog.config.log_config import LogConfig
@@ -13,7 +14,6 @@ from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
-from pyspark_kafkalog.storage.segment.index_rebuild import rebuild_indexes
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagedFileWriter
 
 NOW = T0 + 1_000_000

@@ -52,7 +52,7 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     segment_file,
 )
-from pyspark_kafkalog.storage.segment.index_rows import IndexRows
+from pyspark_kafkalog.storage.segment.index_entries import IndexRows
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from typing import Final
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
-from pyspark_kafkalog.storage.segment.index_rows import OFFSET_ENTRY, TIME_ENTRY
+from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
+from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 
 _RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 
@@ -47,8 +48,8 @@ def _may_join(
     first, last = group[0], group[-1]
     joined = [*group, segment]
     # A rebuilt index may have one entry more for each segment than the indexes of the parts.
-    offset_index_bytes = sum(each.offset_index_bytes + OFFSET_ENTRY.itemsize for each in joined)
-    time_index_bytes = sum(each.time_index_bytes + TIME_ENTRY.itemsize for each in joined)
+    offset_index_bytes = sum(each.offset_index_bytes + OFFSET_INDEX_ENTRY.itemsize for each in joined)
+    time_index_bytes = sum(each.time_index_bytes + TIME_INDEX_ENTRY.itemsize for each in joined)
     return (
         last.next_base_offset == segment.base_offset
         and sum(each.size_bytes for each in joined) <= config.segment_bytes

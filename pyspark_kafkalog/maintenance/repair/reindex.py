@@ -35,8 +35,11 @@ from pyspark_kafkalog.maintenance.verify.scope import own_scopes
 from pyspark_kafkalog.maintenance.verify.segment import check_segment
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, encode_snapshot, read_snapshot
+from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
+from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager, java_hash_order, list_snapshots
 from pyspark_kafkalog.storage.names import (
@@ -49,8 +52,7 @@ from pyspark_kafkalog.storage.names import (
     parse_segment_file,
     segment_file,
 )
-from pyspark_kafkalog.storage.segment.index_rebuild import RebuiltIndexes, read_indexes
-from pyspark_kafkalog.storage.segment.index_rows import OFFSET_ENTRY, TIME_ENTRY
+from pyspark_kafkalog.storage.segment.recovery import RebuiltIndexes, read_indexes
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -58,9 +60,9 @@ ACTION: Final = "reindex"
 
 #: Entry dtypes of index files, and the field with the offset.
 _ENTRIES: Final = {
-    INDEX_SUFFIX: (OFFSET_ENTRY, "relative_offset"),
-    TIME_INDEX_SUFFIX: (TIME_ENTRY, "relative_offset"),
-    TXN_INDEX_SUFFIX: (np.dtype([("before", "V18"), ("last_offset", ">i8"), ("after", "V8")]), "last_offset"),
+    INDEX_SUFFIX: (OFFSET_INDEX_ENTRY, "relative_offset"),
+    TIME_INDEX_SUFFIX: (TIME_INDEX_ENTRY, "relative_offset"),
+    TXN_INDEX_SUFFIX: (TXN_INDEX_ENTRY, "last_offset"),
 }
 
 

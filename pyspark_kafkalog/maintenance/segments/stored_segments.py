@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +16,7 @@ from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.retention.plan import StoredSegment
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
@@ -28,7 +28,7 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 
-_TIME_ENTRY: Final = struct.Struct(">qi")
+_TIME_ENTRY: Final = TimeIndex.entry_struct
 _NS_A_MS: Final = 1_000_000
 
 

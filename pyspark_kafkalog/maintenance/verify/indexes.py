@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.maintenance.verify.findings import REINDEX, FindingSink, Severity
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
+from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
+from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.filesystem import pread
-from pyspark_kafkalog.storage.segment.index_rows import OFFSET_ENTRY, TIME_ENTRY
 
 _ENTRIES_A_READ: Final = 1 << 16
 
@@ -55,7 +56,7 @@ class IndexEntries:
         self._max_relative_offset = expected.visible_end - 1 - base_offset
         self._may_have_zeros = expected.may_have_zeros
         self._severity = expected.severity
-        self._are_positions = dtype == OFFSET_ENTRY
+        self._are_positions = dtype == OFFSET_INDEX_ENTRY
         self._size_bytes = os.fstat(fd).st_size
         self._read_bytes = 0
         self._block: NDArray[np.void] = np.empty(0, dtype=dtype)
@@ -307,11 +308,13 @@ def open_offset_index(
     fd: int, file: Path, base_offset: int, sink: FindingSink, expected: IndexExpectation
 ) -> OffsetIndexCheck:
     """A check of the offset index open as `fd`."""
-    return OffsetIndexCheck(IndexEntries(fd, file, OFFSET_ENTRY, base_offset, sink, expected), base_offset)
+    return OffsetIndexCheck(IndexEntries(fd, file, OFFSET_INDEX_ENTRY, base_offset, sink, expected), base_offset)
 
 
 def open_time_index(
     fd: int, file: Path, base_offset: int, sink: FindingSink, expected: IndexExpectation
 ) -> TimeIndexCheck:
     """A check of the time index open as `fd`."""
-    return TimeIndexCheck(IndexEntries(fd, file, TIME_ENTRY, base_offset, sink, expected), file, base_offset, sink)
+    return TimeIndexCheck(
+        IndexEntries(fd, file, TIME_INDEX_ENTRY, base_offset, sink, expected), file, base_offset, sink
+    )

@@ -225,10 +225,6 @@ class MappedIndex:
         self._reserved_bytes = 0
         self.resize(self.size_bytes)
 
-    def truncate(self) -> None:
-        """Drop all entries; the file keeps its length."""
-        self._keep_entries(0)
-
     def reset(self) -> None:
         """Drop all entries and preallocate again: the first step of a rebuild, whatever the file holds."""
         self._replace_file(0)
@@ -239,16 +235,6 @@ class MappedIndex:
         if self._is_changed:
             self._fs.fsync(self._fd)
             self._is_changed = False
-
-    def rename_to(self, path: Path) -> None:
-        """Rename the file, replacing an existing file of that name."""
-        self._fs.rename(self._path, path)
-        self._path = path
-
-    def delete_if_there(self) -> None:
-        """Close and remove the file."""
-        self.close_handler()
-        self._fs.unlink_if_there(self._path)
 
     def close(self) -> None:
         """Trim if writable, then close the file."""
@@ -339,13 +325,3 @@ class MappedIndex:
         else:
             first, second = self.entry_struct.unpack_from(self._map, slot * size)
         return first, second
-
-    def _check_length(self) -> None:
-        size = self.entry_struct.size
-        if self._length_bytes % size:
-            raise CorruptIndexError(
-                file=str(self._path),
-                position=self._round_down(self._length_bytes),
-                expected=f"a file of whole entries of {size} bytes",
-                found=f"{self._length_bytes} bytes",
-            )

@@ -10,13 +10,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import parse_int, read_checkpoint, write_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-
-UNDEFINED_EPOCH: Final = -1
-UNDEFINED_EPOCH_OFFSET: Final = -1
 
 
 class EpochEntry(NamedTuple):
@@ -80,7 +77,10 @@ class LeaderEpochCheckpoint:
         return any(changed)
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch in which `offset` was, or would be, written; None below the first epoch."""
+        """The epoch in which `offset` was, or would be, written; None below the first epoch.
+
+        For a server's OffsetsForLeaderEpoch and for a follower that finds where its log diverges from the leader's.
+        """
         index = bisect_right(self._entries, offset, key=_start_offset)
         return self._entries[index - 1].epoch if index else None
 

@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET, MappedIndex
 
-OFFSET_INDEX_ENTRY_BYTES: Final = 8
-
 #: One row per entry: absolute offset and position in the .log file, native byte order.
 OFFSET_INDEX_DTYPE: Final = np.dtype([("offset", np.int64), ("position", np.int64)])
 
-_DISK_DTYPE: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
+#: An entry as stored in the file.
+OFFSET_INDEX_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 
 class OffsetPosition(NamedTuple):
@@ -62,13 +61,12 @@ class OffsetIndex(MappedIndex):
         """Offset of the last entry; the base offset if the index is empty."""
         return self.entry(self._entries - 1).offset if self._entries else self._base_offset
 
-    def append(self, offset: int, position: int) -> None:
-        """Add an entry. Raises ValueError if the index is full, CorruptIndexError if the last entry is not below it."""
-        self._check_rises(offset)
-        self._append_bytes(self.entry_struct.pack(self._relative(offset), position), 1)
-
     def append_many(self, offsets: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
-        """Add one entry per row, as successive calls of `append` would, with one write."""
+        """Add one entry per row, with one write.
+
+        Raises ValueError if the rows do not rise or fit, CorruptIndexError if the last entry is not below the first
+        row.
+        """
         if not len(offsets):
             return
         self._check_rises(int(offsets[0]))
@@ -77,7 +75,7 @@ class OffsetIndex(MappedIndex):
         self._relative(int(offsets[-1]))
         if int(positions.min()) < 0 or int(positions.max()) > MAX_RELATIVE_OFFSET:
             raise ValueError("a position of an index entry does not fit in an int32")
-        rows = np.empty(len(offsets), dtype=_DISK_DTYPE)
+        rows = np.empty(len(offsets), dtype=OFFSET_INDEX_ENTRY)
         rows["relative_offset"] = offsets - self._base_offset
         rows["position"] = positions
         self._append_bytes(rows.tobytes(), len(rows))
@@ -95,51 +93,14 @@ class OffsetIndex(MappedIndex):
         result["position"] = rows["position"]
         return result
 
-    def sanity_check(self) -> None:
-        """Raise CorruptIndexError if Kafka's check fails: last offset below base offset, or length no multiple of 8.
-
-        A zero tail is valid, as in Kafka.
-        """
-        if self._entries and self._entries == self.max_entries and self.last_offset < self._base_offset:
-            raise CorruptIndexError(
-                file=str(self._path),
-                position=self.size_bytes - OFFSET_INDEX_ENTRY_BYTES,
-                expected=f"a last offset of {self._base_offset} or more",
-                found=str(self.last_offset),
-            )
-        self._check_length()
-
-    def check_entries(self, *, log_size_bytes: int | None = None) -> None:
-        """Stricter than Kafka: also raise CorruptIndexError if offsets or positions do not increase, or a position is
-        past the end of the .log file (`log_size_bytes`, if given).
-        """
-        self._check_length()
-        rows = self._disk_rows()
-        relative_offsets = rows["relative_offset"].astype(np.int64)
-        positions = rows["position"].astype(np.int64)
-        bad = (relative_offsets < 0) | (positions < 0)
-        bad[1:] |= (np.diff(relative_offsets) <= 0) | (np.diff(positions) <= 0)
-        if log_size_bytes is not None:
-            bad |= positions >= log_size_bytes
-        if bad.any():
-            slot = int(bad.argmax())
-            limit = "" if log_size_bytes is None else f" below {log_size_bytes}"
-            before = self.entry(slot - 1) if slot else OffsetPosition(self._base_offset - 1, -1)
-            raise CorruptIndexError(
-                file=str(self._path),
-                position=slot * OFFSET_INDEX_ENTRY_BYTES,
-                expected=f"an offset above {before.offset} and a position above {before.position}{limit}",
-                found=f"offset {self.entry(slot).offset}, position {self.entry(slot).position}",
-            )
-
     def _disk_rows(self) -> NDArray[np.void]:
-        return np.frombuffer(bytes(self._mapped()[: self.size_bytes]), dtype=_DISK_DTYPE)
+        return np.frombuffer(bytes(self._mapped()[: self.size_bytes]), dtype=OFFSET_INDEX_ENTRY)
 
     def _check_rises(self, offset: int) -> None:
         if self._entries and offset <= self.last_offset:
             raise CorruptIndexError(
                 file=str(self._path),
-                position=self.size_bytes - OFFSET_INDEX_ENTRY_BYTES,
+                position=self.size_bytes - OFFSET_INDEX_ENTRY.itemsize,
                 expected=f"a last entry below offset {offset}, which is to be added",
                 found=str(self.last_offset),
             )

@@ -21,12 +21,11 @@ from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex
 
-TIME_INDEX_ENTRY_BYTES: Final = 12
-
 #: One row per entry: timestamp in ms and absolute offset, native byte order.
 TIME_INDEX_DTYPE: Final = np.dtype([("timestamp_ms", np.int64), ("offset", np.int64)])
 
-_DISK_DTYPE: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
+#: An entry as stored in the file.
+TIME_INDEX_ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
 
 
 class TimestampOffset(NamedTuple):
@@ -96,7 +95,7 @@ class TimeIndex(MappedIndex):
             raise ValueError(f"{self._path} has no room for {count} entries beside {self._entries}")
         self._relative(int(offsets[0]))
         self._relative(int(offsets[-1]))
-        rows = np.empty(count, dtype=_DISK_DTYPE)
+        rows = np.empty(count, dtype=TIME_INDEX_ENTRY)
         rows["timestamp_ms"] = timestamps_ms[rises]
         rows["relative_offset"] = offsets[rises] - self._base_offset
         self._append_bytes(rows.tobytes(), count)
@@ -118,63 +117,15 @@ class TimeIndex(MappedIndex):
         result["offset"] += self._base_offset
         return result
 
-    def sanity_check(self) -> None:
-        """Raise CorruptIndexError if Kafka's check of the file on disk fails.
-
-        It fails for a last timestamp before the first, a last offset below the base offset, or a length that is not a
-        multiple of 12. Kafka takes every slot of the file for an entry, so a zero tail also fails.
-        """
-        if self._entries:
-            last = self.last_entry
-            first_ms = self.entry(0).timestamp_ms
-            if self._entries < self.max_entries:
-                last = TimestampOffset(0, self._base_offset)
-            position = (self.max_entries - 1) * TIME_INDEX_ENTRY_BYTES
-            if last.timestamp_ms < first_ms:
-                raise CorruptIndexError(
-                    file=str(self._path),
-                    position=position,
-                    expected=f"a last timestamp of {first_ms} or more, as the first entry has",
-                    found=str(last.timestamp_ms),
-                )
-            if last.offset < self._base_offset:
-                raise CorruptIndexError(
-                    file=str(self._path),
-                    position=position,
-                    expected=f"a last offset of {self._base_offset} or more",
-                    found=str(last.offset),
-                )
-        self._check_length()
-
-    def check_entries(self) -> None:
-        """Stricter than Kafka, except that a zero tail is valid: also raise CorruptIndexError if timestamps do not
-        increase, or offsets decrease.
-        """
-        self._check_length()
-        rows = self._disk_rows()
-        timestamps_ms = rows["timestamp_ms"].astype(np.int64)
-        relative_offsets = rows["relative_offset"].astype(np.int64)
-        bad = (relative_offsets < 0) | (timestamps_ms < 0)
-        bad[1:] |= (timestamps_ms[1:] <= timestamps_ms[:-1]) | (np.diff(relative_offsets) < 0)
-        if bad.any():
-            slot = int(bad.argmax())
-            before = self.entry(slot - 1) if slot else TimestampOffset(NO_TIMESTAMP, self._base_offset)
-            raise CorruptIndexError(
-                file=str(self._path),
-                position=slot * TIME_INDEX_ENTRY_BYTES,
-                expected=f"a timestamp above {before.timestamp_ms} and an offset of {before.offset} or more",
-                found=f"timestamp {self.entry(slot).timestamp_ms}, offset {self.entry(slot).offset}",
-            )
-
     def _disk_rows(self) -> NDArray[np.void]:
-        return np.frombuffer(bytes(self._mapped()[: self.size_bytes]), dtype=_DISK_DTYPE)
+        return np.frombuffer(bytes(self._mapped()[: self.size_bytes]), dtype=TIME_INDEX_ENTRY)
 
     def _check_does_not_fall(self, timestamp_ms: int, offset: int) -> None:
         last = self.last_entry
         if self._entries and (offset < last.offset or timestamp_ms < last.timestamp_ms):
             raise CorruptIndexError(
                 file=str(self._path),
-                position=self.size_bytes - TIME_INDEX_ENTRY_BYTES,
+                position=self.size_bytes - TIME_INDEX_ENTRY.itemsize,
                 expected=f"a last entry not above timestamp {timestamp_ms}, offset {offset}, which is to be added",
                 found=f"timestamp {last.timestamp_ms}, offset {last.offset}",
             )

@@ -21,17 +21,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, pread
 
 TXN_INDEX_ENTRY_BYTES: Final = 34
+
+#: An entry as stored in the file.
+TXN_INDEX_ENTRY: Final = np.dtype(
+    [
+        ("version", ">i2"),
+        ("producer_id", ">i8"),
+        ("first_offset", ">i8"),
+        ("last_offset", ">i8"),
+        ("last_stable_offset", ">i8"),
+    ]
+)
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION: Final = 0
 _ENTRIES_A_READ: Final = 4096
 _NOT_OPEN: Final = -1
 
-assert _ENTRY.size == TXN_INDEX_ENTRY_BYTES
+assert _ENTRY.size == TXN_INDEX_ENTRY.itemsize == TXN_INDEX_ENTRY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +178,6 @@ class TransactionIndex:
         """Wait until the entries are on disk."""
         if self._fd != _NOT_OPEN:
             self._fs.fsync(self._fd)
-
-    def rename_to(self, path: Path) -> None:
-        """Rename the file, if it exists, replacing an existing file of that name."""
-        if self._fd != _NOT_OPEN:
-            self._fs.rename(self._path, path)
-        self._path = path
-
-    def delete_if_there(self) -> None:
-        """Close and remove the file."""
-        self.close()
-        self._fs.unlink_if_there(self._path)
 
     def close(self) -> None:
         """Close the file."""

@@ -19,8 +19,7 @@ from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.storage.artefacts.time_index import TimestampOffset
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, Isolation
 from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
-from pyspark_kafkalog.storage.segment.log_file import BatchChunk, read_range
-from pyspark_kafkalog.storage.segment.segment import LogSegment
+from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_range
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.unified_log import UnifiedLog

@@ -21,9 +21,8 @@ from pyspark_kafkalog.storage.log.producer_append import CompletedTransaction, p
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager, list_snapshots
 from pyspark_kafkalog.storage.log.segment_list import SegmentList
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, segment_file
-from pyspark_kafkalog.storage.segment.log_file import BatchChunk, read_chunks
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
-from pyspark_kafkalog.storage.segment.segment import LogSegment
+from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_chunks
 
 
 def rebuild_producer_state(

@@ -18,9 +18,9 @@ from pyspark_kafkalog.record.scan import as_bytes_array
 from pyspark_kafkalog.storage.log.append_info import AppendInfo
 from pyspark_kafkalog.storage.log.producer_append import AppendOrigin, producer_batches
 from pyspark_kafkalog.storage.log.validator import follower_batches, validate_and_assign_offsets
-from pyspark_kafkalog.storage.segment.append_plan import RunPlan
-from pyspark_kafkalog.storage.segment.log_file import BatchChunk
+from pyspark_kafkalog.storage.segment.index_entries import RunPlan
 from pyspark_kafkalog.storage.segment.recovery import replay_batches
+from pyspark_kafkalog.storage.segment.segment import BatchChunk
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.unified_log import UnifiedLog

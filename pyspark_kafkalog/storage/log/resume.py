@@ -38,7 +38,7 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     parse_segment_file,
 )
-from pyspark_kafkalog.storage.segment.append_plan import SegmentCounters
+from pyspark_kafkalog.storage.segment.index_entries import SegmentCounters
 from pyspark_kafkalog.storage.segment.segment import LogSegment
 
 _BESIDE_LOG: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
@@ -196,7 +196,7 @@ def _has_tail(active: LogSegment, state: LogState) -> bool:
 
 def _cut_tail(active: LogSegment, state: LogState) -> None:
     if state.active_size_bytes == 0:
-        active.begin_log_anew()
+        active.replace_log_by_empty()
     else:
         active.cut(state.active_size_bytes)
 

@@ -30,8 +30,8 @@ from pyspark_kafkalog.record.header import (
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS
 from pyspark_kafkalog.storage.log.append_info import AppendInfo
 from pyspark_kafkalog.storage.log.validator import check_batch_size, stamp
-from pyspark_kafkalog.storage.segment.log_file import read_range
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES
+from pyspark_kafkalog.storage.segment.segment import read_range
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 if TYPE_CHECKING:

@@ -38,10 +38,9 @@ from pyspark_kafkalog.storage.log.producer_append import AppendOrigin, producer_
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
 from pyspark_kafkalog.storage.log.resumed_producers import ResumedProducers
-from pyspark_kafkalog.storage.segment.append_plan import RunPlan
-from pyspark_kafkalog.storage.segment.log_file import BatchChunk
+from pyspark_kafkalog.storage.segment.index_entries import RunPlan
 from pyspark_kafkalog.storage.segment.recovery import replay_batches
-from pyspark_kafkalog.storage.segment.segment import LogSegment
+from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 if TYPE_CHECKING:

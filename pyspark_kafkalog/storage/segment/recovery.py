@@ -1,26 +1,44 @@
 """Re-reads a segment batch by batch, for recovery and for rebuilding indexes.
 
-Every header and CRC is checked. The file is truncated at the first damaged or torn batch; offset, time and transaction
-index are rebuilt from the batches before it. Whole messages of an older record format are not damage: a broker would
-keep them. Source of the rules: LogSegment.recover in org.apache.kafka.storage.internals.log.
+Every header and CRC is checked, and offset, time and transaction index are derived from the batches before the first
+damaged or torn one.
+
+`recover_segment`, which a writer calls, truncates the `.log` at that batch. Whole messages of an older record format
+are not damage: a broker would keep them. Source of the rules: LogSegment.recover in
+org.apache.kafka.storage.internals.log.
+
+`read_indexes` and `RebuiltIndexes`, for repairs, do not change the `.log`: a torn or damaged tail stays, and the
+indexes end before it. Each new file, equal to the one that Kafka writes, replaces the old one as a whole, so readers
+can continue with either.
 """
 
 from __future__ import annotations
 
+import os
 import zlib
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.record.header import LENGTH_AT, LOG_OVERHEAD_BYTES, MAGIC_AT
 from pyspark_kafkalog.record.scan import first_bad_crc
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.log.producer_append import CompletedTransaction, producer_batches
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
-from pyspark_kafkalog.storage.segment.append_plan import SegmentCounters
-from pyspark_kafkalog.storage.segment.log_file import BatchChunk, read_range
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_file,
+)
+from pyspark_kafkalog.storage.segment.index_entries import IndexRows, SegmentCounters
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX
-from pyspark_kafkalog.storage.segment.segment import LogSegment
+from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_chunks, read_range
 
 _LEGACY_CRC_BYTES: Final = 4  # the first field of a message of format v0 or v1, after offset and length
 
@@ -112,3 +130,77 @@ def _assign_epochs(epochs: LeaderEpochCheckpoint | None, chunk: BatchChunk) -> N
         if epoch > known:
             epochs.assign(epoch, base_offset)
             known = epoch
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltIndexes:
+    """A segment's indexes as derived from its `.log`, trimmed.
+
+    The first `valid_bytes` of the `size_bytes` of the `.log` hold valid batches. An empty `txn_index` means no file.
+    """
+
+    valid_bytes: int
+    size_bytes: int
+    offset_index: bytes
+    time_index: bytes
+    txn_index: bytes
+
+    def files(self) -> dict[str, bytes]:
+        """Content by suffix."""
+        return {INDEX_SUFFIX: self.offset_index, TIME_INDEX_SUFFIX: self.time_index, TXN_INDEX_SUFFIX: self.txn_index}
+
+    def write(self, directory: Path, base_offset: int, *, fs: FileSystem) -> None:
+        """Replace the existing files."""
+        for suffix, content in self.files().items():
+            path = segment_file(directory, base_offset, suffix)
+            if content or suffix != TXN_INDEX_SUFFIX:
+                fs.write_file_atomic(path, content, durable=False)
+            else:
+                fs.unlink_if_there(path)
+
+
+def read_indexes(
+    directory: Path,
+    base_offset: int,
+    config: LogConfig,
+    producers: ProducerStateManager,
+    *,
+    size_bytes: int | None = None,
+    is_closed: bool = True,
+) -> RebuiltIndexes:
+    """Scan a segment's `.log`, or its first `size_bytes`, and derive the indexes that it should have.
+
+    `producers` is at the base offset and is advanced to the end of the valid batches. A segment that is not closed has
+    no closing time index entry. Raises FileNotFoundError if the `.log` is missing, UnsupportedFormatError for an older
+    record format.
+    """
+    rows = IndexRows(base_offset, config)
+    aborted: list[bytes] = []
+
+    def completed(transaction: CompletedTransaction, last_stable_offset: int) -> None:
+        if transaction.is_aborted:
+            entry = AbortedTxn(
+                transaction.producer_id, transaction.first_offset, transaction.last_offset, last_stable_offset
+            )
+            aborted.append(entry.pack())
+
+    path = segment_file(directory, base_offset, LOG_SUFFIX)
+    fd = os.open(path, READ_FLAGS)
+    try:
+        end = os.fstat(fd).st_size if size_bytes is None else size_bytes
+        for chunk in read_chunks(fd, file=str(path), start=0, end=end, base_offset=base_offset):
+            bad = first_bad_crc(chunk.data, chunk.batches, chunk.position)
+            valid = chunk.batches if bad < 0 else chunk.batches[:bad]
+            rows.add(valid)
+            producers.replay(
+                producer_batches(chunk.data, valid, data_position=chunk.position, file=str(path)), completed
+            )
+            if bad >= 0:
+                break
+    except CorruptRecordError:
+        pass  # No batch begins there; recovery would truncate the file.
+    finally:
+        os.close(fd)
+    return RebuiltIndexes(
+        rows.counters.size_bytes, end, rows.offset_index(), rows.time_index(is_closed=is_closed), b"".join(aborted)
+    )

@@ -1,26 +1,57 @@
 """One segment: a `.log` file with the indexes of the same base offset, open for its writer.
 
-The base offset is the smallest offset that the segment may hold. Bytes are appended to the `.log` first, index entries
-after them: a crash leaves at worst a torn batch at the end, and indexes that end before or after the end of the log;
-recovery repairs both. Source of the rules: org.apache.kafka.storage.internals.log.LogSegment.
+    <base offset>.log          batch, batch, … each a 61-byte header and its records; nothing before, between or after
+    <base offset>.index        see artefacts.offset_index
+    <base offset>.timeindex    see artefacts.time_index
+    <base offset>.txnindex     see artefacts.transaction_index; only if a transaction was aborted
+
+The names have an additional suffix while the segment is being deleted or swapped in. The base offset is the smallest
+offset that the segment may hold.
+
+Bytes are appended to the `.log` first, index entries after them: a crash leaves at worst a torn batch at the end, and
+indexes that end before or after the end of the log; recovery repairs both. A writer keeps its own size and does not use
+the file's: bytes past it were left by a crash. `read_chunks` ends before a torn last batch, and raises only for bytes
+that cannot be the start of a batch. Source of the rules: org.apache.kafka.storage.internals.log.LogSegment.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
-from pyspark_kafkalog.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES, Buffer, parse_header
-from pyspark_kafkalog.storage.artefacts.time_index import TimestampOffset
-from pyspark_kafkalog.storage.filesystem import FileSystem, pread
-from pyspark_kafkalog.storage.segment.append_plan import (
+from pyspark_kafkalog.record.header import (
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    Buffer,
+    check_length_and_magic,
+    parse_header,
+)
+from pyspark_kafkalog.record.scan import scan_batches
+from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex, TimestampOffset
+from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
+from pyspark_kafkalog.storage.filesystem import FileSystem, pread, preadv
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_file_name,
+)
+from pyspark_kafkalog.storage.segment.index_entries import (
     IndexEntries,
     RunPlan,
     SegmentCounters,
@@ -29,8 +60,269 @@ from pyspark_kafkalog.storage.segment.append_plan import (
     plan_entries,
     plan_run,
 )
-from pyspark_kafkalog.storage.segment.log_file import BatchChunk, patch_headers, read_chunks
-from pyspark_kafkalog.storage.segment.segment_files import SegmentFiles
+from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, CHUNK_BYTES
+
+_CLOSED: Final = -1
+_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+class SegmentFiles:
+    """Files of the segment at `base_offset`; `suffix` follows the usual suffixes, '' for a segment in use."""
+
+    def __init__(
+        self, directory: Path, base_offset: int, config: LogConfig, *, fs: FileSystem, suffix: str = ""
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.suffix = suffix
+        self.config = config
+        self.fs = fs
+        self._fd = _CLOSED
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._txn_index: TransactionIndex | None = None
+
+    def path(self, suffix: str) -> Path:
+        """Path of the segment's file with `suffix`."""
+        return self.directory / (offset_file_name(self.base_offset, suffix) + self.suffix)
+
+    @property
+    def log_path(self) -> Path:
+        return self.path(LOG_SUFFIX)
+
+    @property
+    def fd(self) -> int:
+        """Descriptor of the `.log` file, which is created if it does not exist."""
+        if self._fd == _CLOSED:
+            self._fd = self.fs.open(self.log_path, os.O_RDWR | os.O_CREAT)
+        return self._fd
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        if self._offset_index is None:
+            self._offset_index = OffsetIndex.open(
+                self.path(INDEX_SUFFIX),
+                self.base_offset,
+                max_index_bytes=self.config.segment_index_bytes,
+                writable=True,
+                fs=self.fs,
+            )
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._time_index = TimeIndex.open(
+                self.path(TIME_INDEX_SUFFIX),
+                self.base_offset,
+                max_index_bytes=self.config.segment_index_bytes,
+                writable=True,
+                fs=self.fs,
+            )
+        return self._time_index
+
+    @property
+    def txn_index(self) -> TransactionIndex:
+        if self._txn_index is None:
+            self._txn_index = TransactionIndex.open(
+                self.path(TXN_INDEX_SUFFIX), self.base_offset, writable=True, fs=self.fs
+            )
+        return self._txn_index
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any of the files is open."""
+        indexes = (self._offset_index, self._time_index, self._txn_index)
+        return self._fd != _CLOSED or any(index is not None for index in indexes)
+
+    def create(self) -> None:
+        """Create the `.log` and the preallocated indexes, after removing existing files of these names."""
+        self.delete()
+        assert self.fd >= 0
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Preallocate the indexes to `segment.index.bytes`, as for the active segment."""
+        self.offset_index.resize(self.config.segment_index_bytes)
+        self.time_index.resize(self.config.segment_index_bytes)
+
+    def reserve_room(self) -> None:
+        """As `make_room`, for a writer that trims the indexes soon: the files grow with their appends."""
+        self.offset_index.reserve(self.config.segment_index_bytes)
+        self.time_index.reserve(self.config.segment_index_bytes)
+
+    def clear_indexes(self) -> None:
+        """Empty and preallocate all indexes, before they are rebuilt from the `.log`."""
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.txn_index.reset()
+
+    def flush(self) -> None:
+        """Wait until the `.log` is on disk, then the indexes, so that an index on disk never ends past the log."""
+        self.fs.fsync(self.fd)
+        for index in (self._offset_index, self._time_index, self._txn_index):
+            if index is not None:
+                index.flush()
+
+    def trim_indexes(self) -> None:
+        """Shorten the indexes to their entries; the next append has to make room again."""
+        self.offset_index.trim()
+        self.time_index.trim()
+
+    def take_log(self, path: Path, fd: int) -> None:
+        """Replace the segment's `.log` by the file at `path`, open as `fd`, which keeps both names."""
+        self.fs.unlink_if_there(self.log_path)
+        self.fs.link(path, self.log_path)
+        self._close_log()
+        self._fd = fd
+
+    def replace_log_by_empty(self) -> None:
+        """Replace the `.log` by an empty file. It is not truncated, as a staged file may share its bytes."""
+        self._close_log()
+        self.fs.unlink(self.log_path)
+        assert self.fd >= 0
+
+    def close_files(self) -> None:
+        """Trim the indexes and close all files."""
+        indexes = (self._offset_index, self._time_index, self._txn_index)
+        self._offset_index = self._time_index = self._txn_index = None
+        with contextlib.ExitStack() as closing:
+            closing.callback(self._close_log)
+            for index in indexes:
+                if index is not None:
+                    closing.callback(index.close)
+
+    def delete(self) -> None:
+        """Close and remove the files, the `.log` first: the next load removes indexes without a `.log`."""
+        self.close_files()
+        for kind in _SUFFIXES:
+            self.fs.unlink_if_there(self.path(kind))
+
+    def _close_log(self) -> None:
+        if self._fd != _CLOSED:
+            fd, self._fd = self._fd, _CLOSED
+            self.fs.close(fd)
+
+
+_RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchChunk:
+    """Consecutive whole batches: `data` (uint8) starts at byte `position` of the file, `batches` has BATCH_DTYPE."""
+
+    data: NDArray[np.uint8]
+    position: int
+    batches: NDArray[np.void]
+
+    @property
+    def end_position(self) -> int:
+        """The byte after the last batch."""
+        last = self.batches[-1]
+        return int(last["position"]) + int(last["size_bytes"])
+
+
+def read_range(fd: int, position: int, length: int) -> NDArray[np.uint8]:
+    """Up to `length` bytes from byte `position` on; fewer only at the end of the file."""
+    buffer = np.empty(length, dtype=np.uint8)
+    view = memoryview(buffer.data)
+    done = 0
+    while done < length:
+        count = preadv(fd, view[done:], position + done)
+        if count == 0:
+            break
+        done += count
+    return buffer[:done]
+
+
+def read_chunks(
+    fd: int, *, file: str, start: int, end: int, base_offset: int, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[BatchChunk]:
+    """Yield the batches that are whole in bytes [start, end), in chunks of at most about `chunk_bytes`.
+
+    Ends before an incomplete last batch. Offsets must increase, and lie within 2^31 of the segment's `base_offset`.
+    Raises CorruptRecordError or UnsupportedFormatError at the first bad header, after the batches before it were
+    yielded.
+    """
+    position = start
+    min_offset = base_offset
+    max_offset = min(base_offset + _RELATIVE_OFFSET_MAX, _OFFSET_MAX)
+    length = chunk_bytes
+    while position < end:
+        data = read_range(fd, position, min(length, end - position))
+        scan = scan_batches(data, file=file, file_position=position)
+        length = chunk_bytes
+        if len(scan.batches):
+            _check_first_offset(scan.batches, min_offset, file=file)
+            min_offset = int(scan.batches["last_offset"][-1]) + 1
+            within = int(np.searchsorted(scan.batches["last_offset"], max_offset, side="right"))
+            if within:
+                yield BatchChunk(data, position, scan.batches[:within])
+            if within < len(scan.batches):
+                raise _out_of_reach(scan.batches[within], max_offset, file=file)
+            position += scan.consumed_bytes
+        if scan.fault is not None:
+            raise scan.fault
+        if not len(scan.batches):
+            whole = _batch_bytes(data, file=file, position=position)
+            if whole is None or whole > end - position or len(data) >= whole:
+                return
+            length = whole
+
+
+def patch_headers(fs: FileSystem, fd: int, batches: NDArray[np.void], position: int) -> None:
+    """Write base offset, length and leader epoch of each of `batches`, stored back to back from byte `position` on.
+
+    The log assigns these 16 bytes; the CRC does not cover them.
+    """
+    heads = np.empty((len(batches), MAGIC_AT), dtype=np.uint8)
+    heads[:, :LENGTH_AT] = batches["base_offset"].astype(">i8")[:, None].view(np.uint8)
+    heads[:, LENGTH_AT:LEADER_EPOCH_AT] = (
+        (batches["size_bytes"] - LOG_OVERHEAD_BYTES).astype(">i4")[:, None].view(np.uint8)
+    )
+    heads[:, LEADER_EPOCH_AT:] = batches["leader_epoch"].astype(">i4")[:, None].view(np.uint8)
+    flat = heads.tobytes()
+    sizes = batches["size_bytes"].astype(np.int64)
+    positions = (position + np.cumsum(sizes) - sizes).tolist()
+    for row, at in enumerate(positions):
+        fs.pwrite_all(fd, flat[row * MAGIC_AT : (row + 1) * MAGIC_AT], at)
+
+
+def _out_of_reach(batch: np.void, max_offset: int, *, file: str) -> CorruptRecordError:
+    return CorruptRecordError(
+        file=file,
+        position=int(batch["position"]),
+        expected=f"offsets of at most {max_offset}, which an index of the segment can tell",
+        found=str(int(batch["last_offset"])),
+    )
+
+
+def _check_first_offset(batches: NDArray[np.void], min_offset: int, *, file: str) -> None:
+    found = int(batches["base_offset"][0])
+    if found < min_offset:
+        raise CorruptRecordError(
+            file=file,
+            position=int(batches["position"][0]),
+            expected=f"a base offset of at least {min_offset}",
+            found=str(found),
+        )
+
+
+def _batch_bytes(data: NDArray[np.uint8], *, file: str, position: int) -> int | None:
+    """Length of the batch that `data` starts with; None if even its length field is cut off."""
+    if len(data) <= MAGIC_AT:
+        return None
+    batch_length = int.from_bytes(data[LENGTH_AT : LENGTH_AT + 4].tobytes(), "big", signed=True)
+    check_length_and_magic(batch_length, int(data[MAGIC_AT].view(np.int8)), file=file, file_position=position)
+    if batch_length + LOG_OVERHEAD_BYTES > BATCH_BYTES_MAX:
+        raise CorruptRecordError(
+            file=file,
+            position=position + LENGTH_AT,
+            expected=f"a batch of at most {BATCH_BYTES_MAX} bytes",
+            found=str(batch_length + LOG_OVERHEAD_BYTES),
+        )
+    return batch_length + LOG_OVERHEAD_BYTES
 
 
 class BatchPosition(NamedTuple):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.log_config import LogConfig
@@ -18,7 +19,6 @@ from pyspark_kafkalog.maintenance.merge.plan import plan_merge
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.segment.index_rebuild import rebuild_indexes
 
 T0 = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)

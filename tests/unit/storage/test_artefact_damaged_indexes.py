@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_indexes import BASE, ROOM_BYTES, offset_index, time_index
+from small_indexes import BASE, ROOM_BYTES, add_entry, offset_index, time_index
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
@@ -20,14 +20,13 @@ def test_zero_tail_after_kill_is_not_counted(tmp_path: Path, entries: int) -> No
     path = tmp_path / "0.index"
     index = offset_index(path)
     for number in range(1, entries + 1):
-        index.append(BASE + number, number * 10)
+        add_entry(index, BASE + number, number * 10)
     index.close_handler()  # as a kill leaves it: not trimmed
     assert path.stat().st_size == ROOM_BYTES
     for writable in (False, True):
         with offset_index(path, writable=writable) as again:
             assert again.entries == entries
             assert again.last_offset == BASE + entries
-            again.sanity_check()
     assert path.stat().st_size == entries * 8
 
 
@@ -94,10 +93,10 @@ def test_truncated_entries_stay_dropped_after_kill(tmp_path: Path) -> None:
     path = tmp_path / "0.index"
     index = offset_index(path)
     for number in range(1, 20):
-        index.append(BASE + number, number * 10)
+        add_entry(index, BASE + number, number * 10)
     index.truncate_to(BASE + 5)
     assert index.length_bytes == ROOM_BYTES
-    index.append(BASE + 50, 500)
+    add_entry(index, BASE + 50, 500)
     index.close_handler()
     with offset_index(path, writable=False) as again:
         assert again.entries_array()["offset"].tolist() == [BASE + number for number in (1, 2, 3, 4, 50)]
@@ -106,7 +105,7 @@ def test_truncated_entries_stay_dropped_after_kill(tmp_path: Path) -> None:
 def test_truncation_keeps_entries_below_offset(tmp_path: Path) -> None:
     with offset_index(tmp_path / "0.index") as offsets, time_index(tmp_path / "0.timeindex") as times:
         for number in (10, 20, 30):
-            offsets.append(BASE + number, number)
+            add_entry(offsets, BASE + number, number)
             times.maybe_append(number, BASE + number)
         for offset, kept in ((BASE + 31, 3), (BASE + 30, 2), (BASE + 11, 1), (BASE, 0)):
             offsets.truncate_to(offset)
@@ -114,9 +113,6 @@ def test_truncation_keeps_entries_below_offset(tmp_path: Path) -> None:
             assert (offsets.entries, times.entries) == (kept, kept)
         assert offsets.last_offset == BASE
         assert times.last_entry == (-1, BASE)
-        times.maybe_append(1, BASE)
-        times.truncate()
-        assert times.entries == 0
 
 
 def test_reset_empties_a_damaged_file(tmp_path: Path) -> None:
@@ -125,80 +121,5 @@ def test_reset_empties_a_damaged_file(tmp_path: Path) -> None:
     with offset_index(path) as index:
         index.reset()
         assert index.length_bytes == ROOM_BYTES
-        index.append(BASE + 1, 5)
+        add_entry(index, BASE + 1, 5)
     assert path.read_bytes() == struct.pack(">ii", 1, 5)
-
-
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        (struct.pack(">ii", 5, 10)[:7], "7 bytes"),
-        (struct.pack(">iiii", 5, 10, 6, 20)[:-1], "15 bytes"),
-    ],
-)
-def test_truncated_offset_index_is_reported_as_corrupt(tmp_path: Path, content: bytes, what: str) -> None:
-    path = tmp_path / "0.index"
-    path.write_bytes(content)
-    with offset_index(path, writable=False) as index:
-        with pytest.raises(CorruptIndexError, match=f"0.index.*{what}"):
-            index.sanity_check()
-        with pytest.raises(CorruptIndexError, match=what):
-            index.check_entries()
-
-
-@pytest.mark.parametrize("length_bytes", [1, 11, 13, 23])
-def test_truncated_time_index_is_reported_as_corrupt(tmp_path: Path, length_bytes: int) -> None:
-    path = tmp_path / "0.timeindex"
-    path.write_bytes(struct.pack(">qiqi", 5, 10, 6, 20)[:length_bytes])
-    with time_index(path, writable=False) as index, pytest.raises(CorruptIndexError, match=f"{length_bytes} bytes"):
-        index.sanity_check()
-
-
-def test_offset_below_base_offset_is_reported_as_corrupt(tmp_path: Path) -> None:
-    (tmp_path / "0.index").write_bytes(struct.pack(">ii", -5, 10))
-    (tmp_path / "0.timeindex").write_bytes(struct.pack(">qi", 10, -5))
-    with offset_index(tmp_path / "0.index", writable=False) as index, pytest.raises(CorruptIndexError, match="995"):
-        index.sanity_check()
-    with time_index(tmp_path / "0.timeindex", writable=False) as index, pytest.raises(CorruptIndexError, match="995"):
-        index.sanity_check()
-
-
-def test_last_timestamp_before_first_is_reported_as_corrupt(tmp_path: Path) -> None:
-    (tmp_path / "0.timeindex").write_bytes(struct.pack(">qiqi", 10, 1, 9, 2))
-    with (
-        time_index(tmp_path / "0.timeindex", writable=False) as index,
-        pytest.raises(CorruptIndexError, match="found 9"),
-    ):
-        index.sanity_check()
-
-
-@pytest.mark.parametrize(
-    ("entries", "log_size_bytes", "position"),
-    [
-        ([(1, 10), (1, 20)], None, 8),
-        ([(1, 10), (2, 10)], None, 8),
-        ([(1, 10), (2, 20), (3, 5)], 100, 16),
-        ([(-1, 10)], None, 0),
-        ([(1, -10)], None, 0),
-        ([(1, 10), (2, 20), (3, 100)], 100, 16),
-    ],
-)
-def test_entries_that_contradict_the_log_are_reported_with_their_position(
-    tmp_path: Path, entries: list[tuple[int, int]], log_size_bytes: int | None, position: int
-) -> None:
-    path = tmp_path / "0.index"
-    path.write_bytes(b"".join(struct.pack(">ii", *entry) for entry in entries))
-    with offset_index(path, writable=False) as index, pytest.raises(CorruptIndexError) as caught:
-        index.check_entries(log_size_bytes=log_size_bytes)
-    assert caught.value.position == position
-
-
-@pytest.mark.parametrize("second", [(10, 5), (9, 5), (11, 0)])
-def test_time_index_entries_that_do_not_rise_are_reported_with_their_position(
-    tmp_path: Path, second: tuple[int, int]
-) -> None:
-    path = tmp_path / "0.timeindex"
-    path.write_bytes(struct.pack(">qi", 10, 1) + struct.pack(">qi", *second) + struct.pack(">qi", 20, 9))
-    with time_index(path, writable=False) as index, pytest.raises(CorruptIndexError) as caught:
-        index.check_entries()
-    assert caught.value.position == 12

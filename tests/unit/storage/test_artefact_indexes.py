@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_indexes import BASE, ROOM_BYTES, offset_index, time_index
+from small_indexes import BASE, ROOM_BYTES, add_entry, offset_index, time_index
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
@@ -30,7 +30,7 @@ def test_new_indexes_are_preallocated_to_whole_entries(tmp_path: Path) -> None:
 
 def test_entries_are_written_in_kafkas_layout(tmp_path: Path) -> None:
     with offset_index(tmp_path / "0.index") as offsets, time_index(tmp_path / "0.timeindex") as times:
-        offsets.append(BASE + 7, 300)
+        add_entry(offsets, BASE + 7, 300)
         times.maybe_append(1_700_000_000_000, BASE + 7)
     assert (tmp_path / "0.index").read_bytes() == struct.pack(">ii", 7, 300)
     assert (tmp_path / "0.timeindex").read_bytes() == struct.pack(">qi", 1_700_000_000_000, 7)
@@ -43,7 +43,7 @@ def test_entries_appended_in_bulk_equal_entries_appended_one_by_one(tmp_path: Pa
     with offset_index(tmp_path / "1.index") as one, time_index(tmp_path / "1.timeindex") as one_time:
         rows = np.stack([offsets, positions, timestamps_ms], axis=1).tolist()
         for offset, position, timestamp_ms in rows:
-            one.append(offset, position)
+            add_entry(one, offset, position)
             one_time.maybe_append(timestamp_ms, offset)
     with offset_index(tmp_path / "2.index") as many, time_index(tmp_path / "2.timeindex") as many_time:
         many.append_many(offsets, positions)
@@ -55,12 +55,12 @@ def test_entries_appended_in_bulk_equal_entries_appended_one_by_one(tmp_path: Pa
 
 def test_full_offset_index_refuses_entries(tmp_path: Path) -> None:
     with offset_index(tmp_path / "0.index", room_bytes=16) as index:
-        index.append(BASE + 1, 10)
+        add_entry(index, BASE + 1, 10)
         assert not index.is_full
-        index.append(BASE + 2, 20)
+        add_entry(index, BASE + 2, 20)
         assert index.is_full
         with pytest.raises(ValueError, match="room for 0 more entries"):
-            index.append(BASE + 3, 30)
+            add_entry(index, BASE + 3, 30)
         with pytest.raises(ValueError, match="room for 0 more entries"):
             index.append_many(np.array([BASE + 3]), np.array([30]))
         assert index.entries == 2
@@ -80,9 +80,9 @@ def test_time_index_reserves_a_slot_for_closing_entry(tmp_path: Path) -> None:
 
 def test_entries_that_do_not_rise_are_refused(tmp_path: Path) -> None:
     with offset_index(tmp_path / "0.index") as offsets:
-        offsets.append(BASE + 5, 10)
+        add_entry(offsets, BASE + 5, 10)
         with pytest.raises(CorruptIndexError, match="below offset 1005"):
-            offsets.append(BASE + 5, 20)
+            add_entry(offsets, BASE + 5, 20)
         with pytest.raises(ValueError, match="rise"):
             offsets.append_many(np.array([BASE + 7, BASE + 6]), np.array([20, 30]))
     with time_index(tmp_path / "0.timeindex") as times:
@@ -102,7 +102,7 @@ def test_offsets_out_of_reach_of_base_offset_are_refused(tmp_path: Path) -> None
         for offset in (BASE - 1, BASE + 2**31):
             assert not offsets.can_append_offset(offset)
             with pytest.raises(ValueError, match="out of reach"):
-                offsets.append(offset, 10)
+                add_entry(offsets, offset, 10)
             with pytest.raises(ValueError, match="out of reach"):
                 times.maybe_append(1, offset)
         assert offsets.can_append_offset(BASE + 2**31 - 1)
@@ -115,13 +115,13 @@ def test_offsets_out_of_reach_of_base_offset_are_refused(tmp_path: Path) -> None
 def test_trimmed_index_accepts_entries_after_resize(tmp_path: Path) -> None:
     path = tmp_path / "0.index"
     with offset_index(path) as index:
-        index.append(BASE + 1, 100)
+        add_entry(index, BASE + 1, 100)
     assert path.stat().st_size == 8
     with offset_index(path) as index:
         assert index.is_full
         index.resize(ROOM_BYTES)
         assert not index.is_full
-        index.append(BASE + 2, 200)
+        add_entry(index, BASE + 2, 200)
         assert index.entries_array().tolist() == [(BASE + 1, 100), (BASE + 2, 200)]
     assert path.stat().st_size == 16
 
@@ -130,7 +130,7 @@ def test_lookup_returns_last_entry_at_or_below_target(tmp_path: Path) -> None:
     with offset_index(tmp_path / "0.index") as offsets, time_index(tmp_path / "0.timeindex") as times:
         assert offsets.lookup(BASE + 100) == (BASE, 0)
         assert times.lookup(100) == (-1, BASE)
-        offsets.append(BASE + 10, 77)
+        add_entry(offsets, BASE + 10, 77)
         times.maybe_append(50, BASE + 10)
         assert [offsets.lookup(BASE + relative) for relative in (9, 10, 2**40)] == [(BASE, 0)] + [(BASE + 10, 77)] * 2
         assert [times.lookup(at) for at in (49, 50, 2**60)] == [(-1, BASE)] + [(50, BASE + 10)] * 2
@@ -191,7 +191,7 @@ def test_failed_write_adds_no_entry(tmp_path: Path) -> None:
         tmp_path / "0.index", BASE, max_index_bytes=64, writable=True, fs=_FailingFileSystem("pwrite_all")
     )
     with pytest.raises(OSError, match="No space"):
-        index.append(BASE + 1, 10)
+        add_entry(index, BASE + 1, 10)
     assert index.entries == 0
     index.close()
 
@@ -203,14 +203,3 @@ def test_failed_preallocation_leaves_no_descriptor_open(tmp_path: Path) -> None:
             tmp_path / "0.index", BASE, max_index_bytes=64, writable=True, fs=_FailingFileSystem("truncate")
         )
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_renamed_index_stays_readable_and_deleted_index_leaves_no_file(tmp_path: Path) -> None:
-    index = offset_index(tmp_path / "0.index")
-    index.append(BASE + 1, 10)
-    index.flush()
-    index.rename_to(tmp_path / "0.index.swap")
-    assert index.path.name == "0.index.swap"
-    assert index.lookup(BASE + 5) == (BASE + 1, 10)
-    index.delete_if_there()
-    assert not list(tmp_path.iterdir())

@@ -129,14 +129,3 @@ def test_file_shortened_during_read_returns_whole_entries_left(tmp_path: Path) -
     with TransactionIndex.open(path, _BASE) as index:
         path.write_bytes(path.read_bytes()[:40])
         assert tuple(index) == _TXNS[:1]
-
-
-def test_rename_and_delete_of_absent_file_succeed(tmp_path: Path) -> None:
-    index = TransactionIndex.open(tmp_path / "0.txnindex", _BASE, writable=True)
-    index.rename_to(tmp_path / "1.txnindex")
-    index.append(_TXNS[0])
-    index.rename_to(tmp_path / "2.txnindex")
-    assert [one.name for one in tmp_path.iterdir()] == ["2.txnindex"]
-    index.delete_if_there()
-    index.delete_if_there()
-    assert not list(tmp_path.iterdir())

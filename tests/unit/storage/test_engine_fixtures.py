@@ -17,6 +17,7 @@ from engine_fixtures import (
     partitions_with_offsets,
 )
 from numpy.typing import NDArray
+from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.record.scan import scan_batches
@@ -25,7 +26,6 @@ from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, Isolatio
 from pyspark_kafkalog.storage.log.read_only_state import last_stable_offset, load_read_only
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import segment_file
-from pyspark_kafkalog.storage.segment.index_rebuild import rebuild_indexes
 
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from engine_fixtures import LATE_MS, FixturePartition, checkpoint, files_of
+from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
-from pyspark_kafkalog.storage.segment.index_rebuild import rebuild_indexes
 
 UNCLEAN = ("unclean-killed", "unclean-torn", "unclean-badcrc", "unclean-garbage", "unclean-noindex")
 CARS = FixturePartition("cars", "cars", 0)

@@ -1,0 +1,20 @@
+"""A segment's indexes written again from its `.log`, for tests that change or build a `.log`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.storage.filesystem import LOCAL
+from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
+from pyspark_kafkalog.storage.segment.recovery import read_indexes
+
+_NEVER_MS = 1 << 62
+
+
+def rebuild_indexes(directory: Path, base_offset: int, config: LogConfig) -> int:
+    """Rebuild the three indexes of the segment at `base_offset`, trimmed; returns the valid bytes of its `.log`."""
+    producers = producer_state_at(directory, base_offset, log_start_offset=0, expiration_ms=_NEVER_MS, now_ms=0)
+    rebuilt = read_indexes(directory, base_offset, config, producers)
+    rebuilt.write(directory, base_offset, fs=LOCAL)
+    return rebuilt.valid_bytes
