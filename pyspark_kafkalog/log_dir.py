@@ -404,8 +404,7 @@ class LogDir(LogDirItems):
 
         Raises InvalidRecordError, ReadOnlyLogDirError, ProducerFencedError, InvalidOptionError.
         """
-        from pyspark_kafkalog.storage.staging.stager import StagingTask
-        from pyspark_kafkalog.storage.staging.table_stager import stage_table
+        from pyspark_kafkalog.storage.staging.stager import StagingTask, stage_table
 
         transaction = self._transaction(transactional_id, transaction_version)
         fs = flushing_file_system(self._fs, flush)

@@ -35,8 +35,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     was_clean_shutdown,
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions, refuse_link
-from pyspark_kafkalog.storage.log.log_end import checked_end_offset
-from pyspark_kafkalog.storage.log.read_only_state import ReadOnlyState, load_read_only
+from pyspark_kafkalog.storage.log.log_state import ReadOnlyState, checked_end_offset, load_read_only
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,

@@ -40,7 +40,7 @@ from pyspark_kafkalog.root.open_transactions import (
 from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.filesystem import flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.producer_append import AppendOrigin, ProducerState
+from pyspark_kafkalog.storage.log.producers import AppendOrigin, ProducerState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 

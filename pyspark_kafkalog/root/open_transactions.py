@@ -31,7 +31,7 @@ from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
-from pyspark_kafkalog.storage.log.producer_append import ProducerState
+from pyspark_kafkalog.storage.log.producers import ProducerState
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.reader import SegmentReader

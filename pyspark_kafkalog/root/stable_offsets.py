@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.root.descriptions import PartitionDescription
-from pyspark_kafkalog.storage.log.read_only_state import stable_offset_of
+from pyspark_kafkalog.storage.log.log_state import stable_offset_of
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:

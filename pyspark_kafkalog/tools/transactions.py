@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.root.end_transaction import EndedTransaction
     from pyspark_kafkalog.root.open_transactions import OpenTransactions, TransactionState
-    from pyspark_kafkalog.storage.log.producer_append import ProducerState
+    from pyspark_kafkalog.storage.log.producers import ProducerState
 
 #: Kafka's default of --max-transaction-timeout.
 _TIMEOUT_MINUTES: Final = 15

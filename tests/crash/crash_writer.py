@@ -16,8 +16,7 @@ from pyspark_kafkalog.log_dir import CommitResult
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
-from pyspark_kafkalog.storage.staging.stager import StagingTask
-from pyspark_kafkalog.storage.staging.table_stager import stage_table
+from pyspark_kafkalog.storage.staging.stager import StagingTask, stage_table
 
 T0_MS: Final = 1_700_000_000_000
 #: One time for everything, after that of any file made here, so that equal runs leave equal bytes.

@@ -20,8 +20,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
-from pyspark_kafkalog.storage.staging.stager import StagingTask
-from pyspark_kafkalog.storage.staging.table_stager import stage_table
+from pyspark_kafkalog.storage.staging.stager import StagingTask, stage_table
 
 RECORDS = 120
 

@@ -29,8 +29,7 @@ from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
-from pyspark_kafkalog.storage.staging.stager import StagingTask
-from pyspark_kafkalog.storage.staging.table_stager import stage_table
+from pyspark_kafkalog.storage.staging.stager import StagingTask, stage_table
 
 DATA = Path(__file__).parents[1] / "data"
 ROOTS = DATA / "roots"

@@ -25,8 +25,12 @@ from pyspark_kafkalog.record.control import ControlRecordType
 from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET, ProducerStateEntry, read_snapshot
 from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES, AbortedTxn, TransactionIndex
-from pyspark_kafkalog.storage.log.producer_append import CompletedTransaction, ProducerBatch, producer_batches
-from pyspark_kafkalog.storage.log.producers import ProducerStateManager
+from pyspark_kafkalog.storage.log.producers import (
+    CompletedTransaction,
+    ProducerBatch,
+    ProducerStateManager,
+    producer_batches,
+)
 
 _NEVER_MS: Final = 1 << 62
 

@@ -35,9 +35,8 @@ from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.log_state import LogState, load_read_only
 from pyspark_kafkalog.storage.log.producers import list_snapshots
-from pyspark_kafkalog.storage.log.read_only_state import load_read_only
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,

@@ -49,7 +49,7 @@ class PartitionView:
         """
         if not self.is_foreign:
             return self.high_watermark
-        from pyspark_kafkalog.storage.log.read_only_state import load_read_only
+        from pyspark_kafkalog.storage.log.log_state import load_read_only
 
         return load_read_only(self.directory, log_start_offset=self.log_start_offset).log_end_offset
 

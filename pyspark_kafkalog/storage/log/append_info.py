@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
-from pyspark_kafkalog.storage.log.resumed_producers import ResumedProducers
 from pyspark_kafkalog.storage.log.segment_list import SegmentList
 
 

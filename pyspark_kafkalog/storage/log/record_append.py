@@ -16,7 +16,7 @@ from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.header import Buffer, TimestampType
 from pyspark_kafkalog.record.scan import as_bytes_array
 from pyspark_kafkalog.storage.log.append_info import AppendInfo
-from pyspark_kafkalog.storage.log.producer_append import AppendOrigin, producer_batches
+from pyspark_kafkalog.storage.log.producers import AppendOrigin, producer_batches
 from pyspark_kafkalog.storage.log.validator import follower_batches, validate_and_assign_offsets
 from pyspark_kafkalog.storage.segment.index_entries import RunPlan
 from pyspark_kafkalog.storage.segment.recovery import replay_batches

@@ -25,7 +25,7 @@ from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX, FileSystem
 from pyspark_kafkalog.storage.log.append_info import LoadedLog
 from pyspark_kafkalog.storage.log.loader import roll_jitter_ms
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.resumed_producers import ResumedProducers
+from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers
 from pyspark_kafkalog.storage.log.segment_list import SegmentList
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,

@@ -34,10 +34,9 @@ from pyspark_kafkalog.storage.log import truncation as log_truncation
 from pyspark_kafkalog.storage.log.append_info import AppendInfo, LoadedLog
 from pyspark_kafkalog.storage.log.isolation import Isolation
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.producer_append import AppendOrigin, producer_batches
-from pyspark_kafkalog.storage.log.producers import ProducerStateManager
+from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers
+from pyspark_kafkalog.storage.log.producers import AppendOrigin, ProducerStateManager, producer_batches
 from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
-from pyspark_kafkalog.storage.log.resumed_producers import ResumedProducers
 from pyspark_kafkalog.storage.segment.index_entries import RunPlan
 from pyspark_kafkalog.storage.segment.recovery import replay_batches
 from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment

@@ -33,7 +33,7 @@ from pyspark_kafkalog.record.header import (
 )
 from pyspark_kafkalog.record.reference import check_crc, decode_batch, encode_batch
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches, verify_crcs
-from pyspark_kafkalog.storage.log.producer_append import AppendOrigin
+from pyspark_kafkalog.storage.log.producers import AppendOrigin
 
 #: The name in errors for batches that are not in a file yet.
 HANDED_IN: Final = "<batches handed in>"

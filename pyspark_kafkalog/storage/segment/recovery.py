@@ -27,8 +27,7 @@ from pyspark_kafkalog.record.scan import first_bad_crc
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
-from pyspark_kafkalog.storage.log.producer_append import CompletedTransaction, producer_batches
-from pyspark_kafkalog.storage.log.producers import ProducerStateManager
+from pyspark_kafkalog.storage.log.producers import CompletedTransaction, ProducerStateManager, producer_batches
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,

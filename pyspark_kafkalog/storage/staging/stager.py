@@ -1,7 +1,8 @@
-"""Stages the records of one topic: checks them as a leader would, assigns partitions, encodes, writes staged files.
+"""Stages records: checks them as a leader would, assigns partitions, encodes batches, writes staged files.
 
-The commit later copies batches unchanged, so the steps of a broker's append are taken during staging: the topic's codec
-if it has its own, LogAppendTime, the limits on timestamps and sizes, keys for compacted topics
+`TopicStager` serves the tasks of a Spark write; `stage_table` is the complete write of an Arrow table by one process.
+The commit later copies the batches unchanged, so the steps of a broker's append are taken here: the topic's codec if it
+has its own, LogAppendTime, the limits on timestamps and sizes, keys for compacted topics
 (org.apache.kafka.storage.internals.log.LogValidator). A crash leaves staged files that nothing refers to.
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.log_config import LogConfig
@@ -24,6 +26,7 @@ from pyspark_kafkalog.record.partitioner import Partitioner, group_rows
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.parallel import in_parallel
+from pyspark_kafkalog.storage.staging.row_buffer import RowBuffer, Rows
 from pyspark_kafkalog.storage.staging.staged_file import OpenStagedFiles, StagedFile, StagedFileWriter
 
 _CODECS: Final = {
@@ -34,6 +37,9 @@ _CODECS: Final = {
     "lz4": CompressionType.LZ4,
     "zstd": CompressionType.ZSTD,
 }
+#: The columns that a table to append may have; value is required.
+_COLUMNS: Final = ("key", "value", "headers", "timestamp")
+_BUFFER_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,3 +180,60 @@ def _has_null_key(columns: RecordColumns, rows: NDArray[np.int64]) -> bool:
     if keys.validity is None:
         return False
     return bool((keys.validity[rows >> 3] >> (rows & 7).astype(np.uint8) & 1 == 0).any())
+
+
+def stage_table(
+    task: StagingTask,
+    topic: str,
+    records: pa.Table | pa.RecordBatch,
+    *,
+    partitions_count: int,
+    partition: int | None,
+    config: LogConfig,
+    asked_compression: str | None,
+    batch_size_bytes: int,
+    clock_ms: Callable[[], int],
+    fs: FileSystem,
+) -> list[StagedFile]:
+    """Stage all rows of `records`, in `partition` or in the partitions that the default partitioner chooses.
+
+    Raises InvalidRecordError, and then leaves no staged files.
+    """
+    _check_columns(records.schema)
+    stager = TopicStager(
+        task,
+        topic,
+        partitions_count,
+        config,
+        partitioner=Partitioner(partitions_count, turn_bytes=batch_size_bytes),
+        asked_compression=asked_compression,
+        batch_size_bytes=batch_size_bytes,
+        clock_ms=clock_ms,
+        fs=fs,
+    )
+    batches = [records] if isinstance(records, pa.RecordBatch) else records.to_batches()
+    buffer = RowBuffer(_BUFFER_BYTES)
+    try:
+        for batch in batches:
+            for joined in buffer.add(batch):
+                _stage(stager, Rows(joined, clock_ms()), partition)
+        for joined in buffer.flush():
+            _stage(stager, Rows(joined, clock_ms()), partition)
+        return stager.finish()
+    except BaseException:
+        stager.discard()
+        raise
+
+
+def _stage(stager: TopicStager, rows: Rows, partition: int | None) -> None:
+    given = None if partition is None else np.full(rows.columns.count, partition, np.int32)
+    stager.add(rows.columns, None, given)
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    unknown = sorted(set(schema.names) - set(_COLUMNS))
+    if unknown or "value" not in schema.names:
+        raise InvalidRecordError(
+            f"records to append have the columns {', '.join(schema.names)}: "
+            f"value must be there, and of others only {', '.join(name for name in _COLUMNS if name != 'value')}"
+        )

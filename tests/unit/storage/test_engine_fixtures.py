@@ -23,7 +23,7 @@ from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, Isolation
-from pyspark_kafkalog.storage.log.read_only_state import last_stable_offset, load_read_only
+from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import segment_file
 

@@ -21,8 +21,7 @@ from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMar
 from pyspark_kafkalog.record.header import CompressionType, TimestampType
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, Isolation
-from pyspark_kafkalog.storage.log.producer_append import AppendOrigin, ProducerState
-from pyspark_kafkalog.storage.log.producers import ProducerStateManager, java_hash_order
+from pyspark_kafkalog.storage.log.producers import AppendOrigin, ProducerState, ProducerStateManager, java_hash_order
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 T0 = 1_700_000_000_000

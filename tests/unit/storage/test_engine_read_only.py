@@ -10,8 +10,8 @@ import pytest
 from engine_fixtures import LATE_MS, FixturePartition
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, UnsupportedFormatError
-from pyspark_kafkalog.storage.log import read_only_state
-from pyspark_kafkalog.storage.log.read_only_state import last_stable_offset, load_read_only
+from pyspark_kafkalog.storage.log import log_state as read_only_state
+from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
