@@ -6,6 +6,8 @@ A command is a module of this package that main.py lists. Its docstring is the t
     add_arguments(parser)       adds its options to an argparse parser, with add_path and add_output
     run(options) -> int         runs the command, prints to sys.stdout, returns the exit code
 
+A module with several commands has a table COMMANDS instead, with a `Command` by name.
+
 main.py prints every KafkalogError and OSError that run raises in one line on sys.stderr and exits with 1, so commands
 catch only errors that they can handle. Contradictory options raise a UsageError. Heavy modules (log_dir and all that it
 imports) are imported inside functions, so that --help and mistakes in options are answered at once.
@@ -19,7 +21,8 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
@@ -39,6 +42,16 @@ _LINES_TOGETHER: Final = 1000
 
 class UsageError(KafkalogError):
     """Options that contradict each other, or an invalid value of an option."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: the text of --help, its two functions, and the exit code for wrong options."""
+
+    description: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+    usage_exit_code: int = 1
 
 
 def add_path(parser: argparse.ArgumentParser, help_text: str = "the log directory (no default)") -> None:

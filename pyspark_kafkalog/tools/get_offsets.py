@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.tools.arguments import parse_time_ms
 from pyspark_kafkalog.tools.command import (
     UsageError,
     add_local_only,
@@ -43,7 +44,6 @@ from pyspark_kafkalog.tools.command import (
     tell_remote,
     tell_unread,
 )
-from pyspark_kafkalog.tools.times import parse_time_ms
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the offsets to sys.stdout."""
-    from pyspark_kafkalog.tools.topic_filter import topic_partition_rules, topics_and_partitions
+    from pyspark_kafkalog.tools.arguments import topic_partition_rules, topics_and_partitions
 
     if options.topic_partitions is not None:
         if options.topic is not None or options.partitions is not None:

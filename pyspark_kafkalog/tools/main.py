@@ -1,66 +1,72 @@
-"""The `kafkalog` command: selects the subcommand and imports only its module, so that `--help` is fast."""
+"""The `kafkalog` command: selects the subcommand and imports only its module, so that `--help` is fast.
+
+The names of Kafka's scripts and options that differ here are answered with advice: `kafka-topics.sh` is `topics`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.tools.command import UsageError, one_line
+from pyspark_kafkalog.tools.command import Command, UsageError, one_line
 from pyspark_kafkalog.version import __version__
 
 _TOOLS: Final = "pyspark_kafkalog.tools."
+
 #: Commands by group, each with its module and its purpose.
 COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "topics and records": {
         "acls": ("acls", "list, add and remove access control entries"),
         "topics": ("topics", "create, list, describe, alter and delete topics"),
         "configs": ("configs", "describe and change configurations of topics and brokers"),
-        "console-consumer": ("console_consumer", "print the records of topics as they come"),
-        "console-producer": ("console_producer", "write lines of text to a topic"),
-        "get-offsets": ("get_offsets", "print offsets of partitions, at their ends or at a time"),
-        "perf-test": ("perf_test", "measure writing and reading, with percentiles"),
-        "transactions": ("transactions", "look at transactions and producers, abort what was left open"),
+        "console-consumer": ("console.consumer", "print the records of topics as they arrive"),
+        "console-producer": ("console.producer", "write lines of text to a topic"),
+        "get-offsets": ("get_offsets", "print start or end offsets of partitions, or offsets at a time"),
+        "perf-test": ("perf.perf_test", "measure writing and reading, with percentiles"),
+        "transactions": ("transactions", "list transactions and producers, abort or complete open transactions"),
     },
     "groups": {
-        "consumer-groups": ("consumer_groups", "list, describe and delete consumer groups, reset their offsets"),
+        "consumer-groups": ("groups.consumer_groups", "list, describe and delete consumer groups, reset their offsets"),
     },
     "maintenance": {
-        "adopt": ("adopt", "make a Kafka broker's log directory ours, in place"),
-        "export": ("export", "make partitions ready for a Kafka broker to mount, or copy them"),
-        "delete-records": ("delete_records", "delete the records of partitions below given offsets"),
-        "log-cleaner": ("log_cleaner", "clean compacted topics: the last record of each key stays"),
-        "merge-segments": ("merge_segments", "join small closed segments into full ones"),
-        "reindex": ("reindex", "make indexes and producer snapshots anew where they are missing or wrong"),
-        "report": ("report", "make one HTML page that tells all of a log directory"),
-        "retention": ("retention", "drop old segments by time and size, as topics' configurations say"),
-        "verify": ("verify", "check every batch, index entry and checkpoint; repair what can be"),
+        "adopt": ("migration", "convert a Kafka broker's log directory in place into a native one"),
+        "export": ("migration", "prepare partitions for a Kafka broker to mount, or copy them"),
+        "delete-records": ("jobs.maintenance", "delete the records of partitions below given offsets"),
+        "log-cleaner": ("jobs.maintenance", "compact topics: keep the last record of each key"),
+        "merge-segments": ("jobs.maintenance", "merge small closed segments into larger ones"),
+        "reindex": ("jobs.maintenance", "rebuild missing or wrong indexes and producer snapshots"),
+        "report": ("inspection.report", "write a report on a log directory as one HTML page"),
+        "retention": ("jobs.maintenance", "delete old segments by time and size, as configured"),
+        "verify": ("jobs.maintenance", "check all batches, indexes and checkpoints; repair what can be rebuilt"),
     },
     "Delta tables": {
-        "delta-to-topic": ("delta_to_topic", "write a Delta table's changes to a topic"),
-        "topic-to-delta": ("topic_to_delta", "write a topic into a Delta table"),
+        "delta-to-topic": ("jobs.delta", "write a Delta table's changes to a topic"),
+        "topic-to-delta": ("jobs.delta", "write a topic into a Delta table"),
     },
-    "inside files": {
-        "du": ("du", "add up what takes room, by topic, partition, segment or kind of file"),
-        "dump-log": ("dump_log", "show what is in log, index and snapshot files"),
-        "history": ("history", "list the commits: who wrote what, and when"),
-        "log-dirs": ("log_dirs", "tell the sizes of partitions in Kafka's JSON"),
-        "metadata-quorum": ("metadata_quorum", "tell the state of the metadata log"),
-        "metrics": ("metrics", "serve metrics under Kafka's names, for Prometheus"),
+    "inspection": {
+        "du": ("inspection.disk_usage", "show disk usage by topic, partition, segment or kind of file"),
+        "dump-log": ("dump.log", "print the contents of log, index and snapshot files"),
+        "history": ("inspection.metadata_log", "list the commits: time, operation, writer, partitions"),
+        "log-dirs": ("inspection.disk_usage", "print the sizes of partitions in Kafka's JSON"),
+        "metadata-quorum": ("inspection.metadata_log", "show the state of the metadata log"),
+        "metrics": ("inspection.metrics", "serve metrics under Kafka's names, for Prometheus"),
     },
     "set-up": {
-        "completion": ("completion", "print what makes bash, zsh or fish complete kafkalog's lines"),
-        "warm-up": ("warm_up", "compile the record kernels ahead of the first task"),
+        "completion": ("set_up", "print code that completes command lines in bash, zsh or fish"),
+        "warm-up": ("set_up", "compile the record kernels ahead of the first task"),
     },
 }
 _MODULES: Final = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
 _EXAMPLES: Final = "\nexamples:\n"
-#: Set by a shell that requests completions of a line (tools/completion.py).
+
+#: Set by a shell that requests completions of a line (set_up.complete).
 _COMPLETING: Final = "_ARGCOMPLETE"
 
 
@@ -84,14 +90,13 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: sys.argv). Returns the exit code."""
     if _COMPLETING in os.environ:
-        from pyspark_kafkalog.tools.completion import complete
+        from pyspark_kafkalog.tools.set_up import complete
 
         complete(_top_level_parser(), command_parser)
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] not in _MODULES:
         return _top_level(arguments)
     command = arguments[0]
-    module = importlib.import_module(_TOOLS + _MODULES[command])
     parser = command_parser(command)
     for stream in (sys.stdout, sys.stderr):
         # File names may contain bytes that are not text; the output is UTF-8 in every locale.
@@ -99,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     _advise(parser, command, arguments)
     try:
-        exit_code = int(module.run(parser.parse_args(arguments[1:])))
+        exit_code = load_command(command).run(parser.parse_args(arguments[1:]))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader (head, less) has closed the pipe: not an error
         _give_up_stdout()
@@ -111,10 +116,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code
 
 
+def load_command(name: str) -> Command:
+    """The command, from its module's table COMMANDS, or from the module itself. Raises KeyError."""
+    module = importlib.import_module(_TOOLS + _MODULES[name])
+    if hasattr(module, "COMMANDS"):
+        loaded: Command = module.COMMANDS[name]
+        return loaded
+    return Command(module.__doc__ or "", module.add_arguments, module.run)
+
+
 def command_parser(command: str) -> _Parser:
-    """The parser of one command: its docstring is the description, with the examples after the options."""
-    module = importlib.import_module(_TOOLS + _MODULES[command])
-    description, heading, examples = (module.__doc__ or "").partition(_EXAMPLES)
+    """The parser of one command; its description has the examples after the options."""
+    loaded = load_command(command)
+    description, heading, examples = loaded.description.partition(_EXAMPLES)
     parser = _Parser(
         prog=f"kafkalog {command}",
         description=description.strip(),
@@ -122,8 +136,8 @@ def command_parser(command: str) -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.usage_exit_code = getattr(module, "USAGE_EXIT_CODE", 1)
-    module.add_arguments(parser)
+    parser.usage_exit_code = loaded.usage_exit_code
+    loaded.add_arguments(parser)
     _let_path_follow(parser)
     return parser
 
@@ -133,8 +147,6 @@ def _advise(parser: _Parser, command: str, arguments: Sequence[str]) -> None:
     given = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
     unknown = sorted(given - parser._option_string_actions.keys())
     if unknown:
-        from pyspark_kafkalog.tools.kafka_tools import option_advice
-
         for option in unknown:
             said = option_advice(command, option)
             if said is not None:
@@ -172,8 +184,6 @@ def _top_level(arguments: Sequence[str]) -> int:
         parser.print_usage(sys.stderr)
         return 1
     if not arguments[0].startswith("-"):
-        from pyspark_kafkalog.tools.kafka_tools import advice
-
         parser.error(advice(arguments[0], _MODULES))
     parser.parse_args(arguments)
     return 0
@@ -188,13 +198,132 @@ def _top_level_parser() -> _Parser:
         prog="kafkalog",
         usage="kafkalog [-h] [--version] COMMAND ...",
         description="Work with Kafka's log in files, without a broker.\n" + "\n".join(lines),
-        epilog="kafkalog COMMAND --help tells what a command takes, with examples. What bin/kafka-topics.sh does is\n"
-        "kafkalog topics, and so on; kafkalog kafka-NAME.sh tells where a tool is that has another name here.",
+        epilog="kafkalog COMMAND --help describes a command's options, with examples. Commands have the names of\n"
+        "Kafka's tools: kafkalog topics is bin/kafka-topics.sh; kafkalog kafka-NAME.sh prints a counterpart.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"kafkalog {__version__}")
     parser.add_argument("command", metavar="COMMAND", choices=tuple(_MODULES), help=argparse.SUPPRESS)
     return parser
+
+
+# The names of Kafka's tools and of their options
+
+_NO_MEMBERS: Final = "groups have no members here; kafkalog consumer-groups has their offsets"
+_NO_BROKER: Final = "no broker runs here"
+
+#: The command that corresponds to a script of Kafka.
+COUNTERPARTS: Final[dict[str, str]] = {
+    "kafka-acls": "acls",
+    "kafka-configs": "configs",
+    "kafka-console-consumer": "console-consumer",
+    "kafka-console-producer": "console-producer",
+    "kafka-consumer-groups": "consumer-groups",
+    "kafka-consumer-perf-test": "perf-test consumer",
+    "kafka-delete-records": "delete-records",
+    "kafka-dump-log": "dump-log",
+    "kafka-get-offsets": "get-offsets",
+    "kafka-groups": "consumer-groups --list",
+    "kafka-jmx": "metrics",
+    "kafka-log-dirs": "log-dirs",
+    "kafka-metadata-quorum": "metadata-quorum",
+    "kafka-producer-perf-test": "perf-test producer",
+    "kafka-topics": "topics",
+    "kafka-transactions": "transactions",
+}
+
+#: The reason why a script of Kafka has no corresponding command.
+NOT_HERE: Final[dict[str, str]] = {
+    "kafka-broker-api-versions": _NO_BROKER,
+    "kafka-client-metrics": _NO_BROKER,
+    "kafka-cluster": "the cluster's id is in meta.properties of the log directory",
+    "kafka-console-share-consumer": _NO_MEMBERS,
+    "kafka-delegation-tokens": "nobody logs in here: file permissions decide",
+    "kafka-e2e-latency": "kafkalog perf-test measures latencies",
+    "kafka-features": "features have no levels here",
+    "kafka-leader-election": "a partition has one replica here",
+    "kafka-metadata-shell": "kafkalog dump-log --cluster-metadata-decoder shows the metadata log",
+    "kafka-reassign-partitions": "a partition has one replica here; kafkalog export copies partitions elsewhere",
+    "kafka-replica-verification": "a partition has one replica here; kafkalog verify checks it",
+    "kafka-run-class": "no JVM runs here",
+    "kafka-server-start": _NO_BROKER,
+    "kafka-server-stop": _NO_BROKER,
+    "kafka-share-groups": _NO_MEMBERS,
+    "kafka-storage": "a log directory needs no formatting: the first kafkalog topics --create, or write, makes it",
+    "kafka-streams-application-reset": "kafkalog consumer-groups --reset-offsets, topics --delete do what it does",
+    "kafka-streams-groups": _NO_MEMBERS,
+    "kafka-verifiable-consumer": "a tool of Kafka's own tests",
+    "kafka-verifiable-producer": "a tool of Kafka's own tests",
+}
+
+_ONE_REPLICA: Final = "a partition has one replica here, and it is in sync"
+_NO_QUOTAS: Final = "no broker runs here that could keep to quotas"
+_NO_CLIENT: Final = "there is no client to configure here; leave it away"
+_PATH_INSTEAD: Final = "no broker is asked here: --path ROOT, a log directory, stands in place of it"
+_START_OFFSET: Final = "--start-offset says enough of a transaction"
+
+#: Advice for options of Kafka's tools that no command here has.
+_OPTIONS_NOT_HERE: Final[dict[str, str]] = {
+    "--bootstrap-server": _PATH_INSTEAD,
+    "--bootstrap-controller": _PATH_INSTEAD,
+    "--command-config": _NO_CLIENT,
+    "--version": "kafkalog --version prints it",
+}
+
+#: Advice for options that a command has only in Kafka.
+_OPTIONS_NOT_OF: Final[dict[str, dict[str, str]]] = {
+    "configs": {
+        **dict.fromkeys(("--user", "--user-defaults", "--client", "--client-defaults"), _NO_QUOTAS),
+        **dict.fromkeys(("--ip", "--ip-defaults"), _NO_QUOTAS),
+        **dict.fromkeys(("--broker-logger", "--client-metrics"), _NO_BROKER),
+        "--group": _NO_MEMBERS,
+    },
+    "consumer-groups": {"--validate-regex": _NO_MEMBERS},
+    "dump-log": {"--remote-log-metadata-decoder": "nothing is on tiered storage here"},
+    "topics": {
+        "--at-min-isr-partitions": _ONE_REPLICA,
+        "--partition-size-limit-per-response": _NO_CLIENT,
+        "--replica-assignment": f"{_ONE_REPLICA}; --partitions says how many there are",
+        "--topic-id": "--topic names a topic",
+        "--topics-with-overrides": "kafkalog configs --entity-type topics --describe lists what topics set",
+        "--unavailable-partitions": _ONE_REPLICA,
+        "--under-min-isr-partitions": _ONE_REPLICA,
+        "--under-replicated-partitions": _ONE_REPLICA,
+    },
+    "transactions": dict.fromkeys(("--coordinator-epoch", "--producer-epoch", "--producer-id"), _START_OFFSET),
+}
+
+
+def option_advice(command: str, option: str) -> str | None:
+    """The advice for a user who passed that option of Kafka's tool to the command; None without advice."""
+    why = _OPTIONS_NOT_HERE.get(option) or _OPTIONS_NOT_OF.get(command, {}).get(option)
+    return None if why is None else f"{option}: {why}"
+
+
+def advice(name: str, commands: Iterable[str]) -> str:
+    """The advice for a user who entered `name`, which is not one of the commands."""
+    script = name.removesuffix(".sh").removesuffix(".bat")
+    script = script if script.startswith("kafka-") else f"kafka-{script}"
+    if script in COUNTERPARTS:
+        return f"Kafka's {script} is kafkalog {COUNTERPARTS[script]}"
+    if script in NOT_HERE:
+        return f"Kafka's {script} has no counterpart: {NOT_HERE[script]}"
+    near = _nearest(name, list(commands))
+    guess = f"did you mean {near}? " if near else ""
+    return f"there is no command {name!r}: {guess}kafkalog --help lists all"
+
+
+def _nearest(name: str, commands: Sequence[str]) -> str | None:
+    """The command that was probably meant: one with this prefix, a similar one, or one with this part."""
+    begun = [command for command in commands if command.startswith(name)]
+    if begun:
+        return min(begun, key=len)
+    near = difflib.get_close_matches(name, commands, n=1)
+    if near:
+        return near[0]
+    by_part = {part: command for command in commands for part in command.split("-")}
+    near_parts = difflib.get_close_matches(name, by_part, n=1)
+    return by_part[near_parts[0]] if near_parts else None
 
 
 if __name__ == "__main__":

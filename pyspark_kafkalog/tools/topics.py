@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import TopicExistsError, UnknownTopicError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
+from pyspark_kafkalog.tools.arguments import topic_pattern
 from pyspark_kafkalog.tools.command import (
     UsageError,
     add_output,
@@ -34,7 +35,6 @@ from pyspark_kafkalog.tools.command import (
     open_log_dir,
     print_json,
 )
-from pyspark_kafkalog.tools.topic_filter import topic_pattern
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -212,7 +212,7 @@ def _configs_in_force(log_dir: LogDir, described: TopicDescription) -> Mapping[s
     broker = {} if log_dir.is_foreign else log_dir.broker_configs()
     if not broker:
         return described.configs
-    from pyspark_kafkalog.tools.config_entries import DEFAULT_SOURCE, topic_entries
+    from pyspark_kafkalog.tools.configs import DEFAULT_SOURCE, topic_entries
 
     entries = topic_entries(described.configs, broker)
     return {each.name: each.value for each in entries if each.source != DEFAULT_SOURCE}

@@ -21,9 +21,8 @@ from pyspark_kafkalog.metadata.messages.records import FRAME_VERSION, MetadataRe
 from pyspark_kafkalog.metadata.messages.schema import load_schema_file
 from pyspark_kafkalog.metadata.messages.wire import MessageReader
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
-from pyspark_kafkalog.tools.dump.printer import Contents, RecordDecoder
-from pyspark_kafkalog.tools.dump.records import DumpRecord
-from pyspark_kafkalog.tools.dump.walk import DumpError
+from pyspark_kafkalog.tools.dump.printers import Contents, RecordDecoder
+from pyspark_kafkalog.tools.dump.walk import DumpError, DumpRecord
 
 TOMBSTONE: Final = "<DELETE>"
 _INT16: Final = struct.Struct(">h")

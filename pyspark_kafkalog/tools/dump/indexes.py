@@ -3,7 +3,7 @@
 Layouts: storage/artefacts/offset_index.py, time_index.py, producer_snapshot.py; a `.txnindex` has 34 bytes per entry
 (int16 version, then producerId, firstOffset, lastOffset, lastStableOffset int64). The entries are read as stored in the
 file, not as the storage modules would repair them: a crash leaves zeros after the last entry, and the dump stops at the
-first zero entry.
+first zero entry. Mismatches between files are collected in `Findings`, which are printed to stderr at the end.
 Source of the rules: kafka.tools.DumpLogSegments, AbstractIndex, TransactionIndex, ProducerStateManager.readSnapshot.
 """
 
@@ -11,18 +11,109 @@ from __future__ import annotations
 
 import os
 import struct
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Final
+from typing import Final, TextIO
 
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, crc32c
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX
-from pyspark_kafkalog.tools.dump.findings import Findings
-from pyspark_kafkalog.tools.dump.java_text import INT32_MAX, absolute_path, parse_long, wrap_int64
-from pyspark_kafkalog.tools.dump.printer import AbortedTxnEntry, Printer
+from pyspark_kafkalog.tools.dump.java_text import INT32_MAX, ScalaHashOrder, absolute_path, parse_long, wrap_int64
+from pyspark_kafkalog.tools.dump.printers import AbortedTxnEntry, Printer
 from pyspark_kafkalog.tools.dump.walk import DumpedBatch, DumpError, LogFile, open_to_dump
+
+_Pair = tuple[int, int]
+
+
+class _ByFile:
+    """Pairs of numbers by file, in the iteration order of the map in Kafka's tool."""
+
+    def __init__(self) -> None:
+        self._order = ScalaHashOrder()
+        self._numbers: dict[str, array[int]] = {}  # flattened pairs: a compacted log may have millions of gaps
+
+    def add(self, file: str, pair: _Pair, *, puts_again: bool) -> None:
+        """`puts_again`: Kafka's tool puts the list again for each pair, which may make its map grow."""
+        if puts_again or file not in self._numbers:
+            self._order.put(file)
+        self._numbers.setdefault(file, array("q")).extend(pair)
+
+    def write(
+        self, head: Callable[[str], str], line: Callable[[_Pair], str], out: TextIO, *, newest_first: bool
+    ) -> None:
+        for file in self._order:
+            numbers = self._numbers[file]
+            out.write(head(file) + "\n")
+            places = range(0, len(numbers), 2)
+            for at in reversed(places) if newest_first else places:
+                out.write(line((numbers[at], numbers[at + 1])) + "\n")
+
+
+class Findings:
+    """Mismatches between index and log, and gaps in logs. Files are named by their absolute paths."""
+
+    def __init__(self) -> None:
+        self._index_mismatches = _ByFile()
+        self._timestamp_mismatches = _ByFile()
+        self._out_of_order = _ByFile()
+        self._not_found = _ByFile()
+        self._non_consecutive = _ByFile()
+
+    def index_mismatch(self, file: str, index_offset: int, log_offset: int) -> None:
+        """An offset index entry leads to a batch that ends at another offset."""
+        self._index_mismatches.add(file, (index_offset, log_offset), puts_again=True)
+
+    def timestamp_mismatch(self, file: str, index_timestamp_ms: int, log_timestamp_ms: int) -> None:
+        """A time index entry has another timestamp than the latest of its batch."""
+        self._timestamp_mismatches.add(file, (index_timestamp_ms, log_timestamp_ms), puts_again=False)
+
+    def timestamp_out_of_order(self, file: str, timestamp_ms: int, previous_ms: int) -> None:
+        """A time index entry is not later than the one before."""
+        self._out_of_order.add(file, (timestamp_ms, previous_ms), puts_again=False)
+
+    def offset_not_found(self, file: str, index_offset: int, log_offset: int) -> None:
+        """No batch ends at a time index entry's offset; `log_offset` is the end of the next batch, -1 if none."""
+        self._not_found.add(file, (index_offset, log_offset), puts_again=False)
+
+    def non_consecutive(self, file: str, offset: int, next_offset: int) -> None:
+        """A record's offset is not one more than that of the record before."""
+        self._non_consecutive.add(file, (offset, next_offset), puts_again=True)
+
+    def write(self, out: TextIO) -> None:
+        """All findings, in the order and words of Kafka's tool."""
+        self._index_mismatches.write(
+            lambda file: f"Mismatches in :{file}",
+            lambda pair: f"  Index offset: {pair[0]}, log offset: {pair[1]}",
+            out,
+            newest_first=True,
+        )
+        self._timestamp_mismatches.write(
+            lambda file: f"Found timestamp mismatch in :{file}",
+            lambda pair: f"  Index timestamp: {pair[0]}, log timestamp: {pair[1]}",
+            out,
+            newest_first=False,
+        )
+        self._out_of_order.write(
+            lambda file: f"Found out of order timestamp in :{file}",
+            lambda pair: f"  Index timestamp: {pair[0]}, Previously indexed timestamp: {pair[1]}",
+            out,
+            newest_first=False,
+        )
+        self._not_found.write(
+            lambda file: "The following indexed offsets are not found in the log.",
+            lambda pair: f"Indexed offset: {pair[0]}, found log offset: {pair[1]}",
+            out,
+            newest_first=False,
+        )
+        self._non_consecutive.write(
+            lambda file: f"Non-consecutive offsets in {file}",
+            lambda pair: f"  {pair[0]} is followed by {pair[1]}",
+            out,
+            newest_first=True,
+        )
+
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafkalog.tools.kafka_tools import COUNTERPARTS, NOT_HERE
-from pyspark_kafkalog.tools.main import COMMANDS, command_parser
+from pyspark_kafkalog.tools.main import COMMANDS, COUNTERPARTS, NOT_HERE, command_parser
 
 REPOSITORY = Path(__file__).parents[3]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])

@@ -10,7 +10,7 @@ from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.tools.command import UsageError
-from pyspark_kafkalog.tools.group_resets import parse_datetime_ms, parse_duration_ms
+from pyspark_kafkalog.tools.groups.resets import parse_datetime_ms, parse_duration_ms
 
 EMPTY = "\nConsumer group 'g' has no active members.\n"
 DRY = "WARN: No action will be performed as the --execute option is missing.\n"

@@ -29,7 +29,7 @@ from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks
 from pyspark_kafkalog.stop_signal import stop_signal
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.delete_records import OffsetFileError, parse_offsets
+from pyspark_kafkalog.tools.jobs.maintenance import OffsetFileError, parse_offsets
 
 JOBS = ("log-cleaner", "retention", "merge-segments")
 

@@ -10,8 +10,7 @@ import pytest
 from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.tools.config_entries import broker_entries, topic_entries
-from pyspark_kafkalog.tools.configs import parse_settings
+from pyspark_kafkalog.tools.configs import broker_entries, parse_settings, topic_entries
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 

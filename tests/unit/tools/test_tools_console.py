@@ -21,7 +21,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.consume import Consumer
+from pyspark_kafkalog.tools.console.follow import Consumer
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 _PACKAGE = "org.apache.kafka.common.serialization."

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafkalog.tools.kafka_tools import COUNTERPARTS, NOT_HERE, advice
-from pyspark_kafkalog.tools.main import command_parser, main
+from pyspark_kafkalog.tools.main import COUNTERPARTS, NOT_HERE, advice, command_parser, main
 
 #: The scripts in bin/ of Kafka 4.1 that are tools of Kafka's.
 SCRIPTS = [

@@ -9,7 +9,7 @@ import pytest
 from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.tools.perf_consumer import Report
+from pyspark_kafkalog.tools.perf.measure import Report
 
 TOTAL = re.compile(
     r"(\d+) records sent, (\d+\.\d) records/sec \(\d+\.\d\d MB/sec\), \d+\.\d\d ms avg latency, "

@@ -1,0 +1,316 @@
+"""`kafkalog console-consumer`: print the records of topics as they arrive, as kafka-console-consumer does.
+
+Options and output are those of kafka-console-consumer, with --path in place of --bootstrap-server. Reading starts at
+the end of the log, or as given by --from-beginning, --from-time, --offset or the committed offsets of --group. It
+continues until --max-messages, --timeout-ms without a record, or Ctrl-C. A group's offsets are committed to
+__consumer_offsets every five seconds and at the end. --property sets the output format:
+
+  print.timestamp, print.partition, print.offset, print.headers, print.key, print.value  (true or false)
+  key.separator=TEXT (a tab)   line.separator=TEXT   headers.separator=TEXT (,)   null.literal=TEXT (null)
+  key.deserializer, value.deserializer, headers.deserializer  (class names: StringDeserializer, LongDeserializer, ...)
+
+--formatter takes Kafka's class names: DefaultMessageFormatter, NoOpMessageFormatter, and for internal topics
+OffsetsMessageFormatter, GroupMetadataMessageFormatter and TransactionLogMessageFormatter.
+
+examples:
+  kafkalog console-consumer --path /data/log --topic orders --from-beginning --max-messages 10
+  kafkalog console-consumer --path /data/log --topic orders --property print.key=true --property print.timestamp=true
+  kafkalog console-consumer --path /data/log --topic orders --partition 0 --offset 4200 --timeout-ms 1000
+  kafkalog console-consumer --path /data/log --topic orders --from-time 2026-01-31T10:00:00 --timeout-ms 1000
+  kafkalog console-consumer --path /data/log --topic __consumer_offsets --from-beginning \\
+      --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pyspark_kafkalog.errors import InvalidRecordError, ReadOnlyLogDirError
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.tools.arguments import FORMS, is_true, time_ms
+from pyspark_kafkalog.tools.command import (
+    UsageError,
+    add_local_only,
+    add_path,
+    add_read_to_log_end,
+    ending_cleanly,
+    one_line,
+    open_log_dir,
+    tell_unread,
+)
+from pyspark_kafkalog.tools.dump.java_text import parse_long
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.tools.console.follow import Consumer, Reset
+
+_FORMATTERS: Final = "org.apache.kafka.tools.consumer."
+_DEFAULT_FORMATTER: Final = "DefaultMessageFormatter"
+_LOGGING_FORMATTER: Final = "LoggingMessageFormatter"  # prints the same text and also logs it
+_NO_FORMATTER: Final = "NoOpMessageFormatter"
+_EARLIEST: Final = "earliest"
+_LATEST: Final = "latest"
+_FOREVER_S: Final = float("inf")
+_AUTO_COMMIT_MS: Final = "5000"
+
+
+class _Format(Protocol):
+    """Formats records as text."""
+
+    def columns(self) -> list[str]: ...
+
+    def text(self, batch: pa.RecordBatch) -> bytes: ...
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of kafka-console-consumer, and `--path`."""
+    add_path(parser)
+    add_read_to_log_end(parser)
+    add_local_only(parser, "begin at the first offset in the directory where earlier ones are in remote storage")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--topic", metavar="TOPIC", help="the topic to read")
+    what.add_argument("--include", metavar="REGEX", help="a regular expression of topics, internal ones left out")
+    parser.add_argument("--partition", type=int, metavar="N", help="only this partition")
+    parser.add_argument("--offset", metavar="N", help="where to begin: a number, earliest or latest (--partition)")
+    parser.add_argument("--from-time", type=time_ms, metavar="TIME", help=f"begin at the first record since: {FORMS}")
+    parser.add_argument("--from-beginning", action="store_true", help="begin at the log start, not at the end")
+    parser.add_argument("--group", metavar="GROUP", help="go on where this group is, and record its progress")
+    parser.add_argument("--max-messages", type=int, default=-1, metavar="N", help="stop after so many records")
+    parser.add_argument("--timeout-ms", type=int, default=-1, metavar="MS", help="stop when nothing came for so long")
+    parser.add_argument("--isolation-level", choices=("read_uncommitted", "read_committed"), default="read_uncommitted")
+    parser.add_argument("--formatter", default=_DEFAULT_FORMATTER, metavar="CLASS", help="what makes text of records")
+    parser.add_argument(
+        "--property",
+        "--formatter-property",
+        dest="properties",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="what is printed, see above; may be repeated",
+    )
+    parser.add_argument(
+        "--formatter-config", metavar="FILE", type=Path, help="a properties file; --property goes before"
+    )
+    for name in ("key", "value"):
+        parser.add_argument(f"--{name}-deserializer", metavar="CLASS", help=f"what makes text of a {name}")
+    parser.add_argument("--skip-message-on-error", action="store_true", help="go on after a record that has no text")
+    parser.add_argument(
+        "--consumer-property",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="group.id, auto.offset.reset, enable.auto.commit or auto.commit.interval.ms; others have no effect",
+    )
+    parser.add_argument(
+        "--consumer.config", dest="consumer_config", metavar="FILE", type=Path, help="a file of such properties"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print records to sys.stdout, and finally their number to sys.stderr."""
+    from pyspark_kafkalog.tools.arguments import parse_properties_options
+
+    properties = parse_properties_options(options.consumer_property, options.consumer_config)
+    _take_properties(options, properties)
+    offset = _check(options)
+    formatter = _formatter(options)
+    log_dir = open_log_dir(options)
+    if options.group is not None and options.auto_commit and log_dir.is_foreign:
+        raise ReadOnlyLogDirError(
+            f"{log_dir.path} is a Kafka broker's log directory, where no group's progress can be recorded; go without "
+            "--group, or with --consumer-property enable.auto.commit=false"
+        )
+    if options.topic is not None:
+        log_dir.partition_numbers(options.topic)
+    printing = _Printing(_consumer(options, log_dir, formatter, offset), formatter, options, log_dir)
+    tell_unread("console-consumer", log_dir)
+    with ending_cleanly():
+        try:
+            printing.run()
+        finally:
+            printing.commit()
+            sys.stderr.write(f"Processed a total of {printing.count} messages\n")
+    return 0
+
+
+def _take_properties(options: argparse.Namespace, properties: Mapping[str, str]) -> None:
+    """Apply the client's properties as options. Raises UsageError if they contradict the given options."""
+    group = properties.get("group.id", options.group)
+    if options.group not in (None, group):
+        raise UsageError(f"--group says '{options.group}', group.id '{group}': please remove one")
+    options.group = group
+    reset = properties.get("auto.offset.reset", _EARLIEST if options.from_beginning else _LATEST)
+    if reset not in (_EARLIEST, _LATEST):
+        raise UsageError(f"auto.offset.reset={reset} is not known, only {_EARLIEST} and {_LATEST}")
+    if options.from_beginning and reset != _EARLIEST:
+        raise UsageError(
+            f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={reset}', please remove one option"
+        )
+    options.reset = reset
+    interval = parse_long(properties.get("auto.commit.interval.ms", _AUTO_COMMIT_MS))
+    if interval is None or interval < 0:
+        raise UsageError("auto.commit.interval.ms must be a number of 0 or more")
+    options.auto_commit_s = interval / 1000
+    options.auto_commit = is_true(properties, "enable.auto.commit", default=True)
+
+
+def _check(options: argparse.Namespace) -> int | None:
+    """The number of `--offset`, or None. Raises UsageError for options that kafka-console-consumer refuses."""
+    if options.partition is not None:
+        if options.topic is None:
+            raise UsageError("The topic is required when partition is specified.")
+        if options.from_beginning and options.offset is not None:
+            raise UsageError("Options from-beginning and offset cannot be specified together.")
+        if options.group is not None:
+            raise UsageError("Options group and partition cannot be specified together.")
+    elif options.offset is not None:
+        raise UsageError("The partition is required when offset is specified.")
+    if options.from_time is not None:
+        others = {"from-beginning": options.from_beginning, "offset": options.offset, "group": options.group}
+        given = [name for name, value in others.items() if value]
+        if given:
+            raise UsageError(f"Options from-time and {given[0]} cannot be specified together.")
+    if options.offset is None or options.offset.lower() in (_EARLIEST, _LATEST):
+        return None
+    offset = parse_long(options.offset)
+    if offset is None or offset < 0:
+        raise UsageError(
+            f"The provided offset value '{options.offset}' is incorrect. Valid values are 'earliest', 'latest', or a "
+            "non-negative long."
+        )
+    return offset
+
+
+def _formatter(options: argparse.Namespace) -> _Format | None:
+    """The formatter of the records, None if nothing is to be printed."""
+    from pyspark_kafkalog.tools.arguments import parse_properties_options
+    from pyspark_kafkalog.tools.console.record_format import FORMATTERS, CoordinatorFormat, RecordFormat
+
+    properties = parse_properties_options((), options.formatter_config)
+    for name in ("key", "value"):
+        class_name = getattr(options, f"{name}_deserializer")
+        if class_name:
+            properties[f"{name}.deserializer"] = class_name
+    properties |= parse_properties_options(options.properties)
+    name = options.formatter.removeprefix(_FORMATTERS)
+    if name == _NO_FORMATTER:
+        return None
+    if name in FORMATTERS:
+        return CoordinatorFormat(name)
+    if name not in (_DEFAULT_FORMATTER, _LOGGING_FORMATTER):
+        known = ", ".join((_DEFAULT_FORMATTER, _NO_FORMATTER, *FORMATTERS))
+        raise UsageError(f"formatter {options.formatter} is not known; known are {known}")
+    return RecordFormat.from_properties(properties)
+
+
+def _consumer(options: argparse.Namespace, log_dir: LogDir, formatter: _Format | None, offset: int | None) -> Consumer:
+    import pyarrow as pa
+
+    from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+    from pyspark_kafkalog.tools.console.follow import Consumer
+
+    names = {"offset", *(formatter.columns() if formatter is not None else ())}
+    schema = pa.schema([field for field in KAFKA_SCHEMA if field.name in names])
+    only = None if options.partition is None else TopicPartition(options.topic, options.partition)
+    is_early = options.reset == _EARLIEST or (options.offset or "").lower() == _EARLIEST
+    reset: Reset = "earliest" if is_early else "latest"
+    start = {} if only is None or offset is None else {only: offset}
+    if options.group is not None:
+        start = {name: committed.offset for name, committed in log_dir.group(options.group).fetch().items()}
+    return Consumer(
+        log_dir,
+        _wants(options),
+        schema=schema,
+        reset=reset,
+        isolation=options.isolation_level,
+        only=only,
+        start=start,
+        local_only=options.local_only,
+        since_ms=options.from_time,
+    )
+
+
+def _wants(options: argparse.Namespace) -> Callable[[str], bool]:
+    if options.topic is not None:
+        return lambda name: name == options.topic
+    from pyspark_kafkalog.tools.arguments import include_pattern
+
+    pattern = include_pattern(options.include)
+    return lambda name: name not in INTERNAL_TOPICS and pattern.matches(name)
+
+
+class _Printing:
+    """Prints the records that the consumer reads until a limit is reached."""
+
+    def __init__(
+        self, consumer: Consumer, formatter: _Format | None, options: argparse.Namespace, log_dir: LogDir
+    ) -> None:
+        self.count = 0
+        self._consumer = consumer
+        self._format = formatter
+        self._left: float = _FOREVER_S if options.max_messages < 0 else options.max_messages
+        self._timeout_s: float = _FOREVER_S if options.timeout_ms < 0 else options.timeout_ms / 1000
+        self._skips_errors: bool = options.skip_message_on_error
+        self._group = log_dir.group(options.group) if options.group is not None and options.auto_commit else None
+        self._auto_commit_s: float = options.auto_commit_s
+        self._committed: dict[TopicPartition, int] = {}
+        self._commit_due_s = time.monotonic() + self._auto_commit_s
+
+    def run(self) -> None:
+        if self._left <= 0:
+            return
+        until_s = time.monotonic() + self._timeout_s
+        while True:
+            for chunk in self._consumer.poll():
+                batch = chunk.batch if len(chunk.batch) <= self._left else chunk.batch[: int(self._left)]
+                self._print(batch)
+                self._consumer.seen(chunk, len(batch))
+                self._left -= len(batch)
+                self._maybe_commit()
+                until_s = time.monotonic() + self._timeout_s
+                if self._left <= 0:
+                    return
+            sys.stdout.flush()
+            self._maybe_commit()
+            if time.monotonic() >= until_s:
+                return
+            self._consumer.wait(min(until_s, self._commit_due_s))
+
+    def commit(self) -> None:
+        """Commit the group's offsets if they have advanced."""
+        if self._group is None:
+            return
+        ahead = {name: at for name, at in self._consumer.positions.items() if self._committed.get(name) != at}
+        if ahead:
+            sys.stdout.flush()  # records that could not be output (full disk, closed pipe) do not count as read
+            self._group.commit(ahead)
+            self._committed |= ahead
+
+    def _maybe_commit(self) -> None:
+        if time.monotonic() >= self._commit_due_s:
+            self.commit()
+            self._commit_due_s = time.monotonic() + self._auto_commit_s
+
+    def _print(self, batch: pa.RecordBatch) -> None:
+        self.count += len(batch)
+        if self._format is None:
+            return
+        try:
+            sys.stdout.buffer.write(self._format.text(batch))
+        except InvalidRecordError as error:
+            if len(batch) > 1:  # bisect until the batch has one record
+                self.count -= len(batch)
+                middle = len(batch) // 2
+                self._print(batch[:middle])
+                self._print(batch[middle:])
+            elif self._skips_errors:
+                sys.stderr.write(f"kafkalog console-consumer: skipping a record: {one_line(error)}\n")
+            else:
+                raise

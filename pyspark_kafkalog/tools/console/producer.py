@@ -1,0 +1,183 @@
+"""`kafkalog console-producer`: write lines of standard input to a topic, as kafka-console-producer does.
+
+Options are those of kafka-console-producer, with --path in place of --bootstrap-server; those that tune a network
+client are accepted and have no effect. Lines are collected for --timeout ms, or up to 32 MiB, and written in one
+commit; with --sync each line has its own commit. The topic is created if needed. --property sets the line format:
+
+  parse.key=true|false       key.separator=TEXT (a tab)
+  parse.headers=true|false   headers.delimiter=TEXT (a tab), headers.separator=REGEX (,), headers.key.separator=TEXT (:)
+  null.marker=TEXT           fields that equal it are null
+  ignore.error=true|false    lines without a separator are values as they are, instead of an error
+
+If a line is refused, the lines before it are written, and the exit code is 1.
+
+examples:
+  kafkalog console-producer --path /data/log --topic orders
+  kafkalog console-producer --path /data/log --topic t --property parse.key=true --property key.separator=: < lines
+  zcat events.gz | kafkalog console-producer --path /data/log --topic events --compression-codec zstd
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.storage.names import validate_topic_name
+from pyspark_kafkalog.tools.command import UsageError, add_path, ending_cleanly
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import FlushMode, LogDir
+    from pyspark_kafkalog.tools.console.line_format import LineFormat
+
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_LINE_READER: Final = "org.apache.kafka.tools.LineMessageReader"
+_READ_BYTES: Final = 1 << 20
+_COMMIT_BYTES: Final = 32 << 20
+_LINE_BYTES_MAX: Final = 256 << 20
+#: Options of kafka-console-producer for its network client, which does not exist here.
+_WITHOUT_EFFECT: Final = (
+    "batch-size",
+    "message-send-max-retries",
+    "retry-backoff-ms",
+    "request-required-acks",
+    "request-timeout-ms",
+    "metadata-expiry-ms",
+    "max-block-ms",
+    "max-memory-bytes",
+    "max-partition-memory-bytes",
+    "socket-buffer-size",
+    "producer-property",
+    "producer.config",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of kafka-console-producer, `--path` and `--flush`."""
+    add_path(parser, "the log directory, made if there is none (no default)")
+    parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to write to")
+    parser.add_argument(
+        "--property",
+        "--reader-property",
+        dest="properties",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="how lines are cut up, see above; may be repeated",
+    )
+    parser.add_argument("--reader-config", metavar="FILE", type=Path, help="a properties file; --property goes before")
+    parser.add_argument("--line-reader", default=_LINE_READER, metavar="CLASS", help="only %(default)s")
+    parser.add_argument(
+        "--compression-codec",
+        nargs="?",
+        const="gzip",
+        default="none",
+        choices=_CODECS,
+        help="where the topic leaves it to the producer (default none; gzip without a name)",
+    )
+    parser.add_argument("--sync", action="store_true", help="a commit for each line, before the next is read")
+    parser.add_argument("--timeout", type=int, default=1000, metavar="MS", help="gather lines so long (%(default)s)")
+    parser.add_argument(
+        "--flush", choices=("fsync", "os"), default="fsync", help="what a commit waits for (default %(default)s)"
+    )
+    for name in _WITHOUT_EFFECT:
+        parser.add_argument(f"--{name}", action="append", metavar="X", help=argparse.SUPPRESS)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the lines of sys.stdin until its end."""
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.tools.arguments import parse_properties_options
+    from pyspark_kafkalog.tools.console.line_format import LineFormat
+
+    if options.line_reader != _LINE_READER:
+        raise UsageError(f"--line-reader {options.line_reader} is not known, only {_LINE_READER}")
+    validate_topic_name(options.topic)
+    line_format = LineFormat.from_properties(parse_properties_options(options.properties, options.reader_config))
+    produce = _Producer(LogDir.open_or_create(options.path), line_format, options)
+    with ending_cleanly():
+        for text in _texts(sys.stdin.fileno(), linger_s=0 if options.sync else options.timeout / 1000):
+            produce(text)
+    return 0
+
+
+class _Producer:
+    """Writes pieces of text, each of which consists of whole lines."""
+
+    def __init__(self, log_dir: LogDir, line_format: LineFormat, options: argparse.Namespace) -> None:
+        self._log_dir = log_dir
+        self._format = line_format
+        self._topic: str = options.topic
+        self._codec: str = options.compression_codec
+        self._flush: FlushMode = options.flush
+        self._is_sync: bool = options.sync
+        self._line_number = 1
+
+    def __call__(self, text: bytes) -> None:
+        if not text:
+            return
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        lines = pc.split_pattern(pa.array([text], pa.binary()), pattern="\n").values
+        if text.endswith(b"\n"):
+            lines = lines[:-1]
+        batch, error = self._format.parse(lines, self._line_number)
+        self._line_number += len(lines)
+        step = 1 if self._is_sync else max(len(batch), 1)
+        for at in range(0, len(batch), step):
+            rows = batch[at : at + step]
+            self._log_dir.append(self._topic, rows, compression_type=self._codec, flush=self._flush)
+        if error is not None:
+            raise error
+
+
+def _texts(fd: int, *, linger_s: float) -> Iterator[bytes]:
+    """The input on `fd`, in pieces of whole lines with Unix line ends; the last line may lack its end.
+
+    A piece is yielded `linger_s` after its first byte arrived, or when it has _COMMIT_BYTES. On an interrupt, the bytes
+    read so far are yielded first.
+    """
+    has_prompt = os.isatty(fd) and sys.stdout.isatty()
+    pending = bytearray()
+    due_s = 0.0
+    while True:
+        if has_prompt:
+            sys.stdout.write(">")
+            sys.stdout.flush()
+        try:
+            data = _read(fd, max(due_s - time.monotonic(), 0.0) if pending else None)
+        except KeyboardInterrupt:
+            yield _as_lines(pending)
+            raise
+        if data == b"":
+            break
+        if not pending:
+            due_s = time.monotonic() + linger_s
+        pending += data or b""
+        if data is None or len(pending) >= _COMMIT_BYTES or time.monotonic() >= due_s:
+            end = pending.rfind(b"\n") + 1
+            if end:
+                yield _as_lines(pending[:end])
+                del pending[:end]
+            if len(pending) > _LINE_BYTES_MAX:
+                raise UsageError(f"a line of more than {_LINE_BYTES_MAX} bytes: is the input text?")
+            due_s = time.monotonic() + linger_s
+    yield _as_lines(pending)
+
+
+def _read(fd: int, timeout_s: float | None) -> bytes | None:
+    """The next bytes; b"" at the end of the input, None if no byte arrived within `timeout_s`."""
+    ready, _, _ = select.select([fd], [], [], timeout_s)
+    return os.read(fd, _READ_BYTES) if ready else None
+
+
+def _as_lines(text: bytearray) -> bytes:
+    """`text` with line ends of Windows and old Macs converted to those of Unix, as Java reads lines."""
+    data = bytes(text)
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data

@@ -1,0 +1,283 @@
+"""Formats records as text like kafka-console-consumer, whole Arrow batches at a time.
+
+`RecordFormat` is Kafka's DefaultMessageFormatter. A line contains the requested parts, separated by key.separator and
+ended by line.separator:
+
+    CreateTime:<ms> Partition:<n> Offset:<n> Delivery:NOT_PRESENT Epoch:NOT_PRESENT name:value,... key value
+
+Keys, values and headers are converted by the class names of Kafka's deserializers. The text is that of Java's toString
+of the object, except for ByteArrayDeserializer: Java prints only an address, this module the bytes.
+
+`CoordinatorFormat` prints the records of Kafka's internal topics as JSON, one object per line, where Kafka puts nothing
+between them. Records of other types are skipped, as are keys of unknown types:
+
+    {"key":{"type":1,"data":{"group":"g","topic":"t","partition":0}},"value":{"version":4,"data":{"offset":7,...}}}
+
+Source of the rules: org.apache.kafka.common.serialization, org.apache.kafka.tools.consumer.DefaultMessageFormatter and
+CoordinatorRecordMessageFormatter.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
+from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.tools.arguments import is_true
+from pyspark_kafkalog.tools.command import UsageError
+from pyspark_kafkalog.tools.dump.decoders import CoordinatorDecoder, UnknownRecordTypeError
+from pyspark_kafkalog.tools.dump.java_text import decode_utf8
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+#: Converts binary data to UTF-8 text, as binary; null stays null. Raises InvalidRecordError.
+Deserializer = Callable[[pa.Array], pa.Array]
+
+_PACKAGE: Final = "org.apache.kafka.common.serialization."
+
+
+def deserializer(name: str) -> Deserializer:
+    """The deserializer for a class name, with or without its package. Raises UsageError."""
+    found = _DESERIALIZERS.get(name.removeprefix(_PACKAGE))
+    if found is None:
+        raise UsageError(f"deserializer {name} is not known; known are {', '.join(_DESERIALIZERS)} of {_PACKAGE[:-1]}")
+    return found
+
+
+def _as_it_is(data: pa.Array) -> pa.Array:
+    return data
+
+
+def _string(data: pa.Array) -> pa.Array:
+    """UTF-8 with U+FFFD for invalid bytes, as Java decodes it."""
+    try:
+        data.cast(pa.string()).validate(full=True)
+    except pa.ArrowInvalid:
+        return _each(lambda value: decode_utf8(value), data)
+    return data
+
+
+def _integer(name: str, dtype: np.dtype, data: pa.Array) -> pa.Array:
+    _check_sizes(name, dtype.itemsize, data)
+    filled = pc.fill_null(data, bytes(dtype.itemsize))
+    numbers = np.frombuffer(b"".join(filled.to_pylist()), dtype).astype(np.int64)
+    texts = pa.array(numbers).cast(pa.string()).cast(pa.binary())
+    return pc.if_else(pc.is_null(data), pa.scalar(None, pa.binary()), texts)
+
+
+def _real(name: str, layout: struct.Struct, data: pa.Array) -> pa.Array:
+    _check_sizes(name, layout.size, data)
+    return _each(lambda value: _java_real(float(layout.unpack(value)[0]), layout.size), data)
+
+
+def _java_real(value: float, size_bytes: int) -> str:
+    """Java's Float.toString or Double.toString: the fewest digits that distinguish the number from its neighbours."""
+    shortest = float(str(np.float32(value))) if size_bytes == 4 and np.isfinite(value) else value
+    return json_text(shortest).strip('"')
+
+
+def _boolean(data: pa.Array) -> pa.Array:
+    _check_sizes("BooleanDeserializer", 1, data)
+
+    def text(value: bytes) -> str:
+        if value not in (b"\x00", b"\x01"):
+            raise InvalidRecordError(f"Unexpected byte received by BooleanDeserializer: {value[0]}")
+        return "true" if value == b"\x01" else "false"
+
+    return _each(text, data)
+
+
+def _uuid(data: pa.Array) -> pa.Array:
+    def text(value: bytes) -> str:
+        try:
+            return str(uuid.UUID(value.decode("ascii")))
+        except ValueError as error:
+            raise InvalidRecordError(f"Error parsing data into UUID: {decode_utf8(value)}") from error
+
+    return _each(text, data)
+
+
+def _bytes(data: pa.Array) -> pa.Array:
+    """Printable ASCII unchanged, other bytes as \\xHH, like toString of org.apache.kafka.common.utils.Bytes."""
+    return _each(lambda value: "".join(chr(b) if 0x20 <= b < 0x7F else f"\\x{b:02X}" for b in value), data)
+
+
+def _byte_buffer(data: pa.Array) -> pa.Array:
+    return _each(lambda value: f"java.nio.HeapByteBuffer[pos=0 lim={len(value)} cap={len(value)}]", data)
+
+
+def _check_sizes(name: str, size_bytes: int, data: pa.Array) -> None:
+    if pc.any(pc.not_equal(pc.binary_length(data), size_bytes)).as_py():
+        raise InvalidRecordError(f"Size of data received by {name} is not {size_bytes}")
+
+
+def _each(text: Callable[[bytes], str], data: pa.Array) -> pa.Array:
+    texts = [None if value is None else text(value).encode("utf-8", "replace") for value in data.to_pylist()]
+    return pa.array(texts, pa.binary())
+
+
+_DESERIALIZERS: Final[Mapping[str, Deserializer]] = {
+    "StringDeserializer": _string,
+    "ByteArrayDeserializer": _as_it_is,
+    "BytesDeserializer": _bytes,
+    "ByteBufferDeserializer": _byte_buffer,
+    "ShortDeserializer": partial(_integer, "ShortDeserializer", np.dtype(">i2")),
+    "IntegerDeserializer": partial(_integer, "IntegerDeserializer", np.dtype(">i4")),
+    "LongDeserializer": partial(_integer, "LongDeserializer", np.dtype(">i8")),
+    "FloatDeserializer": partial(_real, "FloatDeserializer", struct.Struct(">f")),
+    "DoubleDeserializer": partial(_real, "DoubleDeserializer", struct.Struct(">d")),
+    "BooleanDeserializer": _boolean,
+    "UUIDDeserializer": _uuid,
+}
+
+
+_OFFSET_COMMITS: Final = frozenset({0, 1})
+_GROUP_METADATA: Final = frozenset({2})
+
+#: By class name: the schemas, and the record types that are printed (None: all).
+FORMATTERS: Final[Mapping[str, tuple[str, frozenset[int] | None]]] = {
+    "OffsetsMessageFormatter": ("group_coordinator", _OFFSET_COMMITS),
+    "GroupMetadataMessageFormatter": ("group_coordinator", _GROUP_METADATA),
+    "TransactionLogMessageFormatter": ("transaction_coordinator", None),
+}
+
+
+class CoordinatorFormat:
+    """Prints the records of one of the internal topics; `name` is one of FORMATTERS."""
+
+    def __init__(self, name: str) -> None:
+        schema_file, self._types = FORMATTERS[name]
+        self._decoder = CoordinatorDecoder(schema_file)
+
+    def columns(self) -> list[str]:
+        """Columns of KAFKA_SCHEMA that `text` needs."""
+        return ["key", "value", "offset"]
+
+    def text(self, batch: pa.RecordBatch) -> bytes:
+        """The JSON of the records in `batch`, one object per line. Raises InvalidRecordError."""
+        keys, values, offsets = (batch.column(name).to_pylist() for name in self.columns())
+        lines = (self._line(*record) for record in zip(keys, values, offsets, strict=True))
+        return "".join(lines).encode("utf-8", "replace")
+
+    def _line(self, key: bytes | None, value: bytes | None, offset: int) -> str:
+        if key is None:
+            return ""
+        try:
+            record = self._decoder.decode(key, value)
+        except UnknownRecordTypeError:
+            return ""
+        except KafkalogError as error:
+            raise InvalidRecordError(f"Could not read record at offset {offset} due to: {error}") from error
+        if self._types is not None and record.record_type not in self._types:
+            return ""
+        tree = {"key": {"type": record.record_type, "data": record.key}, "value": None}
+        if record.value is not None:
+            tree["value"] = {"version": record.version, "data": record.value}
+        return json_text(tree) + "\n"
+
+
+_TIMESTAMP_TYPES: Final = pa.array([b"CreateTime", b"LogAppendTime"], pa.binary())
+_US_PER_MS: Final = 1000
+
+#: Values that a console consumer never knows; their columns are printed nevertheless.
+_NOT_PRESENT: Final = {"delivery": b"Delivery:NOT_PRESENT", "epoch": b"Epoch:NOT_PRESENT"}
+_COLUMNS: Final = {
+    "timestamp": ("timestamp", "timestampType"),
+    "partition": ("partition",),
+    "offset": ("offset",),
+    "delivery": (),
+    "epoch": (),
+    "headers": ("headers",),
+    "key": ("key",),
+    "value": ("value",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordFormat:
+    """The parts of a record that are printed, in order."""
+
+    parts: tuple[str, ...]
+    key_separator: bytes
+    line_separator: bytes
+    headers_separator: bytes
+    null_literal: bytes
+    deserializers: Mapping[str, Deserializer]
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> RecordFormat:
+        """The format set by `--property`. Raises UsageError."""
+        return cls(
+            parts=tuple(name for name in _COLUMNS if is_true(properties, f"print.{name}", default=name == "value")),
+            key_separator=properties.get("key.separator", "\t").encode(),
+            line_separator=properties.get("line.separator", "\n").encode(),
+            headers_separator=properties.get("headers.separator", ",").encode(),
+            null_literal=properties.get("null.literal", "null").encode(),
+            deserializers={
+                name: deserializer(properties[f"{name}.deserializer"])
+                for name in ("key", "value", "headers")
+                if f"{name}.deserializer" in properties
+            },
+        )
+
+    def columns(self) -> list[str]:
+        """Columns of KAFKA_SCHEMA that `text` needs."""
+        return [name for part in self.parts for name in _COLUMNS[part]]
+
+    def text(self, batch: pa.RecordBatch) -> bytes:
+        """The lines of all records in `batch`. Raises InvalidRecordError for data that a deserializer rejects."""
+        if not self.parts or not len(batch):
+            return b""
+        parts = [self._part(name, batch) for name in self.parts]
+        lines = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, self.key_separator)
+        return _joined(lines, self.line_separator) + self.line_separator
+
+    def _part(self, name: str, batch: pa.RecordBatch) -> pa.Array:
+        if name in _NOT_PRESENT:
+            return pa.repeat(pa.scalar(_NOT_PRESENT[name], pa.binary()), len(batch))
+        if name == "timestamp":
+            times_ms = pc.divide(batch.column("timestamp").cast(pa.int64()), _US_PER_MS)
+            types = _TIMESTAMP_TYPES.take(batch.column("timestampType"))
+            return pc.binary_join_element_wise(types, _number_text(times_ms), b":")
+        if name in ("partition", "offset"):
+            label = pa.scalar(name.capitalize().encode() + b":", pa.binary())
+            return pc.binary_join_element_wise(label, _number_text(batch.column(name)), b"")
+        if name == "headers":
+            return self._headers(batch.column("headers"))
+        return self._deserialized(name, batch.column(name))
+
+    def _deserialized(self, name: str, data: pa.Array) -> pa.Array:
+        deserialize = self.deserializers.get(name)
+        texts = data if deserialize is None else deserialize(data)
+        return pc.fill_null(texts, self.null_literal) if texts.null_count else texts
+
+    def _headers(self, headers: pa.Array) -> pa.Array:
+        pairs = headers.flatten()
+        keys = pairs.field("key").cast(pa.binary())
+        texts = pc.binary_join_element_wise(keys, self._deserialized("headers", pairs.field("value")), b":")
+        lengths = pc.fill_null(pc.list_value_length(headers), 0)
+        offsets = pc.cumulative_sum(lengths)
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), offsets.cast(pa.int32())])
+        lines = pc.binary_join(pa.ListArray.from_arrays(offsets, texts), self.headers_separator)
+        return pc.if_else(pc.equal(lengths, 0), pa.scalar(b"NO_HEADERS", pa.binary()), lines)
+
+
+def _number_text(numbers: pa.Array) -> pa.Array:
+    return numbers.cast(pa.string()).cast(pa.binary())
+
+
+def _joined(lines: pa.Array, separator: bytes) -> bytes:
+    offsets = pa.array([0, len(lines)], pa.int32())
+    joined: bytes = pc.binary_join(pa.ListArray.from_arrays(offsets, lines), separator)[0].as_py()
+    return joined

@@ -1,0 +1,366 @@
+"""Disk usage: the files of a log directory with their sizes, for the commands `du` and `log-dirs`.
+
+Reads names and sizes only; no file is opened. Kinds of files:
+
+log         .log                                        records
+index       .index, .timeindex, .txnindex               can be rebuilt from the log
+snapshot    .snapshot                                   producer state
+staged      .staged                                     writes that are not committed
+deleted     .deleted, .cleaned, .swap, *-delete/        pending deletion, or not yet swapped in
+other       everything else: checkpoints, partition.metadata, ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.storage.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    STAGED_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    parse_partition_dir,
+    parse_segment_file,
+)
+from pyspark_kafkalog.tools.command import (
+    NO_VALUE,
+    Command,
+    UsageError,
+    add_output,
+    add_path,
+    describe_topic,
+    node_id_of,
+    open_log_dir,
+    positive,
+    print_json,
+    print_table,
+)
+from pyspark_kafkalog.units import size_text
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.descriptions import PartitionDescription
+
+_DU_HELP: Final = """\
+`kafkalog du`: disk usage of a log directory, by topic, partition, segment or kind of file, largest first.
+
+SIZE columns add up the lengths of files: LOG of records, INDEX of offset, time and transaction indexes, OTHER of
+producer snapshots, staged writes, deleted files and the rest. ON-DISK is the space allocated by the file system, which
+is less for files with holes: the indexes of an active segment are preallocated. Files that belong to no partition are
+those of "(deleted)" topics, which are removed after file.delete.delay.ms, and of the "(root)" itself. Works on any
+directory, also a running broker's.
+
+examples:
+  kafkalog du --path /data/log
+  kafkalog du --path /data/log --by partition --topic 'orders.*' --limit 20
+  kafkalog du --path /data/log --by kind --output json
+"""
+
+
+_LOG_DIRS_HELP: Final = """\
+`kafkalog log-dirs`: print the sizes of partitions as kafka-log-dirs does, in its JSON.
+
+A size is that of the partition's .log files, up to the high watermark; offsetLag is 0, because there is one replica.
+kafkalog du shows all other disk usage.
+
+examples:
+  kafkalog log-dirs --path /data/log --describe
+  kafkalog log-dirs --path /data/log --describe --topic-list orders,returns
+  kafkalog log-dirs --path /data/log --describe --output json | jq '.brokers[].logDirs[].partitions'
+"""
+
+
+#: The unit of st_blocks, whatever the block size of the file system.
+_STAT_BLOCK_BYTES: Final = 512
+_KIND_BY_SUFFIX: Final = {
+    LOG_SUFFIX: "log",
+    INDEX_SUFFIX: "index",
+    TIME_INDEX_SUFFIX: "index",
+    TXN_INDEX_SUFFIX: "index",
+    PRODUCER_SNAPSHOT_SUFFIX: "snapshot",
+    STAGED_SUFFIX: "staged",
+    DELETED_SUFFIX: "deleted",
+    CLEANED_SUFFIX: "deleted",
+    SWAP_SUFFIX: "deleted",
+}
+KINDS: Final = ("log", "index", "snapshot", "staged", "deleted", "other")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One file: its length, and its bytes on disk, which are fewer if it has holes (preallocated indexes).
+
+    `topic_partition` is None outside of a partition's directory; `base_offset` is None unless it is part of a segment.
+    """
+
+    topic_partition: TopicPartition | None
+    name: str
+    kind: str
+    base_offset: int | None
+    size_bytes: int
+    disk_bytes: int
+
+
+def list_root(root: Path) -> Iterator[StoredFile]:
+    """All files below `root`, by directory, except those deleted meanwhile. Raises LogDirError, OSError."""
+    try:
+        with os.scandir(root) as entries:
+            top = sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise LogDirError(error.errno, f"cannot open the log directory: {error.strerror}", str(root)) from error
+    for entry in top:
+        if not entry.is_dir(follow_symlinks=False):
+            yield from _stored(entry, None, "other")
+        else:
+            topic_partition = parse_partition_dir(entry.name)
+            yield from _list_directory(Path(entry.path), topic_partition, is_gone=entry.name.endswith("-delete"))
+
+
+def list_partition(directory: Path, topic_partition: TopicPartition) -> Iterator[StoredFile]:
+    """The files of one partition. Raises OSError if its directory cannot be listed."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False):
+                yield from _stored(entry, topic_partition, _kind(entry.name))
+
+
+def _list_directory(directory: Path, topic_partition: TopicPartition | None, *, is_gone: bool) -> Iterator[StoredFile]:
+    if topic_partition is not None:
+        try:
+            yield from list_partition(directory, topic_partition)
+        except FileNotFoundError:
+            return
+        return
+    for path, _, names in os.walk(directory):
+        for name in names:
+            try:
+                found = os.stat(os.path.join(path, name), follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            kind = "deleted" if is_gone else "other"
+            yield StoredFile(None, name, kind, None, found.st_size, found.st_blocks * _STAT_BLOCK_BYTES)
+
+
+def _stored(entry: os.DirEntry[str], topic_partition: TopicPartition | None, kind: str) -> Iterator[StoredFile]:
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    parsed = parse_segment_file(entry.name)
+    base_offset = None if parsed is None or topic_partition is None else parsed[0]
+    disk_bytes = found.st_blocks * _STAT_BLOCK_BYTES
+    yield StoredFile(topic_partition, entry.name, kind, base_offset, found.st_size, disk_bytes)
+
+
+def _kind(name: str) -> str:
+    return _KIND_BY_SUFFIX.get(name[name.rfind(".") :], "other") if "." in name else "other"
+
+
+_DELETED: Final = "(deleted)"
+_ROOT: Final = "(root)"
+_TOTAL: Final = "(total)"
+#: The columns that identify a line, and their value for a file.
+_GROUPINGS: Final = {
+    "topic": ("TOPIC",),
+    "partition": ("TOPIC", "PARTITION"),
+    "segment": ("TOPIC", "PARTITION", "SEGMENT"),
+    "kind": ("KIND",),
+}
+_SIZES: Final = ("FILES", "LOG", "INDEX", "OTHER", "TOTAL", "ON-DISK")
+
+
+def _add_du(parser: argparse.ArgumentParser) -> None:
+    """`--path`, the grouping, the order and the form of the output."""
+    add_path(parser)
+    parser.add_argument("--by", choices=tuple(_GROUPINGS), default="topic", help="what a line is for (%(default)s)")
+    parser.add_argument("--topic", metavar="TOPIC", help="only a topic, or a regular expression of topics")
+    parser.add_argument("--sort", choices=("size", "name"), default="size", help="default %(default)s, largest first")
+    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N lines, and the total")
+    parser.add_argument("--bytes", action="store_true", help="numbers of bytes instead of KiB, MiB, ...")
+    add_output(parser, "one object a line, sizes in bytes, the total last")
+
+
+class _Usage:
+    """Sums of sizes."""
+
+    __slots__ = ("by_kind", "disk_bytes", "files")
+
+    def __init__(self) -> None:
+        self.files = 0
+        self.disk_bytes = 0
+        self.by_kind = dict.fromkeys(KINDS, 0)
+
+    def add(self, file: StoredFile) -> None:
+        self.files += 1
+        self.disk_bytes += file.disk_bytes
+        self.by_kind[file.kind] += file.size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.by_kind.values())
+
+    def sizes(self) -> tuple[int, ...]:
+        """The columns LOG to ON-DISK."""
+        log, index = self.by_kind["log"], self.by_kind["index"]
+        return log, index, self.size_bytes - log - index, self.size_bytes, self.disk_bytes
+
+
+_UsageName = tuple[Any, ...]
+
+
+def _run_du(options: argparse.Namespace) -> int:
+    """Print the sizes to sys.stdout."""
+    by_name, total = _add_up(_files(options), options.by)
+    names = sorted(by_name, key=_in_order)
+    if options.sort == "size":
+        names.sort(key=lambda name: by_name[name].size_bytes, reverse=True)
+    shown = [(name, by_name[name]) for name in names[: options.limit]]
+    columns = _GROUPINGS[options.by]
+    shown.append(((_TOTAL, *[None] * (len(columns) - 1)), total))
+    if options.output == "json":
+        for name, usage in shown:
+            print_json(_usage_tree(columns, name, usage))
+    else:
+        lines = (tuple(_usage_line(name, usage, in_bytes=options.bytes)) for name, usage in shown)
+        print_table((*columns, *_SIZES), lines)
+    return 0
+
+
+def _files(options: argparse.Namespace) -> Iterable[StoredFile]:
+    files = list_root(options.path)
+    if options.topic is None:
+        return files
+    from pyspark_kafkalog.tools.arguments import topic_pattern
+
+    pattern = topic_pattern(options.topic)
+    return (each for each in files if each.topic_partition is not None and pattern.matches(each.topic_partition.topic))
+
+
+def _add_up(files: Iterable[StoredFile], by: str) -> tuple[dict[_UsageName, _Usage], _Usage]:
+    by_name: dict[_UsageName, _Usage] = {}
+    total = _Usage()
+    for file in files:
+        total.add(file)
+        by_name.setdefault(_usage_name(file, by), _Usage()).add(file)
+    return by_name, total
+
+
+def _usage_name(file: StoredFile, by: str) -> _UsageName:
+    if by == "kind":
+        return (file.kind,)
+    where = file.topic_partition
+    if where is None:
+        name: _UsageName = (_DELETED if file.kind == "deleted" else _ROOT, None, None)
+    else:
+        name = (where.topic, where.partition, file.base_offset)
+    return name[: len(_GROUPINGS[by])]
+
+
+def _in_order(name: _UsageName) -> list[tuple[bool, Any]]:
+    return [(part is not None, part) for part in name]
+
+
+def _usage_tree(columns: tuple[str, ...], name: _UsageName, usage: _Usage) -> dict[str, Any]:
+    tree: dict[str, Any] = {column.lower(): part for column, part in zip(columns, name, strict=True)}
+    tree |= {"files": usage.files, "sizeBytes": usage.size_bytes, "diskBytes": usage.disk_bytes}
+    return tree | {"bytesByKind": usage.by_kind}
+
+
+def _usage_line(name: _UsageName, usage: _Usage, *, in_bytes: bool) -> Iterator[str]:
+    yield from (NO_VALUE if part is None else str(part) for part in name)
+    yield str(usage.files)
+    # Without a blank, so that other programs can split the table at blanks.
+    yield from (str(size) if in_bytes else size_text(size).replace(" ", "") for size in usage.sizes())
+
+
+_NO_NODE = -1
+
+
+def _add_log_dirs(parser: argparse.ArgumentParser) -> None:
+    """The options of kafka-log-dirs, `--path` and `--output`."""
+    add_path(parser)
+    parser.add_argument("--describe", action="store_true", required=True, help="print the sizes of partitions")
+    parser.add_argument("--topic-list", default="", metavar="T[,T]", help="only these topics")
+    parser.add_argument("--broker-list", default="", metavar="ID[,ID]", help="the node's number, if any is given")
+    add_output(parser, "the JSON alone, without the two lines that kafka-log-dirs prints before")
+
+
+def _run_log_dirs(options: argparse.Namespace) -> int:
+    """Print Kafka's JSON to sys.stdout."""
+    node_id = node_id_of(options.path)
+    node = _NO_NODE if node_id is None else node_id
+    _check_brokers(options.broker_list, node)
+    log_dir = open_log_dir(options)
+    wanted = {name for name in options.topic_list.split(",") if name}
+    partitions = [
+        _size_tree(each)
+        for name in log_dir.topics()
+        if not wanted or name in wanted
+        for each in describe_topic("log-dirs", log_dir, name).partitions
+    ]
+    tree = {
+        "brokers": [
+            {
+                "broker": node,
+                "logDirs": [{"partitions": partitions, "error": None, "logDir": str(Path(options.path).absolute())}],
+            }
+        ],
+        "version": 1,
+    }
+    if options.output != "json":
+        sys.stdout.write("Querying brokers for log directories information\n")
+        sys.stdout.write(f"Received log directory information from brokers {node}\n")
+    sys.stdout.write(json_text(tree) + "\n")
+    return 0
+
+
+def _check_brokers(text: str, node_id: int) -> None:
+    asked = [each for each in text.split(",") if each]
+    if not all(each.isdecimal() for each in asked):
+        raise UsageError(f"--broker-list expects numbers with commas between them, but received: {text}")
+    unknown = [each for each in asked if int(each) != node_id]
+    if unknown:
+        raise UsageError(
+            f"ERROR: The given brokers do not exist from --broker-list: {','.join(unknown)}. "
+            f"Current existent brokers: {node_id}"
+        )
+
+
+def _size_tree(partition: PartitionDescription) -> dict[str, Any]:
+    name = TopicPartition(partition.topic, partition.partition)
+    return {"partition": str(name), "size": _size_bytes(partition, name), "offsetLag": 0, "isFuture": False}
+
+
+def _size_bytes(partition: PartitionDescription, name: TopicPartition) -> int:
+    """Bytes of the segments; of the active one only the committed bytes."""
+    try:
+        sizes = {
+            each.base_offset: each.size_bytes
+            for each in list_partition(partition.directory, name)
+            if each.base_offset is not None and each.name.endswith(LOG_SUFFIX)
+        }
+    except FileNotFoundError:
+        return 0  # its creator was killed before it created the directory
+    if partition.active_size_bytes >= 0:
+        sizes = {base: size for base, size in sizes.items() if base < partition.active_base_offset}
+        return sum(sizes.values()) + partition.active_size_bytes
+    return sum(sizes.values())
+
+
+COMMANDS: Final = {
+    "du": Command(_DU_HELP, _add_du, _run_du),
+    "log-dirs": Command(_LOG_DIRS_HELP, _add_log_dirs, _run_log_dirs),
+}

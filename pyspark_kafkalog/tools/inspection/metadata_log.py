@@ -1,0 +1,254 @@
+"""The commands `history` and `metadata-quorum`: the commits of a log directory, and the state of its metadata log."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.tools.command import (
+    NO_VALUE,
+    Command,
+    UsageError,
+    add_output,
+    add_path,
+    open_log_dir,
+    positive,
+    print_json,
+    print_padded_table,
+    print_table,
+    utc_time,
+)
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.metadata.history import HistoryEntry
+    from pyspark_kafkalog.root.broker_metadata.quorum import Quorum, QuorumReplica
+
+_HISTORY_HELP: Final = """\
+`kafkalog history`: list the commits of a log directory: time, operation, writer, partitions.
+
+There is one line for each partition that a commit wrote to, with the offset of its first record there, and the numbers
+of records and bytes. Commits without records have one line for each topic that they changed. COMMIT is the commit's
+offset in the commit log, VERSION that of the transactional id (the batch id of a streaming query). The newest commit
+comes first; commits older than metadata.max.retention.ms are removed once a metadata snapshot covers them. Errors are
+printed in one line, with exit code 1.
+
+examples:
+  kafkalog history --path /data/log --limit 20
+  kafkalog history --path /data/log --topic orders --oldest-first
+  kafkalog history --path /data/log --output json | jq 'select(.transactionalId != null)'
+"""
+
+
+_QUORUM_HELP: Final = """\
+`kafkalog metadata-quorum`: the state of the metadata log, as kafka-metadata-quorum describes it.
+
+A native log directory has one voter, the node of its meta.properties, which is always the leader; the high watermark is
+the offset after the last commit. For a Kafka broker's directory the command shows the state on disk, also while the
+broker runs: the leader and the voters last known to that node, and the high watermark if the node is the only voter.
+Values that only a running leader knows (the high watermark of several voters, the progress of the others, times) are
+shown as -, in JSON as null; an unknown leader is -1.
+
+examples:
+  kafkalog metadata-quorum --path /data/log describe --status
+  kafkalog metadata-quorum --path /data/log describe --replication --human-readable
+  kafkalog metadata-quorum --path /var/lib/kafka/data describe --status --output json
+"""
+
+
+_HISTORY_HEADER: Final = (
+    "COMMIT",
+    "TIME",
+    "OPERATION",
+    "TRANSACTIONAL-ID",
+    "VERSION",
+    "TOPIC",
+    "PARTITION",
+    "FIRST-OFFSET",
+    "RECORDS",
+    "BYTES",
+)
+
+
+def _add_history(parser: argparse.ArgumentParser) -> None:
+    """`--path`, the choice of commits, and the form of the output."""
+    add_path(parser)
+    parser.add_argument("--topic", metavar="NAME", help="only commits that touched this topic, which may be deleted")
+    parser.add_argument("--limit", type=positive, metavar="N", help="only the newest N commits")
+    parser.add_argument("--oldest-first", action="store_true", help="print them in the order they were made")
+    add_output(parser, "one object a line, by commit")
+
+
+def _run_history(options: argparse.Namespace) -> int:
+    """List the commits on sys.stdout."""
+    log_dir = open_log_dir(options)
+    entries = log_dir.history(topic=options.topic, limit=options.limit, newest_first=not options.oldest_first)
+    found = (
+        _print_commits(entries) if options.output == "json" else print_table(_HISTORY_HEADER, _commit_lines(entries))
+    )
+    if not found and options.topic is not None and options.topic not in log_dir.topics():
+        raise UnknownTopicError(f"there is no topic {options.topic!r}, nor a commit to one that there was")
+    return 0
+
+
+def _print_commits(entries: Iterable[HistoryEntry]) -> bool:
+    found = False
+    for entry in entries:
+        found = True
+        print_json(_commit_tree(entry))
+    return found
+
+
+def _commit_tree(entry: HistoryEntry) -> dict[str, Any]:
+    return {
+        "offset": entry.offset,
+        "timestamp": entry.timestamp_ms,
+        "time": utc_time(entry.timestamp_ms),
+        "operation": entry.operation,
+        "transactionalId": entry.transactional_id,
+        "version": entry.version,
+        "incarnation": entry.incarnation,
+        "writeId": entry.write_id,
+        "topics": list(entry.topics),
+        "records": entry.records,
+        "bytes": entry.bytes,
+        "partitions": [
+            {
+                "topic": each.topic,
+                "topicId": each.topic_id,
+                "partition": each.partition,
+                "firstOffset": each.first_offset,
+                "records": each.records,
+                "bytes": each.bytes,
+            }
+            for each in entry.partitions
+        ],
+    }
+
+
+def _commit_lines(entries: Iterable[HistoryEntry]) -> Iterator[tuple[str, ...]]:
+    for entry in entries:
+        commit = (
+            str(entry.offset),
+            utc_time(entry.timestamp_ms),
+            entry.operation or NO_VALUE,
+            entry.transactional_id or NO_VALUE,
+            NO_VALUE if entry.version is None else str(entry.version),
+        )
+        for each in entry.partitions:
+            yield *commit, each.topic, *map(str, (each.partition, each.first_offset, each.records, each.bytes))
+        if not entry.partitions:
+            for topic in entry.topics or (NO_VALUE,):
+                yield *commit, topic, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE
+
+
+_REPLICA_HEADER: Final = (
+    "NodeId",
+    "DirectoryId",
+    "LogEndOffset",
+    "Lag",
+    "LastFetchTimestamp",
+    "LastCaughtUpTimestamp",
+    "Status",
+)
+
+
+def _add_quorum(parser: argparse.ArgumentParser) -> None:
+    """`--path`, and `describe` with the options of kafka-metadata-quorum."""
+    add_path(parser)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    describe = commands.add_parser("describe", help="describe the metadata quorum", allow_abbrev=False)
+    describe.add_argument("--status", action="store_true", help="a short summary")
+    describe.add_argument("--replication", action="store_true", help="each voter's log end and lag")
+    describe.add_argument("--human-readable", action="store_true", help="times as ms that have passed (--replication)")
+    add_output(describe, "one object; with --replication one a line, by replica")
+
+
+def _run_quorum(options: argparse.Namespace) -> int:
+    """Describe the metadata log on sys.stdout."""
+    if options.status and options.replication:
+        raise UsageError("Only one of --status or --replication should be specified with describe sub-command")
+    if not options.status and not options.replication:
+        raise UsageError("One of --status or --replication must be specified with describe sub-command")
+    if options.status and options.human_readable:
+        raise UsageError("The option --human-readable is only supported along with --replication")
+    quorum = _quorum(open_log_dir(options))
+    if options.status:
+        _status(quorum, as_json=options.output == "json")
+    else:
+        _replication(quorum, as_json=options.output == "json", human_readable=options.human_readable)
+    return 0
+
+
+def _quorum(log_dir: LogDir) -> Quorum:
+    from pyspark_kafkalog.root.broker_metadata.broker_quorum import read_broker_quorum
+    from pyspark_kafkalog.root.broker_metadata.quorum import own_quorum
+
+    return read_broker_quorum(log_dir.path) if log_dir.is_foreign else own_quorum(log_dir.own_root())
+
+
+def _status(quorum: Quorum, *, as_json: bool) -> None:
+    lag = quorum.max_follower_lag()
+    status = {
+        "ClusterId": quorum.cluster_id,
+        "LeaderId": quorum.leader_id,
+        "LeaderEpoch": quorum.leader_epoch,
+        "HighWatermark": quorum.high_watermark,
+        "MaxFollowerLag": lag,
+        "MaxFollowerLagTimeMs": lag,  # known only without followers, and 0 then
+        "CurrentVoters": None if quorum.voters is None else [_replica_tree(each) for each in quorum.voters],
+        "CurrentObservers": [_replica_tree(each) for each in quorum.observers],
+    }
+    if as_json:
+        print_json(status)
+        return
+    for name, value in status.items():
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else _text(value)
+        sys.stdout.write(f"{name + ':':<24}{text}\n")
+
+
+def _replica_tree(replica: QuorumReplica) -> dict[str, Any]:
+    tree: dict[str, Any] = {"id": replica.node_id}
+    if replica.directory_id is not None:
+        tree["directoryId"] = replica.directory_id
+    if replica.endpoints:
+        tree["endpoints"] = list(replica.endpoints)
+    return tree
+
+
+def _replication(quorum: Quorum, *, as_json: bool, human_readable: bool) -> None:
+    rows = list(_rows(quorum, human_readable=human_readable))
+    if not as_json:
+        print_padded_table(_REPLICA_HEADER, [[_text(value) for value in row] for row in rows])
+        return
+    for row in rows:
+        print_json(dict(zip(_REPLICA_HEADER, row, strict=True)))
+
+
+def _rows(quorum: Quorum, *, human_readable: bool) -> Iterator[tuple[str | int | None, ...]]:
+    """The leader, the other voters, the observers."""
+    moment = None if quorum.as_of_ms is None else "0 ms ago" if human_readable else str(quorum.as_of_ms)
+
+    def row(replica: QuorumReplica, status: str | None) -> tuple[str | int | None, ...]:
+        directory_id = replica.directory_id
+        return replica.node_id, directory_id, replica.log_end_offset, quorum.lag(replica), moment, moment, status
+
+    voters = quorum.voters or ()
+    follower = "Follower" if quorum.leader_id >= 0 else None
+    yield from (row(each, "Leader") for each in voters if each.node_id == quorum.leader_id)
+    yield from (row(each, follower) for each in voters if each.node_id != quorum.leader_id)
+    yield from (row(each, "Observer") for each in quorum.observers)
+
+
+def _text(value: str | int | None) -> str:
+    return NO_VALUE if value is None else str(value)
+
+
+COMMANDS: Final = {
+    "history": Command(_HISTORY_HELP, _add_history, _run_history),
+    "metadata-quorum": Command(_QUORUM_HELP, _add_quorum, _run_quorum),
+}

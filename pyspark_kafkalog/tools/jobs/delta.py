@@ -1,0 +1,152 @@
+"""The commands `topic-to-delta` and `delta-to-topic`: streaming queries between topics and Delta tables."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.delta.bad_records import POLICIES
+from pyspark_kafkalog.delta.job import add_query_arguments, named_values, run_job
+from pyspark_kafkalog.delta.topic_to_delta import MODES, TopicToDelta
+from pyspark_kafkalog.tools.command import Command
+from pyspark_kafkalog.tools.jobs.job import USAGE_EXIT_CODE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_DELTA_TO_TOPIC_HELP: Final = """\
+`kafkalog delta-to-topic`: write a Delta table's changes to a topic as keyed records, every change once.
+
+The table needs delta.enableChangeDataFeed. The command is a streaming query with a checkpoint; without --continuous it
+stops after the changes that exist at its start. Spark downloads Delta's jars; with spark-submit pass --packages
+io.delta:delta-spark_4.2_2.13:4.4.0.
+
+Exit status: 0 done, or stopped by SIGTERM or SIGINT (the next run goes on); 1 an error; 2 wrong options.
+
+examples:
+  kafkalog delta-to-topic --table /data/tables/customers --path /data/log --topic changes --key id \\
+      --checkpoint /data/checkpoints/changes
+"""
+
+
+_TOPIC_TO_DELTA_HELP: Final = """\
+`kafkalog topic-to-delta`: write a topic into a Delta table, every record once.
+
+Records are appended, or the latest value of each key is kept (--mode upsert; a tombstone deletes the row). The command
+is a streaming query with a checkpoint; without --continuous it stops after the records that exist at its start. Spark
+downloads Delta's jars; with spark-submit pass --packages io.delta:delta-spark_4.2_2.13:4.4.0.
+
+Exit status: 0 done, or stopped by SIGTERM or SIGINT (the next run goes on); 1 an error; 2 wrong options.
+
+examples:
+  kafkalog topic-to-delta --path /data/log --topic orders --table /data/tables/orders \\
+      --checkpoint /data/checkpoints/orders --schema 'id LONG, amount DOUBLE, at TIMESTAMP'
+  kafkalog topic-to-delta --path /data/log --topic customers --table /data/tables/customers \\
+      --checkpoint /data/checkpoints/customers --schema 'name STRING' --mode upsert --key-schema 'id LONG'
+"""
+
+
+def _add_topic_to_delta(parser: argparse.ArgumentParser) -> None:
+    """Source, table, and the conversion of records to rows."""
+    add_query_arguments(parser)
+    parser.add_argument("--topic", required=True, metavar="NAME", help="the topic to read")
+    parser.add_argument("--table", required=True, metavar="TABLE", help="the Delta table: a path, or a name")
+    parser.add_argument("--mode", choices=MODES, default="append", help="append records, or keep the latest by key")
+    parser.add_argument("--schema", metavar="DDL", help="fields of the JSON values; without it the table is raw")
+    parser.add_argument("--key-schema", metavar="DDL", help="columns of the key, with --schema (default: key STRING)")
+    parser.add_argument(
+        "--metadata-columns", action="store_true", help="add _partition, _offset and _timestamp, with --schema"
+    )
+    parser.add_argument("--bad-records", choices=POLICIES, default="fail", help="what becomes of them (default: fail)")
+    parser.add_argument("--bad-records-table", metavar="TABLE", help="where they go with quarantine")
+    parser.add_argument("--merge-schema", action="store_true", help="add new columns to a table that is there")
+    parser.add_argument("--partition-by", metavar="COLUMN[,COLUMN]", default="", help="of a table that is made")
+    parser.add_argument(
+        "--table-property",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of a table that is made; repeatable",
+    )
+    parser.add_argument(
+        "--source-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="such as maxOffsetsPerTrigger=1000000",
+    )
+
+
+def _topic_to_delta(options: argparse.Namespace) -> int:
+    """Run the query until it is done or stopped. Returns the exit status."""
+
+    def begin(spark: SparkSession) -> StreamingQuery:
+        query = TopicToDelta(
+            path=options.path,
+            topic=options.topic,
+            table=options.table,
+            checkpoint=options.checkpoint,
+            mode=options.mode,
+            schema=options.schema,
+            key_schema=options.key_schema,
+            metadata_columns=options.metadata_columns,
+            bad_records=options.bad_records,
+            bad_records_table=options.bad_records_table,
+            merge_schema=options.merge_schema,
+            partition_by=[name for name in options.partition_by.split(",") if name],
+            table_properties=named_values("--table-property", options.table_property),
+            source_options=named_values("--source-option", options.source_option),
+            continuous=options.continuous,
+        )
+        return query.start(spark)
+
+    return run_job("kafkalog topic-to-delta", begin)
+
+
+def _add_delta_to_topic(parser: argparse.ArgumentParser) -> None:
+    """Table, topic, and the conversion of rows to records."""
+    add_query_arguments(parser)
+    parser.add_argument("--table", required=True, metavar="TABLE", help="the Delta table: a path, or a name")
+    parser.add_argument("--topic", required=True, metavar="NAME", help="the topic to write, made if need be")
+    parser.add_argument("--key", required=True, metavar="COLUMN[,COLUMN]", help="the columns that make the key")
+    parser.add_argument("--value-columns", default="", metavar="COLUMN[,COLUMN]", help="of the JSON (default: all)")
+    parser.add_argument("--value-column", metavar="COLUMN", help="the one column that is the value, as it is")
+    parser.add_argument("--timestamp-column", metavar="COLUMN", help="the records' time (default: when written)")
+    parser.add_argument("--starting-version", type=int, metavar="N", help="changes from there on, no rows before")
+    parser.add_argument(
+        "--source-option", action="append", default=[], metavar="NAME=VALUE", help="such as maxFilesPerTrigger=100"
+    )
+    parser.add_argument(
+        "--sink-option", action="append", default=[], metavar="NAME=VALUE", help="such as compression.type=zstd"
+    )
+
+
+def _delta_to_topic(options: argparse.Namespace) -> int:
+    """Run the query until it is done or stopped. Returns the exit status."""
+    from pyspark_kafkalog.delta.delta_to_topic import DeltaToTopic  # loads Spark
+
+    def begin(spark: SparkSession) -> StreamingQuery:
+        query = DeltaToTopic(
+            table=options.table,
+            path=options.path,
+            topic=options.topic,
+            checkpoint=options.checkpoint,
+            keys=[name for name in options.key.split(",") if name],
+            value_columns=[name for name in options.value_columns.split(",") if name],
+            value_column=options.value_column,
+            timestamp_column=options.timestamp_column,
+            starting_version=options.starting_version,
+            source_options=named_values("--source-option", options.source_option),
+            sink_options=named_values("--sink-option", options.sink_option),
+            continuous=options.continuous,
+        )
+        return query.start(spark)
+
+    return run_job("kafkalog delta-to-topic", begin)
+
+
+COMMANDS: Final = {
+    "delta-to-topic": Command(_DELTA_TO_TOPIC_HELP, _add_delta_to_topic, _delta_to_topic, USAGE_EXIT_CODE),
+    "topic-to-delta": Command(_TOPIC_TO_DELTA_HELP, _add_topic_to_delta, _topic_to_delta, USAGE_EXIT_CODE),
+}

@@ -1,0 +1,281 @@
+"""The common part of the commands for maintenance jobs: options, where they run, exit status.
+
+The options are the same for `kafkalog X`, which runs small jobs in its own process and larger ones in a Spark session
+on this machine, and for `spark-submit jobs/X.py`, which uses the session of spark-submit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.maintenance.jobs.delta_session import SPARK_SUBMIT
+from pyspark_kafkalog.stop_signal import stop_signal
+from pyspark_kafkalog.tools.arguments import FORMS, time_ms
+from pyspark_kafkalog.tools.command import UsageError, add_path, positive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pyspark_kafkalog.config.broker import BrokerConfig
+    from pyspark_kafkalog.maintenance.jobs.runner import Job, ReportSink
+    from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
+    from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, Tasks
+    from pyspark_kafkalog.maintenance.jobs.text_report import TextReport
+    from pyspark_kafkalog.storage.names import TopicPartition
+
+#: The value of USAGE_EXIT_CODE in the module of such a command.
+USAGE_EXIT_CODE: Final = 2
+#: The latest time that can be a file's, in ns in 64 bits: in the year 2262.
+_TIME_MAX_MS: Final = (1 << 63) // 1_000_000
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """The common options of maintenance jobs."""
+    add_path(parser, "the log directory, on a file system that the driver and all executors see (no default)")
+    parser.add_argument(
+        "--topic", action="append", metavar="NAME", help="only this topic; may be repeated (default: all topics)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, report what would be done")
+    parser.add_argument(
+        "--now", type=_now_ms, metavar="TIME", help=f"the time to go by: {FORMS} (default: the clock's)"
+    )
+    parser.add_argument("--tasks", type=positive, metavar="N", help="tasks at the same time (default: all cores)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--local", action="store_true", help="run in this process, however much there is to do")
+    where.add_argument(
+        "--spark",
+        action="store_true",
+        help="run on Spark, however little there is to do (default: by its size)",
+    )
+    parser.add_argument("--loop", action="store_true", help="go on, round after round, until SIGTERM or SIGINT")
+    parser.add_argument(
+        "--interval",
+        type=_seconds,
+        metavar="SECONDS",
+        help="with --loop: the pause between rounds (default: see above)",
+    )
+    parser.add_argument(
+        "--history", metavar="TABLE", help="append a row for each partition to this Delta table, a path or a name"
+    )
+    parser.add_argument(
+        "--output",
+        choices=("text", "json"),
+        help="text: a table and a sum at the end; json: one object a line and partition, as it is done (default: text "
+        "on a terminal, else json)",
+    )
+
+
+def job_output(options: argparse.Namespace) -> JsonLines | TextReport:
+    """The sink that prints the reports to standard output."""
+    from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
+    from pyspark_kafkalog.maintenance.jobs.text_report import TextReport
+
+    is_text = options.output == "text" or (options.output is None and sys.stdout.isatty())
+    return TextReport() if is_text else JsonLines()
+
+
+def run_job(
+    options: argparse.Namespace,
+    job: Job,
+    *,
+    interval_s: Callable[[BrokerConfig], float],
+    slots: Callable[[BrokerConfig, int], int] | None = None,
+    output: JsonLines | TextReport | None = None,
+) -> int:
+    """Run the job according to the options; returns the exit status.
+
+    Reports go to `output` (default: the one of the options) and to a progress bar. `interval_s` is the default pause
+    between rounds of a loop; `slots` returns the number of concurrent tasks, given the number of cores.
+    """
+    _check(options)
+    from pyspark_kafkalog.maintenance.jobs.history_table import HistoryTable
+    from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, Round, run_loop, run_round
+    from pyspark_kafkalog.maintenance.jobs.sinks import ProgressBar
+    from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError
+
+    log_to_stderr()
+    topics = tuple(dict.fromkeys(options.topic)) if options.topic else None
+    this_round = Round(path=options.path.absolute(), topics=topics, now_ms=options.now, dry_run=options.dry_run)
+    pause_s = options.interval
+    log_dir = this_round.open()
+    this_round = replace(this_round, identity=log_dir.identity)
+    if pause_s is None and not log_dir.is_foreign:
+        pause_s = interval_s(log_dir.own_root().broker_config())
+    job.choose(this_round)  # report mistakes in options before a session is started
+
+    def slots_of(cores: int) -> int | None:
+        if options.tasks is not None or slots is None:
+            tasks: int | None = options.tasks
+            return tasks
+        return slots(log_dir.own_root().broker_config(), cores)
+
+    with stop_signal() as stop, _Workplace(options, job.action, slots_of, stop) as workplace:
+        history = () if options.history is None else (HistoryTable(options.history),)
+        all_sinks: tuple[ReportSink, ...] = (*history, output or job_output(options), ProgressBar())
+        try:
+            if not options.loop:
+                return run_round(job, workplace.tasks, this_round, all_sinks)
+            return run_loop(
+                job, workplace.tasks, this_round, all_sinks, interval_s=pause_s, stop=stop, is_alive=workplace.is_alive
+            )
+        except StoppedError:
+            sys.stderr.write(f"kafkalog {job.action}: ended early, the next run goes on\n")
+            return SOME_FAILED
+        except BaseException:
+            stop.set()
+            raise
+
+
+class _Workplace:
+    """Runs the rounds of a job: small ones in this process, others on Spark, which is started when needed."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        action: str,
+        slots_of: Callable[[int], int | None],
+        stop: threading.Event,
+    ) -> None:
+        self._options = options
+        self._action = action
+        self._slots_of = slots_of
+        self._stop = stop
+        self._is_on_spark = not options.local and (options.spark or options.history is not None or _has_session())
+        self._tasks: LocalTasks | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> _Workplace:
+        if self._is_on_spark:
+            self._start_spark()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def tasks(self, partitions: Sequence[TopicPartition]) -> Tasks:
+        """The tasks for a round over these partitions. A loop that has started Spark continues to use it."""
+        from pyspark_kafkalog.maintenance.jobs.runner import is_small
+        from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks
+
+        if not self._is_on_spark and not self._options.local and not is_small(self._options.path, partitions):
+            self._start_spark()
+        if self._tasks is None:
+            cores = len(os.sched_getaffinity(0))
+            self._use(LocalTasks(slots=self._slots_of(cores), stop=self._stop))
+        assert self._tasks is not None
+        return self._tasks
+
+    def is_alive(self) -> bool:
+        """Whether another round can run."""
+        return self._tasks is None or self._tasks.is_alive
+
+    def _start_spark(self) -> None:
+        from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks
+
+        self._is_on_spark = True
+        session = job_session(f"kafkalog {self._action}", delta=self._options.history is not None)
+        spark = self._open.enter_context(session)
+        slots = self._slots_of(spark.sparkContext.defaultParallelism)
+        self._use(SparkTasks(spark, slots=slots, stop=self._stop))
+
+    def _use(self, tasks: LocalTasks) -> None:
+        self._tasks = tasks
+        self._open.callback(tasks.close)
+
+
+def _has_session() -> bool:
+    """Whether this process has a Spark session, or gets one from spark-submit."""
+    if SPARK_SUBMIT in os.environ:
+        return True
+    pyspark_sql = sys.modules.get("pyspark.sql")
+    return pyspark_sql is not None and pyspark_sql.SparkSession.getActiveSession() is not None
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.loop and options.now is not None:
+        raise UsageError("--now and --loop do not go together: the time would stand still")
+    if options.interval is not None and not options.loop:
+        raise UsageError("--interval is for --loop")
+
+
+@contextmanager
+def job_session(name: str, *, delta: bool = False) -> Iterator[SparkSession]:
+    """The existing session, spark-submit's, or a new one on all cores of this machine, with Delta if `delta`.
+
+    A session created for this block is stopped at its end.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if SPARK_SUBMIT not in os.environ:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    there = SparkSession.getActiveSession()
+    if there is not None:
+        yield there
+        return
+    builder = SparkSession.builder.appName(name)
+    if delta:
+        from pyspark_kafkalog.maintenance.jobs.delta_session import with_delta
+
+        builder = with_delta(builder)
+    if SPARK_SUBMIT not in os.environ:
+        builder = (
+            builder.master("local[*]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "ERROR")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+        )
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        _end(session)
+
+
+def _end(session: SparkSession) -> None:
+    try:
+        session.stop()
+    except Exception as error:  # the JVM has already ended
+        logging.getLogger(__name__).info("the Spark session had ended: %s", error)
+
+
+def log_to_stderr() -> None:
+    """Print the package's log messages to standard error, unless logging is already configured."""
+    package = logging.getLogger("pyspark_kafkalog")
+    if not package.handlers and not logging.getLogger().handlers:
+        logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+        package.setLevel(logging.INFO)
+
+
+def not_negative(text: str) -> int:
+    """The argparse type of numbers of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be 0 or more, not {text}")
+    return int(text)
+
+
+def _now_ms(text: str) -> int:
+    now_ms = time_ms(text)
+    if now_ms > _TIME_MAX_MS:
+        raise argparse.ArgumentTypeError(f"must be {_TIME_MAX_MS} at most, ms and not a smaller unit, not {text}")
+    return now_ms
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text}")
+    return seconds

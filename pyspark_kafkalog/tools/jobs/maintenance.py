@@ -1,0 +1,336 @@
+"""The commands for maintenance: log-cleaner, retention, merge-segments, reindex, verify and delete-records."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tools.command import Command, UsageError, add_output, add_path, one_line, open_log_dir
+from pyspark_kafkalog.tools.jobs import job
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.config.broker import BrokerConfig
+    from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+
+_LOG_CLEANER_HELP: Final = """\
+`kafkalog log-cleaner`: clean compacted topics: keep the last record of each key, by Kafka's rules.
+
+The filthiest partitions come first. log.cleaner.threads is the number of concurrent tasks (default: all cores); they
+share log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second. A partition whose cleaning fails is
+marked uncleanable (see kafkalog metrics); the others continue, and the next run retries it. --output json prints one
+line for each partition of a compacted topic when it is done; "skipped" states why it was not cleaned. It is safe to run
+this command beside readers and writers, to run it twice at once (a partition that another run is working on is left to
+that run), and to kill it at any time.
+
+Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
+options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is
+log.cleaner.backoff.ms by default.
+
+examples:
+  kafkalog log-cleaner --path /data/log
+  kafkalog log-cleaner --path /data/log --topic users --dry-run | jq .dirtyPercent
+  kafkalog log-cleaner --path /data/log --loop
+  spark-submit jobs/log_cleaner.py --path /data/log
+"""
+
+
+_RETENTION_HELP: Final = """\
+`kafkalog retention`: delete old segments of all topics, as a broker's log manager does.
+
+retention.ms, retention.bytes, cleanup.policy and the log start offset apply, by Kafka's rules; the active segment is
+deleted too if all of it is due. --output json prints one line for each partition when it is done. It is safe to run
+this command beside readers and writers, to run it twice at once (a partition that another run is working on is left to
+that run), and to kill it at any time.
+
+Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
+options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is
+log.retention.check.interval.ms by default.
+
+examples:
+  kafkalog retention --path /data/log
+  kafkalog retention --path /data/log --topic orders --dry-run | jq .bytesDropped
+  kafkalog retention --path /data/log --loop --interval 300
+  spark-submit jobs/retention.py --path /data/log
+"""
+
+
+_MERGE_SEGMENTS_HELP: Final = """\
+`kafkalog merge-segments`: combine small closed segments into full ones, without changing batches or offsets.
+
+Adjacent segments below half of segment.bytes are merged if that is worth the copying. --output json prints one line
+for each partition when it is done. It is safe to run this command beside readers and writers, to run it twice at once
+(a partition that another run is working on is left to that run), and to kill it at any time.
+
+Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
+options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is an hour by
+default.
+
+examples:
+  kafkalog merge-segments --path /data/log
+  kafkalog merge-segments --path /data/log --topic orders --dry-run
+  spark-submit jobs/merge_segments.py --path /data/log
+"""
+
+
+_REINDEX_HELP: Final = """\
+`kafkalog reindex`: rebuild missing or wrong indexes and producer snapshots from the .log files.
+
+Index files that agree with the .log are kept, even if the current settings would produce different ones; --force
+replaces those too. Damage in a .log is reported and sets exit status 1; the index files of that segment are kept.
+--output json prints one line for each partition, with the number of files written (filesWritten). A broker's directory
+is refused. It is safe to run this command beside readers and writers, to run it twice at once (a partition that another
+run is working on is left to that run), and to kill it at any time.
+
+Exit status: 0 all fine, also where another run has a partition; 1 a .log is damaged, or something could not be done; 2
+wrong options. --interval is an hour by default.
+
+examples:
+  kafkalog reindex --path /data/log --dry-run | jq 'select(.filesWritten > 0)'
+  kafkalog reindex --path /data/log --topic orders --partition 3
+"""
+
+
+_VERIFY_HELP: Final = """\
+`kafkalog verify`: check every batch, index entry, snapshot and checkpoint of a log directory, native or a broker's.
+
+It is read-only, and safe beside writers, readers and maintenance: files that they change meanwhile are checked again.
+--output json prints one line for each finding ("action": "finding"), with its severity, file, position, offset, kind
+("what"), the expected and the found value, and the remedy; and one line for each partition when it is done. Findings
+about the directory itself are reported with __cluster_metadata, partition 0. Severities:
+
+  error    bytes are not what they must be, or committed records cannot be read: exit status 1
+  warning  no committed record is affected, or the next writer, or broker, repairs it automatically
+  info     left by running or killed writes and maintenance; it is removed automatically
+
+--repair first prints its plan ("action": "repair", "state": "planned"); with --dry-run it stops there. Then it carries
+out the repairs ("done", or "failed" with the error) and verifies the repaired items again. It rebuilds what can be
+derived: indexes, snapshots, checkpoints, hints; it finishes interrupted swaps and removes leftover files by the rules.
+It never changes committed records: damaged ones remain errors, with a remedy. --repair refuses a broker's directory.
+
+Exit status: 0 no errors, or none left; 1 errors, or something could not be done; 2 wrong options. --interval is an hour
+by default.
+
+examples:
+  kafkalog verify --path /data/log | jq 'select(.action == "finding" and .severity != "info")'
+  kafkalog verify --path /var/lib/kafka/data --topic orders --deep
+  kafkalog verify --path /data/log --repair --dry-run
+  spark-submit jobs/verify.py --path /data/log --repair
+"""
+
+
+_DELETE_RECORDS_HELP: Final = """\
+`kafkalog delete-records`: delete the records of partitions below given offsets, as kafka-delete-records does.
+
+The file has Kafka's format: {"partitions": [{"topic": "orders", "partition": 0, "offset": 100}], "version": 1}; offset
+-1 means the high watermark. One commit moves the log start offsets of all partitions; the next `kafkalog retention`
+deletes whole segments below them. Only that commit is needed, so no Spark session is started, even with spark-submit.
+
+Exit status: 0 all done; 1 a partition was refused, or nothing could be done; 2 wrong options. With --output json there
+is one line per partition, as for the other maintenance jobs.
+
+examples:
+  kafkalog delete-records --path /data/log --offset-json-file offsets.json
+  kafkalog delete-records --path /data/log --offset-json-file offsets.json --dry-run --output json
+  spark-submit jobs/delete_records.py --path /data/log --offset-json-file offsets.json
+"""
+
+
+_HOUR_S: Final = 3600.0
+
+
+def _clean(options: argparse.Namespace) -> int:
+    job.log_to_stderr()  # before the kernels are loaded, as they may be compiled then
+    from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob, cleaner_slots
+
+    return job.run_job(
+        options, CleanerJob(), interval_s=lambda config: config.log_cleaner_backoff_ms / 1000, slots=cleaner_slots
+    )
+
+
+def _retain(options: argparse.Namespace) -> int:
+    from pyspark_kafkalog.maintenance.jobs.chunks import RETENTION_JOB
+
+    return job.run_job(options, RETENTION_JOB, interval_s=lambda config: config.log_retention_check_interval_ms / 1000)
+
+
+def _merge(options: argparse.Namespace) -> int:
+    from pyspark_kafkalog.maintenance.jobs.chunks import MERGE_JOB
+
+    return job.run_job(options, MERGE_JOB, interval_s=_hourly)
+
+
+def _add_reindex(parser: argparse.ArgumentParser) -> None:
+    job.add_job_arguments(parser)
+    parser.add_argument(
+        "--partition",
+        action="append",
+        type=job.not_negative,
+        metavar="N",
+        help="only this partition of the topic; may be repeated (default: all partitions)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace index files that are right but differ, too")
+
+
+def _reindex(options: argparse.Namespace) -> int:
+    if options.partition and not options.topic:
+        raise UsageError("--partition is of a topic: name it with --topic")
+    job.log_to_stderr()
+    from pyspark_kafkalog.maintenance.repair.reindex_job import ReindexJob
+
+    reindex_job = ReindexJob(numbers=tuple(options.partition or ()), force=options.force)
+    return job.run_job(options, reindex_job, interval_s=_hourly)
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    job.add_job_arguments(parser)
+    parser.add_argument("--repair", action="store_true", help="set right what can be, see above")
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="check the records of compressed batches too, which takes as long as decompressing them; "
+        "those of uncompressed batches, and all CRCs, are checked in any case",
+    )
+
+
+def _verify(options: argparse.Namespace) -> int:
+    job.log_to_stderr()
+    from pyspark_kafkalog.maintenance.verify.job import VerifyJob, open_or_findings
+
+    if options.loop and options.interval is None:
+        options.interval = _HOUR_S  # a broker's directory has no settings that define it
+    output = job.job_output(options)
+    log_dir, findings = open_or_findings(options.path)
+    if log_dir is None:
+        for finding in findings:
+            output.tell(finding.tree())
+        sys.stderr.write(f"kafkalog verify: the metadata log of {options.path} cannot be loaded, see the findings\n")
+        return 1
+    verify_job = VerifyJob(output.tell, is_repairing=options.repair, are_records_checked=options.deep)
+    return job.run_job(options, verify_job, interval_s=_hourly, output=output)
+
+
+def _hourly(config: BrokerConfig) -> float:
+    return _HOUR_S
+
+
+_VERSION: Final = 1
+_MAX_FILE_BYTES: Final = 64 << 20
+_INT32_MAX: Final = 0x7FFFFFFF
+_INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
+
+
+class OffsetFileError(KafkalogError, ValueError):
+    """The file of offsets is not in the format of Kafka's tool."""
+
+
+def _add_delete_records(parser: argparse.ArgumentParser) -> None:
+    """`--path`, the file of offsets, and the form of the report."""
+    add_path(parser)
+    parser.add_argument(
+        "--offset-json-file", required=True, metavar="FILE", type=Path, help="the offset of each partition, in JSON"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, report what would be done")
+    add_output(parser, "one object a line, by partition")
+
+
+def _delete_records(options: argparse.Namespace) -> int:
+    """Move the log start offsets; returns the exit status."""
+    from pyspark_kafkalog.maintenance.jobs import sinks as report_sinks
+    from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, Round
+    from pyspark_kafkalog.maintenance.retention import delete_records
+
+    offsets = read_offsets(options.offset_json_file)
+    log_dir = open_log_dir(options)
+    if options.output == "text":
+        sys.stdout.write("Executing records delete operation\n")
+    reports = delete_records.delete_records(log_dir, offsets, dry_run=options.dry_run)
+    if options.output == "text":
+        _print_deleted(reports, options.dry_run)
+    else:
+        lines = report_sinks.JsonLines()
+        lines.begin(delete_records.ACTION, Round(path=options.path, dry_run=options.dry_run), len(reports))
+        for report in reports:
+            lines.take(report)
+    return ALL_FINE if all(each.is_fine for each in reports) else SOME_FAILED
+
+
+def _print_deleted(reports: Sequence[PartitionReport], dry_run: bool) -> None:
+    sys.stdout.write("Records delete operation would give:\n" if dry_run else "Records delete operation completed:\n")
+    for report in reports:
+        where = TopicPartition(report.topic, report.partition)
+        if report.error is None:
+            sys.stdout.write(f"partition: {where}\tlow_watermark: {report.log_start_offset}\n")
+        else:
+            sys.stdout.write(f"partition: {where}\terror: {report.error}\n")
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    """The file's offset by partition. Raises OSError, and OffsetFileError for what DeleteRecordsCommand refuses."""
+    with path.open("rb") as stream:
+        data = stream.read(_MAX_FILE_BYTES + 1)
+    if len(data) > _MAX_FILE_BYTES:
+        raise OffsetFileError(f"{path} has more than {_MAX_FILE_BYTES} bytes")
+    try:
+        return parse_offsets(data)
+    except OffsetFileError as error:
+        raise OffsetFileError(f"{path}: {one_line(error)}") from None
+
+
+def parse_offsets(data: bytes) -> dict[TopicPartition, int]:
+    """As `read_offsets`, from the file's bytes."""
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError):
+        raise OffsetFileError("it is not valid JSON") from None
+    if not isinstance(tree, dict):
+        raise OffsetFileError("expected a JSON object")
+    if "version" in tree and _integer(tree, "version", "it", _INT32_MAX) != _VERSION:
+        raise OffsetFileError(f"version {tree['version']} is not supported: expected {_VERSION}")
+    if not isinstance(tree.get("partitions"), list):
+        raise OffsetFileError("expected a list in the field partitions")
+    offsets: dict[TopicPartition, int] = {}
+    duplicates: set[TopicPartition] = set()
+    for number, entry in enumerate(tree["partitions"], start=1):
+        where, offset = _entry(entry, f"partition entry {number}")
+        if where in offsets:
+            duplicates.add(where)
+        offsets[where] = offset
+    if duplicates:
+        raise OffsetFileError(f"partitions are there more than once: {', '.join(map(str, sorted(duplicates)))}")
+    return offsets
+
+
+def _entry(entry: Any, what: str) -> tuple[TopicPartition, int]:
+    if not isinstance(entry, dict):
+        raise OffsetFileError(f"{what} is not a JSON object")
+    topic = entry.get("topic")
+    if not isinstance(topic, str):
+        raise OffsetFileError(f"{what} needs a string in the field topic")
+    partition = _integer(entry, "partition", what, _INT32_MAX)
+    return TopicPartition(topic, partition), _integer(entry, "offset", what, _INT64_MAX)
+
+
+def _integer(tree: Mapping[str, Any], name: str, what: str, largest: int) -> int:
+    value = tree.get(name)
+    if type(value) is not int or not -largest - 1 <= value <= largest:
+        raise OffsetFileError(f"{what} needs a whole number in the field {name}")
+    return value
+
+
+COMMANDS: Final = {
+    name: Command(description, add_arguments, run, job.USAGE_EXIT_CODE)
+    for name, description, add_arguments, run in (
+        ("delete-records", _DELETE_RECORDS_HELP, _add_delete_records, _delete_records),
+        ("log-cleaner", _LOG_CLEANER_HELP, job.add_job_arguments, _clean),
+        ("merge-segments", _MERGE_SEGMENTS_HELP, job.add_job_arguments, _merge),
+        ("reindex", _REINDEX_HELP, _add_reindex, _reindex),
+        ("retention", _RETENTION_HELP, job.add_job_arguments, _retain),
+        ("verify", _VERIFY_HELP, _add_verify, _verify),
+    )
+}

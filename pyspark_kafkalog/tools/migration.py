@@ -1,0 +1,426 @@
+"""The commands `adopt` and `export`: from a Kafka broker's log directory to a native one, and back.
+
+After the directory of a broker was adopted and changed, `broker_script` creates the shell script that applies the
+changes to the broker. Commands that create come first, then those that delete. All of them can be repeated, except
+deletions of configurations. A re-created topic keeps the broker's id, unless the broker has too many partitions:
+partitions cannot be removed from a topic, so it is deleted and created. Source of the rules: the tools of Kafka 4.1,
+and kafka.server.DynamicBrokerConfig.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, ConfigChange, TopicChange
+from pyspark_kafkalog.metadata.acl import Acl, PermissionType, ResourceType
+from pyspark_kafkalog.root.broker_settings import ALL_BROKERS
+from pyspark_kafkalog.storage.filesystem import time_ms
+from pyspark_kafkalog.tools.command import (
+    Command,
+    UsageError,
+    add_local_only,
+    add_output,
+    add_path,
+    open_log_dir,
+    print_json,
+)
+from pyspark_kafkalog.tools.transactions import describe_open, ending_command, ending_commands, open_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark_kafkalog.maintenance.export.log_copy import ExportedPartition
+    from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption
+    from pyspark_kafkalog.root.own import OwnRoot
+
+_ADOPT_HELP: Final = """\
+`kafkalog adopt`: convert a Kafka broker's log directory into a native log directory, in place.
+
+Topics, their ids, configurations and partitions, offsets, leader epochs, producer state and open transactions are
+kept; no record is copied or rewritten, and a broker can still mount the partitions. The broker must be stopped: a
+directory in use by a broker is refused. If the broker was killed, its logs are recovered first, by the broker's rules.
+Its metadata log is renamed to __cluster_metadata-0.kafka-stray. If this command is interrupted, run it again.
+
+An open transaction no longer has a coordinator: read_committed stops at its first record. All open transactions are
+listed, also with --dry-run, with the commands that end them. One in state PrepareCommit was committed: complete it.
+
+Topics of which the directory has only some partitions are refused, because the others may be in another directory of
+log.dirs or on another broker; --create-missing creates the others, empty. Topics' configurations are in the metadata
+log, but defaults from server.properties (log.retention.hours, ...) are not in the directory: pass that file with
+--server-properties. Topics whose earliest offsets a broker has moved to remote storage are refused, unless
+--local-only: their logs would begin at the first local offset. Errors are printed in one line, with exit code 1.
+
+examples:
+  kafkalog adopt --path /var/lib/kafka/data --dry-run
+  kafkalog adopt --path /var/lib/kafka/data --server-properties /etc/kafka/server.properties
+"""
+
+
+_EXPORT_HELP: Final = """\
+`kafkalog export`: prepare partitions for a Kafka broker to mount, or copy a log directory.
+
+Without --to, only Kafka's checkpoint files are written into the log directory itself: recovery points, high watermarks
+and log start offsets as of the newest commit, as after a clean shutdown of a broker. An adopted directory needs these
+before it is returned to its broker (docs/MIGRATING.md, "Back to Kafka"). The broker knows its topics as they were when
+the directory was adopted. Later changes are listed, and refused without --set-aside DIR. With it, the topics and
+partitions that the broker does not know are placed in DIR, a native log directory, and a script with the commands to
+run on the broker is printed. With --to the partitions are copied as well:
+
+  into a new or empty directory        a backup: a whole log directory, with everything that the original holds
+  into a stopped broker's directory    the broker serves the records when it is started next
+
+Writers and maintenance may continue: the copy is as of one commit. A backup has the original's cluster id and directory
+id, and queries continue with it in the original's place; never write to both. An incomplete backup cannot be opened;
+if the command is killed, run it again.
+
+To mount topics in a broker's directory, create them on the broker first, with the same number of partitions and the
+same configurations (kafkalog configs --describe), stop the broker, export, start it. The broker's topic ids are kept.
+Partitions that have records there are refused unless --overwrite is given. Consumer groups are exported with the topic
+__consumer_offsets, if the broker has it with the same number of partitions.
+
+Closed segments are hard-linked if both directories are on one file system and --copy is not given; the active segment
+is always copied.
+
+examples:
+  kafkalog export --path /var/lib/kafka/data --set-aside /var/lib/kafka/set-aside > back-to-kafka.sh
+  kafkalog export --path /data/log --to /backup/log
+  kafkalog export --path /data/log --to /var/lib/kafka/data --topic 'orders|returns'
+"""
+
+
+def _add_adopt(parser: argparse.ArgumentParser) -> None:
+    """`--path`, options for what to adopt, `--dry-run`."""
+    add_path(parser, "the broker's log directory")
+    parser.add_argument(
+        "--server-properties",
+        metavar="FILE",
+        type=Path,
+        help="the broker's configuration file; its settings for topics become those of the directory",
+    )
+    parser.add_argument(
+        "--create-missing", action="store_true", help="make partitions that the directory does not hold, empty"
+    )
+    add_local_only(parser, "go without the offsets that a tiering broker has moved to remote storage")
+    parser.add_argument("--dry-run", action="store_true", help="check, say what would be done, change nothing")
+    add_output(parser, "one object")
+
+
+def _run_adopt(options: argparse.Namespace) -> int:
+    """Adopt the directory; prints the adopted topics to sys.stdout."""
+    from pyspark_kafkalog.root.adopt.adopt import adopt
+
+    outcome = adopt(
+        options.path,
+        server_properties=options.server_properties,
+        create_missing=options.create_missing,
+        local_only=options.local_only,
+        dry_run=options.dry_run,
+    )
+    if options.output == "json":
+        print_json(_adoption_tree(outcome))
+    else:
+        _print_adoption(outcome)
+    return 0
+
+
+def _print_adoption(outcome: Adoption) -> None:
+    if outcome.was_ours:
+        sys.stdout.write(f"{outcome.root} is a log directory of this package already: nothing to do.\n")
+    elif outcome.dry_run:
+        sys.stdout.write(f"{outcome.root} can be adopted: {len(outcome.topics)} topics. Nothing was changed.\n")
+    else:
+        partitions = len(outcome.partitions)
+        sys.stdout.write(f"Adopted {outcome.root}: {len(outcome.topics)} topics with {partitions} partitions.\n")
+    for note in outcome.notes:
+        sys.stdout.write(f"  {' '.join(note.split())}\n")
+    for each in outcome.partitions:
+        if each.cut_bytes:
+            sys.stdout.write(f"  {each.topic_partition}: {each.cut_bytes} bytes of a damaged tail were cut off\n")
+    _print_transactions(outcome)
+    if outcome.kept_metadata is not None and not outcome.was_ours:
+        done = "would be kept" if outcome.dry_run else "is kept"
+        sys.stdout.write(f"  the broker's metadata log {done} as {outcome.kept_metadata.name}\n")
+
+
+def _print_transactions(outcome: Adoption) -> None:
+    found = outcome.open_transactions
+    now_ms = time_ms()
+    for each in found.in_partitions:
+        sys.stdout.write(f"  {each.topic_partition}: {describe_open(each, now_ms)}\n")
+    for state in found.states:
+        if not any(each.state is state for each in found.in_partitions):
+            sys.stdout.write(
+                f"  transactional id {state.transactional_id}: {state.status_name}, with no open records here\n"
+            )
+    commands = ending_commands(outcome.root, found)
+    if commands:
+        when = "after adopting, end" if outcome.dry_run else "end"
+        sys.stdout.write(f"  read_committed ends where a transaction is open; {when} them with\n")
+        for command in commands:
+            sys.stdout.write(f"    {command}\n")
+    if any(each.transactional_id is None for each in found.in_partitions):
+        sys.stdout.write(
+            "  a transaction without a transactional id may have been committed: if the broker has other directories, "
+            "look for its producer id in their __transaction_state before you abort it\n"
+        )
+
+
+def _adoption_tree(outcome: Adoption) -> dict[str, Any]:
+    return {
+        "path": str(outcome.root),
+        "dryRun": outcome.dry_run,
+        "wasOurs": outcome.was_ours,
+        "topics": [{"topic": name, "topicId": topic_id} for name, topic_id in outcome.topics.items()],
+        "partitions": [_adopted_tree(each) for each in outcome.partitions],
+        "nextProducerId": outcome.next_producer_id,
+        "keptMetadata": None if outcome.kept_metadata is None else str(outcome.kept_metadata),
+        "notes": list(outcome.notes),
+        "openTransactions": [
+            {**open_tree(each), "command": ending_command(outcome.root, each)}
+            for each in outcome.open_transactions.in_partitions
+        ],
+    }
+
+
+def _adopted_tree(each: AdoptedPartition) -> dict[str, Any]:
+    return {
+        "topic": each.topic_partition.topic,
+        "partition": each.topic_partition.partition,
+        "logStartOffset": each.log_start_offset,
+        "highWatermark": each.high_watermark,
+        "lastStableOffset": each.last_stable_offset,
+        "leaderEpoch": each.leader_epoch,
+        "cutBytes": each.cut_bytes,
+    }
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    """`--path`, the destination, and the topics."""
+    add_path(parser)
+    parser.add_argument("--to", metavar="DIR", type=Path, help="copy the partitions there; default: checkpoints only")
+    parser.add_argument("--topic", metavar="TOPIC", help="only a topic, or a regular expression of topics (--to)")
+    parser.add_argument("--copy", action="store_true", help="copy closed segments too, make no hard links (--to)")
+    parser.add_argument("--overwrite", action="store_true", help="replace what the broker's partitions hold (--to)")
+    parser.add_argument(
+        "--set-aside", metavar="DIR", type=Path, help="put what the broker does not know there, and print its commands"
+    )
+    parser.add_argument(
+        "--server-properties",
+        metavar="FILE",
+        type=Path,
+        help="the broker's configuration file, if adopting named it: what it sets is no change (without --to)",
+    )
+    add_output(parser, "one object a line, by partition")
+
+
+def _run_export(options: argparse.Namespace) -> int:
+    """Export; prints the exported partitions to sys.stdout."""
+    if options.to is None and (options.topic is not None or options.copy or options.overwrite):
+        raise UsageError("--topic, --copy and --overwrite go with --to")
+    if options.to is not None and (options.set_aside is not None or options.server_properties is not None):
+        raise UsageError("--set-aside and --server-properties do not go with --to")
+    if options.set_aside is not None and options.output == "json":
+        raise UsageError("--set-aside prints a script, which --output json cannot")
+    root = open_log_dir(options).own_root()
+    from pyspark_kafkalog.maintenance.export.export import export_to
+    from pyspark_kafkalog.tools.arguments import topic_pattern
+
+    exported: Sequence[ExportedPartition]
+    if options.to is None:
+        exported = _return_to_broker(root, options)
+        if options.set_aside is not None:
+            return 0
+    else:
+        topics = None
+        if options.topic is not None:
+            pattern = topic_pattern(options.topic)
+            topics = [name for name in root.topics() if pattern.matches(name)]
+            if not topics:
+                raise UnknownTopicError(f"there is no topic {options.topic} in {options.path}")
+        exported = export_to(root, options.to, topics, link=not options.copy, overwrite=options.overwrite)
+    if options.output == "json":
+        for each in exported:
+            print_json(_exported_tree(each))
+    else:
+        _print_exported(exported, options.to)
+    return 0
+
+
+def _return_to_broker(root: OwnRoot, options: argparse.Namespace) -> Sequence[ExportedPartition]:
+    """Export in place; with --set-aside, print the script for the broker."""
+    from pyspark_kafkalog.maintenance.export.return_to_broker import return_to_broker
+
+    done = return_to_broker(root, set_aside=options.set_aside, server_properties=options.server_properties)
+    if done.differences is None:
+        sys.stderr.write(
+            "No metadata log of a broker is kept here, so it is unknown which topics and configurations it has.\n"
+        )
+    elif options.set_aside is not None:
+        sys.stdout.write(broker_script(options.path.resolve(), done.differences, done.aside))
+    return done.exported
+
+
+def _print_exported(exported: Sequence[ExportedPartition], target: Path | None) -> None:
+    if target is None:
+        sys.stdout.write(f"Wrote the checkpoints of {len(exported)} partitions.\n")
+        return
+    linked, copied = sum(each.linked_bytes for each in exported), sum(each.copied_bytes for each in exported)
+    sys.stdout.write(
+        f"Exported {len(exported)} partitions to {target}: {linked} bytes linked, {copied} bytes copied.\n"
+    )
+
+
+def _exported_tree(each: ExportedPartition) -> dict[str, object]:
+    return {
+        "topic": each.topic_partition.topic,
+        "partition": each.topic_partition.partition,
+        "logStartOffset": each.log_start_offset,
+        "highWatermark": each.high_watermark,
+        "linkedBytes": each.linked_bytes,
+        "copiedBytes": each.copied_bytes,
+    }
+
+
+_BROKER: Final = '--bootstrap-server "${BOOTSTRAP:-localhost:9092}"'
+#: Broker-level settings that Kafka can change while it runs, besides the defaults of topics' configurations.
+_DYNAMIC: Final = frozenset(
+    {
+        "log.cleaner.threads",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.max.bytes.per.second",
+        "log.cleaner.backoff.ms",
+        "num.recovery.threads.per.data.dir",
+        "producer.id.expiration.ms",
+        *(config.synonyms[0].definition.name for config in TOPIC_CONFIGS.values() if config.synonyms),
+    }
+)
+_RESOURCE_OPTIONS: Final[Mapping[ResourceType, str]] = {
+    ResourceType.TOPIC: "--topic",
+    ResourceType.GROUP: "--group",
+    ResourceType.TRANSACTIONAL_ID: "--transactional-id",
+    ResourceType.DELEGATION_TOKEN: "--delegation-token",
+    ResourceType.USER: "--user-principal",
+}
+
+
+def broker_script(root: Path, differences: BrokerDifferences, aside: Path | None) -> str:
+    """The script; comments state the steps before and after it."""
+    if not differences:
+        return f"# The broker knows all that {root} holds: there is nothing to run.\n"
+    commands = list(_commands(differences))
+    mount = f"kafkalog export --path {_quoted(str(aside))} --to {_quoted(str(root))}"
+    lines = [
+        f"# What the broker is to be told after it has taken {root} back.",
+        "# Run it with `sh -e` while the broker is running and before clients use it. BOOTSTRAP is its address.",
+        *(f"# {each}" for each in differences.descriptions()),
+        *commands,
+    ]
+    if aside is not None:
+        lines += [
+            "# Then stop the broker, bring over the records that were set aside, and start it again:",
+            f"#   {mount}",
+        ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _commands(differences: BrokerDifferences) -> Iterator[str]:
+    for topic in differences.topics:
+        yield from _topic_commands(topic)
+    recreated = {each.topic.name for each in differences.topics if _is_replaced(each)}
+    for change in differences.topic_configs:
+        if change.name not in recreated:
+            yield from _config_commands(f"--entity-type topics --entity-name {_quoted(change.name)}", change)
+    for change in differences.broker_configs:
+        yield from _broker_config_commands(change)
+    for acl in differences.acls_added:
+        yield f"kafka-acls.sh {_BROKER} --add {_acl_options(acl)}"
+    for name in differences.deleted:
+        yield f"kafka-topics.sh {_BROKER} --delete --if-exists --topic {_pattern(name)}"
+    for acl in differences.acls_removed:
+        yield f"kafka-acls.sh {_BROKER} --remove --force {_acl_options(acl)}"
+
+
+def _is_replaced(change: TopicChange) -> bool:
+    return change.recreated and change.broker_partitions > len(change.topic.partitions)
+
+
+def _topic_commands(change: TopicChange) -> Iterator[str]:
+    name, total = change.topic.name, len(change.topic.partitions)
+    if _is_replaced(change):
+        yield f"kafka-topics.sh {_BROKER} --delete --if-exists --topic {_pattern(name)}"
+    if not change.broker_partitions or _is_replaced(change):
+        configs = "".join(
+            f" --config {_quoted(f'{key}={value}')}" for key, value in sorted(change.topic.configs.items())
+        )
+        yield (
+            f"kafka-topics.sh {_BROKER} --create --if-not-exists --topic {_quoted(name)} --partitions {total}{configs}"
+        )
+    elif change.broker_partitions < total:
+        yield f"kafka-topics.sh {_BROKER} --alter --topic {_pattern(name)} --partitions {total}"
+
+
+def _broker_config_commands(change: ConfigChange) -> Iterator[str]:
+    entity = "--entity-default" if change.name == ALL_BROKERS else f"--entity-name {change.name}"
+    dynamic = ConfigChange(
+        name=change.name,
+        added={key: value for key, value in change.added.items() if key in _DYNAMIC},
+        deleted=tuple(key for key in change.deleted if key in _DYNAMIC),
+    )
+    yield from _config_commands(f"--entity-type brokers {entity}", dynamic)
+    for key, value in change.added.items():
+        if key not in _DYNAMIC:
+            yield f"# in the broker's server.properties, before it is started: {key}={value}"
+    for key in change.deleted:
+        if key not in _DYNAMIC:
+            yield f"# in the broker's server.properties, before it is started: remove {key}"
+
+
+def _config_commands(entity: str, change: ConfigChange) -> Iterator[str]:
+    command = f"kafka-configs.sh {_BROKER} --alter {entity}"
+    if change.added:
+        # Brackets keep the commas of a value together.
+        settings = ",".join(
+            f"{key}=[{value}]" if "," in value else f"{key}={value}" for key, value in change.added.items()
+        )
+        yield f"{command} --add-config {_quoted(settings)}"
+    if change.deleted:
+        yield f"{command} --delete-config {_quoted(','.join(change.deleted))}"
+
+
+def _acl_options(acl: Acl) -> str:
+    resource = (
+        "--cluster"
+        if acl.resource_type is ResourceType.CLUSTER
+        else f"{_RESOURCE_OPTIONS[acl.resource_type]} {_quoted(acl.resource_name)}"
+    )
+    permission = "allow" if acl.permission is PermissionType.ALLOW else "deny"
+    operation = acl.operation.name.title().replace("_", "")
+    return (
+        f"--{permission}-principal {_quoted(acl.principal)} --{permission}-host {_quoted(acl.host)} "
+        f"--operation {operation} {resource} --resource-pattern-type {acl.pattern_type.name.lower()}"
+    )
+
+
+def _pattern(topic: str) -> str:
+    """A topic as the regular expression that kafka-topics expects to alter and to delete."""
+    return _quoted(re.sub(r"\.", r"\\.", topic))
+
+
+def _quoted(text: str) -> str:
+    return shlex.quote(text)
+
+
+COMMANDS: Final = {
+    "adopt": Command(_ADOPT_HELP, _add_adopt, _run_adopt),
+    "export": Command(_EXPORT_HELP, _add_export, _run_export),
+}

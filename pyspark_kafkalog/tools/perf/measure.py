@@ -1,0 +1,339 @@
+"""Writes or reads records at full speed, or at a given rate, and prints rates and latencies.
+
+Lines and percentiles are those of org.apache.kafka.tools.ProducerPerformance and ConsumerPerformance.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.tools.command import UsageError
+from pyspark_kafkalog.tools.console.follow import Chunk, Consumer
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import FlushMode, LogDir
+
+
+_COLUMNS: Final = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, "
+_HEADER_END: Final = "fetch.MB.sec, fetch.nMsg.sec\n"
+_MIB: Final = 1024 * 1024
+_THREAD: Final = 0
+
+#: Letters of java.text.SimpleDateFormat, and their counterparts in strftime.
+_DATE_PARTS: Final = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Options of the output besides the totals."""
+
+    interval_ms: int
+    is_detailed: bool
+    has_header: bool
+    date_format: str
+
+    def print_header(self) -> None:
+        if self.has_header:
+            times = "time, threadId, " if self.is_detailed else "start.time, end.time, "
+            sys.stdout.write(times + _COLUMNS + _HEADER_END)
+
+    def date(self, time_s: float) -> str:
+        """The local time in the format of SimpleDateFormat."""
+        moment = datetime.fromtimestamp(time_s)
+
+        def part(match: re.Match[str]) -> str:
+            if match[0][0] == "S":
+                return f"{moment.microsecond // 1000:0{len(match[0])}d}"
+            return moment.strftime(_DATE_PARTS.get(match[0], match[0]))
+
+        return re.sub(r"([yMdHmsS])\1*", part, self.date_format)
+
+
+def consume(
+    log_dir: LogDir,
+    topic: str,
+    *,
+    messages: int,
+    group: str | None,
+    from_latest: bool,
+    local_only: bool,
+    timeout_ms: int,
+    report: Report,
+) -> None:
+    """Read `messages` records, or until none arrives for `timeout_ms`."""
+    log_dir.partition_numbers(topic)
+    report.print_header()
+    start_s = time.time()
+    consumer = Consumer(
+        log_dir,
+        lambda name: name == topic,
+        schema=pa.schema([KAFKA_SCHEMA.field(name) for name in ("key", "value", "offset")]),
+        reset="latest" if from_latest else "earliest",
+        isolation="read_uncommitted",
+        start={} if group is None else {name: each.offset for name, each in log_dir.group(group).fetch().items()},
+        local_only=local_only,
+    )
+    counted = _Counted(report, messages)
+    until_s = time.monotonic() + timeout_ms / 1000
+    while counted.messages < messages and time.monotonic() <= until_s:
+        for chunk in consumer.poll():
+            consumer.seen(chunk)
+            counted.add(chunk)
+            until_s = time.monotonic() + timeout_ms / 1000
+            if counted.messages >= messages:
+                break
+        else:
+            consumer.wait(until_s)
+    if counted.messages < messages:
+        sys.stdout.write(
+            "WARNING: Exiting before consuming the expected number of messages: timeout "
+            f"({timeout_ms} ms) exceeded. You can use the --timeout option to increase the timeout.\n"
+        )
+    if not report.is_detailed:
+        end_s = time.time()
+        dates = f"{report.date(start_s)}, {report.date(end_s)}"
+        sys.stdout.write(f"{dates}, {_rates(counted.bytes, counted.messages, end_s - start_s, counted.total())}\n")
+
+
+class _Counted:
+    """Counts the records read, and prints a line per interval if requested."""
+
+    def __init__(self, report: Report, most: int) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self._most = most
+        self._report = report
+        self._last = (0, 0)
+        self._last_s = time.time()
+
+    def total(self) -> tuple[int, int]:
+        return self.bytes, self.messages
+
+    def add(self, chunk: Chunk) -> None:
+        batch = chunk.batch[: self._most - self.messages]
+        self.messages += len(batch)
+        for name in ("key", "value"):
+            self.bytes += pc.sum(pc.binary_length(batch.column(name))).as_py() or 0
+        now_s = time.time()
+        elapsed_s = now_s - self._last_s
+        if elapsed_s * 1000 < self._report.interval_ms:
+            return
+        if self._report.is_detailed:
+            last_bytes, last_messages = self._last
+            rates = _rates(self.bytes - last_bytes, self.messages - last_messages, elapsed_s, self.total())
+            sys.stdout.write(f"{self._report.date(now_s)}, {_THREAD}, {rates}\n")
+            sys.stdout.flush()
+        self._last, self._last_s = self.total(), now_s
+
+
+def _rates(size_bytes: int, messages: int, elapsed_s: float, total: tuple[int, int]) -> str:
+    """MB and records, total and per second; there are no rebalances, so the fetch rates are the same."""
+    elapsed_s = max(elapsed_s, 1e-3)
+    mib_rate, rate = size_bytes / _MIB / elapsed_s, messages / elapsed_s
+    return (
+        f"{total[0] / _MIB:.4f}, {mib_rate:.4f}, {total[1]}, {rate:.4f}, 0, {round(elapsed_s * 1000)}, "
+        f"{mib_rate:.4f}, {rate:.4f}"
+    )
+
+
+GATHER_MS: Final = 100
+_COMMIT_BYTES: Final = 32 << 20
+_COMMIT_RECORDS_MAX: Final = 1 << 20
+_PAYLOAD_FILE_BYTES_MAX: Final = 256 << 20
+_REPORT_S: Final = 5.0
+_SAMPLES_MAX: Final = 500_000
+_SEED: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Parameters of a run. `throughput`: records per second, unlimited if below 1; `gather_ms` applies with a limit."""
+
+    topic: str
+    records: int
+    throughput: float
+    gather_ms: int
+    compression_type: str
+    flush: FlushMode
+    transactional_id: str | None
+
+
+class Payloads(Protocol):
+    """Produces values. `mean_bytes` is their approximate size."""
+
+    mean_bytes: float
+
+    def take(self, start: int, count: int) -> pa.Array:
+        """The values of the records with numbers [start, start + count)."""
+        ...
+
+
+class RandomPayloads:
+    """Values of random letters: slices of one random text, at a moving position."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.mean_bytes = float(size_bytes)
+        self._size_bytes = size_bytes
+        letters = max(_COMMIT_BYTES, size_bytes) + size_bytes
+        self._letters = np.random.default_rng(_SEED).integers(ord("A"), ord("Z") + 1, letters, dtype=np.uint8)
+
+    def take(self, start: int, count: int) -> pa.Array:
+        per_pass = max(_COMMIT_BYTES // self._size_bytes, 1)
+        shift = (start * 31) % self._size_bytes
+        pieces = []
+        while count > 0:
+            size = min(count, per_pass)
+            offsets = pa.array(np.arange(size + 1, dtype=np.int32) * np.int32(self._size_bytes))
+            data = pa.py_buffer(self._letters[shift:])
+            pieces.append(pa.Array.from_buffers(pa.binary(), size, [None, offsets.buffers()[1], data]))
+            count -= size
+        return pa.concat_arrays(pieces)
+
+
+class NumberPayloads:
+    """The numbers of the records as text."""
+
+    mean_bytes = 8.0
+
+    def take(self, start: int, count: int) -> pa.Array:
+        return pa.array(np.arange(start, start + count)).cast(pa.string()).cast(pa.binary())
+
+
+class _ChosenPayloads:
+    """Values chosen at random from a given set."""
+
+    def __init__(self, values: pa.Array) -> None:
+        self.mean_bytes = max(values.nbytes / len(values), 1.0)
+        self._values = values
+        self._random = np.random.default_rng(_SEED)
+
+    def take(self, start: int, count: int) -> pa.Array:
+        return self._values.take(pa.array(self._random.integers(0, len(self._values), count)))
+
+
+def chosen_payloads(path: Path, delimiter: str) -> Payloads:
+    """Values from a file, separated by `delimiter` ("\\\\n" for a line break). Raises UsageError, OSError."""
+    sys.stdout.write(f"Reading payloads from: {path.absolute()}\n")
+    if path.stat().st_size > _PAYLOAD_FILE_BYTES_MAX:
+        raise UsageError(f"{path} has more than {_PAYLOAD_FILE_BYTES_MAX} bytes: name a smaller file")
+    separator = b"\n" if delimiter == "\\n" else delimiter.encode()
+    if not separator:
+        raise UsageError("--payload-delimiter may not be empty")
+    values = path.read_bytes().split(separator)
+    if not values[-1]:
+        values.pop()
+    if not values:
+        raise UsageError(f"{path}: File does not exist or empty file provided.")
+    sys.stdout.write(f"Number of messages read: {len(values)}\n")
+    return _ChosenPayloads(pa.array(values, pa.binary()))
+
+
+def produce(log_dir: LogDir, payloads: Payloads, plan: Plan) -> None:
+    """Write the records; prints a line every five seconds and one at the end."""
+    last = None if plan.transactional_id is None else log_dir.last_version(plan.transactional_id)
+    version = -1 if last is None else last
+    stats = _Stats(plan.records)
+    start_s = time.monotonic()
+    per_commit = max(1, min(int(_COMMIT_BYTES / payloads.mean_bytes), _COMMIT_RECORDS_MAX))
+    written = 0
+    while written < plan.records:
+        count = min(per_commit, plan.records - written)
+        due_s = np.full(count, time.monotonic())
+        if plan.throughput > 0:
+            count, due_s = _wait_for(plan, start_s, written, count)
+        values = payloads.take(written, count)
+        version += 1
+        log_dir.append(
+            plan.topic,
+            pa.table({"value": values}),
+            compression_type=plan.compression_type,
+            flush=plan.flush,
+            transactional_id=plan.transactional_id,
+            transaction_version=None if plan.transactional_id is None else version,
+        )
+        written += count
+        stats.record(due_s, values.nbytes - 4 * (count + 1))
+    stats.print_total()
+
+
+def _wait_for(plan: Plan, start_s: float, written: int, most: int) -> tuple[int, NDArray[np.float64]]:
+    """Wait until the records of `gather_ms` are due; returns their number, and when each was due."""
+    wanted = max(1, min(most, round(plan.throughput * plan.gather_ms / 1000)))
+    last_due_s = start_s + (written + wanted) / plan.throughput
+    time.sleep(max(last_due_s - time.monotonic(), 0.0))
+    # Records that became due during the last commit are included.
+    count = max(wanted, min(most, int((time.monotonic() - start_s) * plan.throughput) - written))
+    return count, start_s + np.arange(written, written + count) / plan.throughput
+
+
+class _Stats:
+    """Counts records and their latencies, in whole ms as in Kafka."""
+
+    def __init__(self, records: int) -> None:
+        self._start_s = self._window_start_s = time.monotonic()
+        self._stride = max(records // _SAMPLES_MAX, 1)
+        self._samples: list[NDArray[np.int64]] = []
+        self._total = _Sums()
+        self._window = _Sums()
+
+    def record(self, due_s: NDArray[np.float64], size_bytes: int) -> None:
+        """Count records that were due at `due_s` and are written now."""
+        now_s = time.monotonic()
+        latencies_ms = ((now_s - due_s) * 1000).astype(np.int64)
+        for sums in (self._total, self._window):
+            sums.add(latencies_ms, size_bytes)
+        self._samples.append(latencies_ms[:: self._stride])
+        if now_s - self._window_start_s >= _REPORT_S:
+            sys.stdout.write(
+                f"{self._window.rates(now_s - self._window_start_s)}, "
+                f"{self._window.average_ms:.1f} ms avg latency, {self._window.max_ms:.1f} ms max latency.\n"
+            )
+            sys.stdout.flush()
+            self._window, self._window_start_s = _Sums(), now_s
+
+    def print_total(self) -> None:
+        samples = np.sort(np.concatenate(self._samples))
+        at = {name: int(samples[int(part * len(samples))]) for name, part in _PERCENTILES.items()}
+        percentiles = ", ".join(f"{value} ms {name}" for name, value in at.items())
+        sys.stdout.write(
+            f"{self._total.rates(time.monotonic() - self._start_s)}, {self._total.average_ms:.2f} ms avg latency, "
+            f"{self._total.max_ms:.2f} ms max latency, {percentiles}.\n"
+        )
+
+
+_PERCENTILES: Final = {"50th": 0.5, "95th": 0.95, "99th": 0.99, "99.9th": 0.999}
+
+
+class _Sums:
+    __slots__ = ("_bytes", "_count", "_total_ms", "max_ms")
+
+    def __init__(self) -> None:
+        self._count = self._bytes = self._total_ms = 0
+        self.max_ms = 0.0
+
+    def add(self, latencies_ms: NDArray[np.int64], size_bytes: int) -> None:
+        self._count += len(latencies_ms)
+        self._bytes += size_bytes
+        self._total_ms += int(latencies_ms.sum())
+        self.max_ms = max(self.max_ms, float(latencies_ms.max()))
+
+    @property
+    def average_ms(self) -> float:
+        return self._total_ms / max(self._count, 1)
+
+    def rates(self, elapsed_s: float) -> str:
+        elapsed_s = max(elapsed_s, 1e-3)
+        rate, mib_rate = self._count / elapsed_s, self._bytes / elapsed_s / _MIB
+        return f"{self._count} records sent, {rate:.1f} records/sec ({mib_rate:.2f} MB/sec)"
