@@ -17,16 +17,16 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.record.codecs.codec import decompress
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
 from pyspark_kafkalog.record.decode import decode_slices
 from pyspark_kafkalog.record.encode import encode_batches
-from pyspark_kafkalog.record.header import RECORDS_AT, CompressionType
+from pyspark_kafkalog.record.header import RECORDS_AT
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 
 VALUE_BYTES = 100
 ROWS_OF_ARROW_BATCH = 65536
-CODECS = (CompressionType.NONE, CompressionType.LZ4, CompressionType.ZSTD)
+COMPRESSION_TYPES = (CompressionType.NONE, CompressionType.LZ4, CompressionType.ZSTD)
 BATCH_SIZES_BYTES = (16 * 1024, 256 * 1024)
 COLUMNS = frozenset({"key", "value", "offset", "timestamp", "timestampType"})
 MAX_OFFSET = 2**63 - 1
@@ -86,7 +86,7 @@ def decode(data: NDArray[np.uint8], *, first_ms: int | None = None, until_ms: in
 def decompress_all(data: NDArray[np.uint8], codec: CompressionType) -> None:
     batches = scan_batches(data, file="benchmark").batches
     for start, size in zip(batches["position"].tolist(), batches["size_bytes"].tolist(), strict=True):
-        decompress(codec, data[start + RECORDS_AT : start + size], file="benchmark", file_position=start)
+        CODECS[codec].decompress(data[start + RECORDS_AT : start + size], file="benchmark", file_position=start)
 
 
 def best(run: Callable[[], object], seconds: float) -> float:
@@ -131,7 +131,7 @@ def main() -> None:
     print(f"{options.records} records of {VALUE_BYTES} bytes, one core")
     print("codec     batch |      encode     |      decode     |  of the decode  | first 1% by")
     print("                | M rec/s    MB/s | M rec/s    MB/s |   crc    unpack | time: times faster")
-    for codec in CODECS:
+    for codec in COMPRESSION_TYPES:
         for batch_size_bytes in BATCH_SIZES_BYTES:
             print(measure(columns, codec, batch_size_bytes, options.seconds), flush=True)
 

@@ -24,6 +24,7 @@ from pyspark_kafkalog.config.definitions import (
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.errors import InvalidConfigError
+from pyspark_kafkalog.record.codecs.codec import CODECS
 
 _NO_EFFECT: Final = "Accepted for a broker's sake, has no effect here."
 _MIB: Final = 1 << 20
@@ -116,8 +117,8 @@ _DEFINITIONS: Final = (
         "offsets.topic.compression.codec",
         ConfigType.INT,
         0,
-        "Codec of committed group offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
-        between(0, 4),
+        f"Codec of committed group offsets: {', '.join(f'{bits} {codec.name}' for bits, codec in CODECS.items())}.",
+        between(min(CODECS), max(CODECS)),
     ),
     ConfigDefinition(
         "offset.metadata.max.bytes",

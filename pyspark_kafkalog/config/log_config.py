@@ -20,6 +20,7 @@ from pyspark_kafkalog.config.topic import (
     TopicConfig,
 )
 from pyspark_kafkalog.errors import InvalidConfigError
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, codec_named
 from pyspark_kafkalog.record.header import TimestampType
 
 __all__ = ["TOPIC_CONFIGS", "LogConfig", "topic_config_values", "validate_topic_config", "validate_topic_configs"]
@@ -102,10 +103,16 @@ class LogConfig:
         """Whether old segments are deleted by age and size."""
         return CLEANUP_POLICY_DELETE in self.cleanup_policy
 
-    @property
-    def keeps_producer_compression(self) -> bool:
-        """Whether batches keep the codec of their producer."""
-        return self.compression_type == COMPRESSION_PRODUCER
+    def stored_compression(self, producers: CompressionType) -> CompressionType:
+        """The codec of stored batches: the topic's, or that of their producer if compression.type is `producer`."""
+        if self.compression_type == COMPRESSION_PRODUCER:
+            return producers
+        return codec_named(self.compression_type).compression_type
+
+    def compression_level(self, compression: CompressionType) -> int | None:
+        """The level for a codec; None if it has no levels."""
+        codec = CODECS[compression]
+        return None if codec.levels is None else getattr(self, f"compression_{codec.name}_level")
 
     @property
     def max_segment_ms(self) -> int:

@@ -25,6 +25,7 @@ from pyspark_kafkalog.config.definitions import (
     each_of,
     one_of,
 )
+from pyspark_kafkalog.record.codecs.codec import CODECS, TOPIC_CODEC_NAMES, Levels
 
 CLEANUP_POLICY_COMPACT: Final = "compact"
 CLEANUP_POLICY_DELETE: Final = "delete"
@@ -249,33 +250,26 @@ def _message_configs() -> Iterator[TopicConfig]:
         "compression.type",
         ConfigType.STRING,
         COMPRESSION_PRODUCER,
-        one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", COMPRESSION_PRODUCER),
+        one_of(*TOPIC_CODEC_NAMES, COMPRESSION_PRODUCER),
         "The codec of stored batches; producer keeps the codec of the writer.",
         "compression.type",
     )
-    yield _config(
-        "compression.gzip.level",
+    for codec in CODECS.values():
+        if codec.levels is not None:
+            yield _level_config(codec.name, codec.levels)
+
+
+def _level_config(codec: str, levels: Levels) -> TopicConfig:
+    is_default_in_range = levels.minimum <= levels.default <= levels.maximum
+    return _config(
+        f"compression.{codec}.level",
         ConfigType.INT,
-        -1,
-        between_or(1, 9, -1),
-        "Compression level of gzip if compression.type is gzip.",
-        "compression.gzip.level",
-    )
-    yield _config(
-        "compression.lz4.level",
-        ConfigType.INT,
-        9,
-        between(1, 17),
-        "Compression level of lz4 if compression.type is lz4.",
-        "compression.lz4.level",
-    )
-    yield _config(
-        "compression.zstd.level",
-        ConfigType.INT,
-        3,
-        between(-131072, 22),
-        "Compression level of zstd if compression.type is zstd.",
-        "compression.zstd.level",
+        levels.default,
+        between(levels.minimum, levels.maximum)
+        if is_default_in_range
+        else between_or(levels.minimum, levels.maximum, levels.default),
+        f"Compression level of {codec} if compression.type is {codec}.",
+        f"compression.{codec}.level",
     )
 
 

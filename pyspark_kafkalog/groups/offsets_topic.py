@@ -24,7 +24,8 @@ import numpy as np
 from pyspark_kafkalog.errors import TopicExistsError
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partition
 from pyspark_kafkalog.metadata.root_lock import acquire_flock
-from pyspark_kafkalog.record.header import BATCH_DTYPE, CompressionType, TimestampType, parse_header
+from pyspark_kafkalog.record.codecs.codec import CompressionType
+from pyspark_kafkalog.record.header import BATCH_DTYPE, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.filesystem import FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -117,8 +118,7 @@ def _ensure_topic(log_dir: LogDir) -> int:
 
 def _encode(records: _Records, config: LogConfig, codec: CompressionType, *, now_ms: int) -> Iterator[bytes]:
     """The records as batches, encoded as a leader would by the topic's configuration."""
-    if not config.keeps_producer_compression:
-        codec = CompressionType[config.compression_type.replace("uncompressed", "none").upper()]
+    codec = config.stored_compression(codec)
     timestamp_type = config.message_timestamp_type
     offset = 0
     for together in _in_batches(records.items()):

@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.record.control import parse_control_type
 from pyspark_kafkalog.record.header import (
     COMPRESSION_MASK,
@@ -29,14 +30,13 @@ from pyspark_kafkalog.record.header import (
     DELETE_HORIZON_MASK,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
-    CompressionType,
 )
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.segment.reader import BatchRun
 
 _TIMESTAMP: Final = pa.timestamp("ms", "UTC")
-_CODECS: Final = np.array([codec.name.lower() for codec in CompressionType] + ["unknown"] * 3)
+_CODECS: Final = np.array([*CODEC_NAMES, *["unknown"] * (COMPRESSION_MASK + 1 - len(CODEC_NAMES))])
 
 BATCHES_SCHEMA: Final = pa.schema(
     [

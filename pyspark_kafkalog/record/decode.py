@@ -18,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
-from pyspark_kafkalog.record.codecs.codec import decompress
+from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.record.codecs.codec import CompressionType, stored_codec
 from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns, address_of
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -29,7 +29,6 @@ from pyspark_kafkalog.record.header import (
     RECORDS_AT,
     RECORDS_COUNT_AT,
     TIMESTAMP_TYPE_MASK,
-    CompressionType,
     crc32c,
 )
 from pyspark_kafkalog.record.kernels import decode as kernels
@@ -237,7 +236,7 @@ def _decompress_each(
     rows = slice(first, first + len(batches))
     if scratch is not None:
         scratch_at, room = address_of(scratch), scratch.data
-    for codec, start, size, crc, total in zip(
+    for bits, start, size, crc, total in zip(
         codecs.tolist(),
         (batches["position"] - (log.position - RECORD_BATCH_OVERHEAD_BYTES)).tolist(),
         frames.sizes[rows].tolist(),
@@ -247,7 +246,9 @@ def _decompress_each(
     ):
         if log.check_crcs and crc32c(log.data[start - RECORDS_AT + ATTRIBUTES_AT : start + size]) != crc:
             log.verify(batches[row - first : row - first + 1])
-        records = _decompress(codec, log.data[start : start + size], log.file, log.position + start).data
+        position = log.position + start
+        codec = stored_codec(bits, file=log.file, position=position - RECORDS_AT + ATTRIBUTES_AT)
+        records = codec.decompress(log.data[start : start + size], file=log.file, file_position=position).data
         length = len(records)
         if scratch is None or length > _SCRATCH_BATCH_BYTES:
             array = as_bytes_array(records)
@@ -263,18 +264,6 @@ def _decompress_each(
         if total + grown_bytes >= frames.stop_bytes:
             break
     frames.row, frames.filled, frames.grown_bytes = row, filled, grown_bytes
-
-
-def _decompress(codec: int, compressed: NDArray[np.uint8], file: str, position: int) -> NDArray[np.uint8]:
-    if codec > CompressionType.ZSTD:
-        raise UnsupportedFormatError(
-            file=file,
-            position=position - RECORDS_AT + ATTRIBUTES_AT,
-            expected="codec bits 0 to 4 (none, gzip, snappy, lz4, zstd)",
-            found=str(codec),
-            advice="check that the file was written by Kafka; no codec of Kafka 4.1 has this number",
-        )
-    return decompress(CompressionType(codec), compressed, file=file, file_position=position)
 
 
 def choose_by_time(log: LogBytes, sections: Sections, wanted: Range) -> Sections:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.record.codecs.codec import compress, decompressed_limit_bytes
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, decompressed_limit_bytes
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns, address_of
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -24,7 +24,6 @@ from pyspark_kafkalog.record.header import (
     RECORD_BATCH_OVERHEAD_BYTES,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
-    CompressionType,
     TimestampType,
     crc32c,
 )
@@ -192,11 +191,12 @@ def _compressed_parts(
     """Each batch's row of the table, with the size of the compressed batch, and its compressed records."""
     limit = min(batch_size_bytes, _MAX_BATCH_BYTES)
     data, table = source.write(rows, batch_limit_bytes=limit, record_limit_bytes=_MAX_BATCH_BYTES)
+    codec = CODECS[compression]
     first = 0
     for entry in table:
         count, position = int(entry["records_count"]), int(entry["position"])
         records = data[position + RECORD_BATCH_OVERHEAD_BYTES : position + int(entry["size_bytes"])]
-        payload = compress(compression, records, level)
+        payload = codec.compress(records, level)
         size_bytes = RECORD_BATCH_OVERHEAD_BYTES + len(payload)
         is_too_large = size_bytes > max_batch_bytes
         if not is_too_large and len(records) <= decompressed_limit_bytes(len(payload)):
@@ -217,7 +217,7 @@ def _compressed_parts(
 
 
 def _too_large(row: int, size_bytes: int, limit_bytes: int, compression: CompressionType | None = None) -> Exception:
-    packed = f" with {compression.name.lower()}" if compression else ""
+    packed = f" with {CODECS[compression].name}" if compression else ""
     return InvalidRecordError(
         f"row {row} makes a batch of {size_bytes} bytes{packed}, larger than max.message.bytes = {limit_bytes}"
     )

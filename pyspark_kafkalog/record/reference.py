@@ -29,8 +29,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, KafkalogError, UnsupportedFormatError
-from pyspark_kafkalog.record.codecs.codec import compress, decompress
+from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, KafkalogError
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, stored_codec
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
     CONTROL_MASK,
@@ -46,7 +46,6 @@ from pyspark_kafkalog.record.header import (
     TRANSACTIONAL_MASK,
     BatchHeader,
     Buffer,
-    CompressionType,
     TimestampType,
     crc32c,
     next_sequence,
@@ -193,10 +192,10 @@ def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position
     """
     if header.records_count == 0 and not body:
         return ()  # the cleaner keeps such headers; whatever the codec bits, no data to decompress
-    codec = compression_type(header, file=file, file_position=file_position)
+    codec = stored_codec(header.compression_bits, file=file, position=file_position + ATTRIBUTES_AT)
     position = file_position + RECORDS_AT
-    if codec is not CompressionType.NONE:
-        body = decompress(codec, body, file=file, file_position=position).tobytes()
+    if header.compression_bits:
+        body = codec.decompress(body, file=file, file_position=position).tobytes()
         where = "after decompression, "
     else:
         where = ""
@@ -224,19 +223,6 @@ def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position
             found=f"{where}{len(body) - at} bytes more",
         )
     return tuple(records)
-
-
-def compression_type(header: BatchHeader, *, file: str, file_position: int) -> CompressionType:
-    """The codec in the header. Raises UnsupportedFormatError for the values 5 to 7."""
-    if header.compression_bits > CompressionType.ZSTD:
-        raise UnsupportedFormatError(
-            file=file,
-            position=file_position + ATTRIBUTES_AT,
-            expected="codec bits 0 to 4 (none, gzip, snappy, lz4, zstd)",
-            found=str(header.compression_bits),
-            advice="check that the file was written by Kafka; no codec of Kafka 4.1 has this number",
-        )
-    return CompressionType(header.compression_bits)
 
 
 class _BadRecordError(Exception):
@@ -367,7 +353,7 @@ def encode_batch(
         max_timestamp_ms = max((record.timestamp_ms for record in records), default=NO_TIMESTAMP)
     body = encode_records(records, base_offset=base_offset, base_timestamp_ms=base_timestamp_ms)
     if compression is not CompressionType.NONE:
-        body = compress(compression, body, level)
+        body = CODECS[compression].compress(body, level)
     header = BatchHeader(
         base_offset=base_offset,
         size_bytes=RECORD_BATCH_OVERHEAD_BYTES + len(body),

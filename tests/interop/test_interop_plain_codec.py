@@ -10,7 +10,7 @@ from interop_samples import CODECS, assert_dumps_clean, sample_records
 from kafka_clients import ConsumedRecord, consume
 from kafka_oracle import Broker
 
-from pyspark_kafkalog.record.header import CompressionType
+from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.reference import Record, encode_batch
 
 RECORDS_PER_BATCH = 100

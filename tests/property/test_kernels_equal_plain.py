@@ -16,11 +16,11 @@ from tiers import examples
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, from_arrow, to_record_batch
-from pyspark_kafkalog.record.codecs.codec import compress
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.columns import RecordColumns
 from pyspark_kafkalog.record.decode import decode_batches, decode_slices
 from pyspark_kafkalog.record.encode import encode_batches
-from pyspark_kafkalog.record.header import RECORDS_AT, CompressionType, TimestampType, parse_header
+from pyspark_kafkalog.record.header import RECORDS_AT, TimestampType, parse_header
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 
 MAX_INT64 = 2**63 - 1
@@ -41,7 +41,7 @@ RECORDS = st.lists(
     st.builds(plain.Record, offset=st.just(0), timestamp_ms=TIMESTAMPS, key=BYTES, value=BYTES, headers=HEADERS),
     max_size=20,
 )
-CODECS = st.sampled_from(list(CompressionType))
+COMPRESSION_TYPES = st.sampled_from(list(CompressionType))
 
 
 def to_columns(records: list[plain.Record], skipped: int) -> RecordColumns:
@@ -90,7 +90,7 @@ def numbered(records: list[plain.Record], base_offset: int) -> list[plain.Record
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(data=st.data(), records=RECORDS, codec=CODECS, batch_size_bytes=st.sampled_from([0, 100, 400, 16384]))
+@given(data=st.data(), records=RECORDS, codec=COMPRESSION_TYPES, batch_size_bytes=st.sampled_from([0, 100, 400, 16384]))
 def test_compiled_encoder_writes_same_bytes_as_plain_one(
     data: st.DataObject, records: list[plain.Record], codec: CompressionType, batch_size_bytes: int
 ) -> None:
@@ -152,7 +152,7 @@ def test_compiled_encoder_writes_same_bytes_as_plain_one(
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(data=st.data(), batches=st.lists(st.tuples(RECORDS.filter(bool), CODECS, st.booleans()), max_size=4))
+@given(data=st.data(), batches=st.lists(st.tuples(RECORDS.filter(bool), COMPRESSION_TYPES, st.booleans()), max_size=4))
 def test_compiled_decoder_reads_same_records_as_plain_one(
     data: st.DataObject, batches: list[tuple[list[plain.Record], CompressionType, bool]]
 ) -> None:
@@ -256,7 +256,7 @@ def test_compiled_decoder_refuses_bytes_that_plain_decoder_refuses(
         ),
         attributes=int(codec),
     )
-    packed = compress(codec, bytes(body)) if codec else bytes(body)
+    packed = CODECS[codec].compress(bytes(body)) if codec else bytes(body)
     stored = plain.seal(replace(header, size_bytes=RECORDS_AT + len(packed)), packed)
     header = parse_header(stored, 0, file="x", file_position=0)
     expected = None

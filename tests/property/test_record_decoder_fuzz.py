@@ -20,7 +20,7 @@ import pytest
 from record_fixtures import decode_log, kafka_logs
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.record.codecs.codec import compress, decompress
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
 from pyspark_kafkalog.record.decode import decode_batches
 from pyspark_kafkalog.record.header import (
@@ -38,7 +38,6 @@ from pyspark_kafkalog.record.header import (
     RECORDS_AT,
     RECORDS_COUNT_AT,
     BatchHeader,
-    CompressionType,
     crc32c,
 )
 from pyspark_kafkalog.record.reference import decode_batch, encode_varint, encode_varlong, seal
@@ -181,7 +180,7 @@ def fixture_samples(fixtures: Path, codec: CompressionType) -> list[Sample]:
             body = data[RECORDS_AT:]
             records = body
             if codec is not CompressionType.NONE and body:
-                records = decompress(codec, body, file=str(path), file_position=0).tobytes()
+                records = CODECS[codec].decompress(body, file=str(path), file_position=0).tobytes()
             found.append(Sample(data[:RECORDS_AT], codec, records, body))
     return found
 
@@ -241,7 +240,7 @@ def mutated_sample(rng: random.Random, samples: list[Sample]) -> bytes:
     elif kind < 0.5 and sample.codec is not CompressionType.NONE:
         body = mutate_bytes(rng, body, donor.body)
     else:
-        body = compress(sample.codec, mutate_bytes(rng, sample.records, donor.records))
+        body = CODECS[sample.codec].compress(mutate_bytes(rng, sample.records, donor.records))
     return resealed(rng, header, body)
 
 
@@ -282,7 +281,7 @@ def structured_batch(rng: random.Random, codec: CompressionType) -> bytes:
         record += sized(True) + sized(True) + varint(headers)
         record += b"".join(sized(False) + sized(True) for _ in range(headers))
         body += varint(len(record)) + record
-    packed = compress(codec, body)
+    packed = CODECS[codec].compress(body)
     attributes = codec | rng.choice((0, 0, 0x08, 0x10, 0x40, 0x80, 0x7F00))
     header = BatchHeader(
         base_offset=rng.choice((0, 5, 2**40, 2**63 - 2000)),

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.record.codecs.codec import compress, decompress
-from pyspark_kafkalog.record.header import RECORDS_AT, BatchHeader, CompressionType, TimestampType, parse_header
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
+from pyspark_kafkalog.record.header import RECORDS_AT, BatchHeader, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import Record, decode_batch, decode_records, encode_batch, encode_records
 
 FILE = "00000000000000000000.log"
@@ -141,17 +141,17 @@ def test_cut_or_extended_records_are_refused(records: list[Record], data: st.Dat
     ),
 )
 def test_compressed_bytes_decompress_to_same_bytes(codec: CompressionType, content: bytes) -> None:
-    packed = compress(codec, content)
-    assert decompress(codec, packed, file=FILE, file_position=0).tobytes() == content
+    packed = CODECS[codec].compress(content)
+    assert CODECS[codec].decompress(packed, file=FILE, file_position=0).tobytes() == content
 
 
 @EXAMPLES
 @given(st.sampled_from(CompressionType), st.binary(max_size=300), st.integers(0, 3))
 def test_arbitrary_bytes_are_decompressed_or_refused(codec: CompressionType, noise: bytes, kept_header: int) -> None:
     """Also behind the first bytes of a valid stream, so that the codec's own parser is reached."""
-    prefix = compress(codec, b"sound content " * 9)[: 8 * kept_header]
+    prefix = CODECS[codec].compress(b"sound content " * 9)[: 8 * kept_header]
     try:
-        content = decompress(codec, prefix + noise, file=FILE, file_position=0)
+        content = CODECS[codec].decompress(prefix + noise, file=FILE, file_position=0)
     except DiskFormatError as error:
         refusal = error
     else:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tiers import examples
 
 from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.record.header import CompressionType
+from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.log.isolation import Isolation

@@ -26,8 +26,9 @@ from pyspark_kafkalog.maintenance.cleaner.survivors import (
 from pyspark_kafkalog.maintenance.jobs.throttle import Throttle
 from pyspark_kafkalog.maintenance.segments.closed_segments import aborted_transactions, closed_segments
 from pyspark_kafkalog.maintenance.segments.swap import swap_in
+from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
-from pyspark_kafkalog.record.header import CompressionType, TimestampType
+from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.reference import RecordBatch, decode_batch, encode_batch
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry

@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark_kafkalog.record.header import CompressionType, parse_header
+from pyspark_kafkalog.record.codecs.codec import CompressionType
+from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
 
 #: The logs of fixture `unclean` that end in something other than a batch, and where that begins.

@@ -23,7 +23,7 @@ from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.maintenance.cleaner import kernels_recopy as kernels
 from pyspark_kafkalog.maintenance.cleaner.cleaned_transactions import CleanedTransactions
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import RecordChunk
-from pyspark_kafkalog.record.codecs.codec import compress, decompressed_limit_bytes
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, decompressed_limit_bytes
 from pyspark_kafkalog.record.encode import seal_headers
 from pyspark_kafkalog.record.header import (
     COMPRESSION_MASK,
@@ -33,7 +33,6 @@ from pyspark_kafkalog.record.header import (
     RECORD_BATCH_OVERHEAD_BYTES,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
-    CompressionType,
 )
 from pyspark_kafkalog.record.kernels.memory import COPY_SLACK_BYTES
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
@@ -250,7 +249,7 @@ def _compress(
     compressed_sizes = np.empty(len(sizes), np.int64)
     for i, (size, codec) in enumerate(zip(sizes.tolist(), codecs.tolist(), strict=True)):
         body = plain[start + RECORD_BATCH_OVERHEAD_BYTES : start + size]
-        payload = compress(CompressionType(codec), body)
+        payload = CODECS[CompressionType(codec)].compress(body)
         parts += (header, payload)
         compressed_sizes[i] = RECORD_BATCH_OVERHEAD_BYTES + len(payload)
         start += size

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.maintenance.verify.findings import RESTORE, FindingSink, Severity
+from pyspark_kafkalog.record.codecs.codec import CODECS
 from pyspark_kafkalog.record.decode import decode_slices
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -24,7 +25,6 @@ from pyspark_kafkalog.record.header import (
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,
     RECORD_BATCH_OVERHEAD_BYTES,
-    CompressionType,
     crc32c,
     parse_header,
 )
@@ -175,7 +175,7 @@ class BatchWalk:
     def _check_records(self, data: NDArray[np.uint8], position: int, batches: NDArray[np.void]) -> None:
         """Check records against the headers, in batches with a correct CRC: a mismatch is a fault of the writer."""
         codecs = batches["attributes"] & COMPRESSION_MASK
-        wrong = codecs > CompressionType.ZSTD
+        wrong = ~np.isin(codecs, list(CODECS))
         wrong |= batches["records_count"] > batches["last_offset"] - batches["base_offset"] + 1
         for row in batches[wrong]:
             self._sink.add(

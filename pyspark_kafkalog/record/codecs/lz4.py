@@ -26,9 +26,9 @@ from pyspark_kafkalog.record.codecs.codec import BadCompressedDataError
 from pyspark_kafkalog.record.header import Buffer
 
 MAGIC: Final = b"\x04\x22\x4d\x18"
-DEFAULT_LEVEL: Final = 9  # Kafka's level for the fast compressor; all other levels use the high compressor
 BLOCK_BYTES: Final = 64 * 1024
 
+_FAST_LEVEL: Final = 9  # Kafka's level for the fast compressor, its default; all other levels use the high compressor
 _DESCRIPTOR: Final = b"\x60\x40"
 _INDEPENDENT: Final = 0x20
 _BLOCK_CHECKSUM: Final = 0x10
@@ -48,7 +48,7 @@ def compress(data: NDArray[np.uint8], level: int) -> bytes:
     out = np.empty(BLOCK_BYTES + _COMPRESSION_SLACK_BYTES, dtype=np.uint8)
     for at in range(0, data.size, BLOCK_BYTES):
         block = data[at : at + BLOCK_BYTES]
-        parts += _compress_block(block, out) if level == DEFAULT_LEVEL else [_compress_block_high(block, level)]
+        parts += _compress_block(block, out) if level == _FAST_LEVEL else [_compress_block_high(block, level)]
     parts.append(_END_MARK)
     return b"".join(parts)
 

@@ -31,8 +31,8 @@ BLOCK_BYTES: Final = 32 * 1024  # SnappyOutputStream's default
 _FRAME_HEADER: Final = MAGIC + VERSION.to_bytes(4, "big") * 2
 
 
-def compress(data: Buffer) -> bytes:
-    """Compress `data` in Java's framing, in blocks of 32 KiB."""
+def compress(data: Buffer, level: int | None = None) -> bytes:
+    """Compress `data` in Java's framing, in blocks of 32 KiB; Snappy has no levels."""
     parts: list[bytes] = [_FRAME_HEADER]
     for at in range(0, data.size, BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[at : at + BLOCK_BYTES]))

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from pyspark_kafkalog.groups.group_id import check_group_id
 from pyspark_kafkalog.metadata.acl import check_principal
+from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.spark.options.positions import (
     Assign,
     OffsetReset,
@@ -47,7 +48,6 @@ EVERYWHERE: Final[tuple[Direction, ...]] = (*READ, "write")
 WRITE: Final[tuple[Direction, ...]] = ("write",)
 
 
-COMPRESSION_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 OFFSET_RESETS: Final = get_args(OffsetReset)
 PARTITIONERS: Final = ("murmur2", "round_robin")
@@ -499,15 +499,15 @@ OPTIONS: Final = (
         name="compression.type",
         applies_to=WRITE,
         default="the topic's compression.type, none if that is producer",
-        doc="none, gzip, snappy, lz4 or zstd.",
-        parse=one_of(*COMPRESSION_NAMES),
+        doc=f"{', '.join(CODEC_NAMES[:-1])} or {CODEC_NAMES[-1]}.",
+        parse=one_of(*CODEC_NAMES),
     ),
     Option(
         name="kafka.compression.type",
         applies_to=WRITE,
         default="",
         doc="The same as compression.type.",
-        parse=one_of(*COMPRESSION_NAMES),
+        parse=one_of(*CODEC_NAMES),
     ),
     Option(
         name="batch.size",

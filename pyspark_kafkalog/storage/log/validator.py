@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
+from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.decode import decode_batches
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -26,7 +27,6 @@ from pyspark_kafkalog.record.header import (
     TIMESTAMP_TYPE_MASK,
     BatchHeader,
     Buffer,
-    CompressionType,
     TimestampType,
     crc32c,
     parse_header,
@@ -37,14 +37,6 @@ from pyspark_kafkalog.storage.log.producers import AppendOrigin
 
 #: The name in errors for batches that are not in a file yet.
 HANDED_IN: Final = "<batches handed in>"
-
-_CODECS: Final = {
-    "uncompressed": CompressionType.NONE,
-    "gzip": CompressionType.GZIP,
-    "snappy": CompressionType.SNAPPY,
-    "lz4": CompressionType.LZ4,
-    "zstd": CompressionType.ZSTD,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +91,7 @@ def validate_and_assign_offsets(
     for header, batch in split_batches(data, config):
         _check_batch(header, origin)
         max_timestamp_ms = _check_records(header, batch, config, now_ms)
-        target = _target_codec(header, config)
+        target = config.stored_compression(CompressionType(header.compression_bits))
         if header.compression_bits == target or header.is_control:
             final = batch.copy()
             final_header = header
@@ -213,25 +205,14 @@ def _check_timestamps(header: BatchHeader, timestamps_ms: NDArray[np.int64], con
             )
 
 
-def _target_codec(header: BatchHeader, config: LogConfig) -> CompressionType:
-    if config.keeps_producer_compression:
-        return CompressionType(header.compression_bits)
-    return _CODECS[config.compression_type]
-
-
 def _recompress(header: BatchHeader, batch: NDArray[np.uint8], codec: CompressionType, config: LogConfig) -> bytes:
-    level = {
-        CompressionType.GZIP: config.compression_gzip_level,
-        CompressionType.LZ4: config.compression_lz4_level,
-        CompressionType.ZSTD: config.compression_zstd_level,
-    }.get(codec)
     decoded = decode_batch(batch, 0, file=HANDED_IN, file_position=0)
     return encode_batch(
         decoded.records,
         base_offset=header.base_offset,
         last_offset=header.last_offset,
         compression=codec,
-        level=level,
+        level=config.compression_level(codec),
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,

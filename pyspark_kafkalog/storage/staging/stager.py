@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.record.codecs.codec import codec_named
 from pyspark_kafkalog.record.columns import RecordColumns
 from pyspark_kafkalog.record.encode import encode_batches
-from pyspark_kafkalog.record.header import NO_TIMESTAMP, CompressionType, TimestampType
+from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.record.partitioner import Partitioner, group_rows
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -29,14 +30,6 @@ from pyspark_kafkalog.storage.parallel import in_parallel
 from pyspark_kafkalog.storage.staging.row_buffer import RowBuffer, Rows
 from pyspark_kafkalog.storage.staging.staged_file import OpenStagedFiles, StagedFile, StagedFileWriter
 
-_CODECS: Final = {
-    "uncompressed": CompressionType.NONE,
-    "none": CompressionType.NONE,
-    "gzip": CompressionType.GZIP,
-    "snappy": CompressionType.SNAPPY,
-    "lz4": CompressionType.LZ4,
-    "zstd": CompressionType.ZSTD,
-}
 #: The columns that a table to append may have; value is required.
 _COLUMNS: Final = ("key", "value", "headers", "timestamp")
 _BUFFER_BYTES: Final = 32 << 20
@@ -50,11 +43,6 @@ class StagingTask:
     write_id: str
     task: int
     open_files: OpenStagedFiles = field(default_factory=OpenStagedFiles, repr=False, compare=False)
-
-
-def codec_in_force(config: LogConfig, asked: str | None) -> CompressionType:
-    """The topic's codec; if it leaves the choice to the producer, `asked` (Kafka's name), by default none."""
-    return _CODECS[(asked or "none") if config.keeps_producer_compression else config.compression_type]
 
 
 class TopicStager:
@@ -82,7 +70,7 @@ class TopicStager:
         self._partitions_count = partitions_count
         self._config = config
         self._partitioner = partitioner
-        self._codec = codec_in_force(config, asked_compression)
+        self._codec = config.stored_compression(codec_named(asked_compression or "none").compression_type)
         self._batch_size_bytes = batch_size_bytes
         self._clock_ms = clock_ms
         self._fs = fs
@@ -133,7 +121,7 @@ class TopicStager:
             columns,
             rows=rows,
             compression=self._codec,
-            level=self._level(),
+            level=self._config.compression_level(self._codec),
             batch_size_bytes=self._batch_size_bytes,
             max_batch_bytes=min(self._config.max_message_bytes, self._config.segment_bytes),
             base_offset=writer.next_offset,
@@ -141,14 +129,6 @@ class TopicStager:
             log_append_time_ms=now_ms if timestamp_type is TimestampType.LOG_APPEND_TIME else None,
         )
         writer.append(encoded.data, encoded.batches)
-
-    def _level(self) -> int | None:
-        levels = {
-            CompressionType.GZIP: self._config.compression_gzip_level,
-            CompressionType.LZ4: self._config.compression_lz4_level,
-            CompressionType.ZSTD: self._config.compression_zstd_level,
-        }
-        return levels.get(self._codec)
 
     def _check(self, columns: RecordColumns, rows: NDArray[np.int64], now_ms: int) -> None:
         if self._config.compact and _has_null_key(columns, rows):

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.tools.command import UsageError, add_path, ending_cleanly
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import FlushMode, LogDir
     from pyspark_kafkalog.tools.console.line_format import LineFormat
 
-_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _LINE_READER: Final = "org.apache.kafka.tools.LineMessageReader"
 _READ_BYTES: Final = 1 << 20
 _COMMIT_BYTES: Final = 32 << 20
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="gzip",
         default="none",
-        choices=_CODECS,
+        choices=CODEC_NAMES,
         help="where the topic leaves it to the producer (default none; gzip without a name)",
     )
     parser.add_argument("--sync", action="store_true", help="a commit for each line, before the next is read")

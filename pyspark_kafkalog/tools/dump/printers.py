@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TextIO
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.control import (
     ControlRecord,
     EndTransactionMarker,
@@ -29,7 +30,7 @@ from pyspark_kafkalog.record.control import (
     Voter,
     parse_control_record,
 )
-from pyspark_kafkalog.record.header import CompressionType, TimestampType
+from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.names import encode_uuid
 from pyspark_kafkalog.tools.dump.java_text import decode_utf8
@@ -208,7 +209,7 @@ TIMESTAMP_TYPE_NAMES: Final = {TimestampType.CREATE_TIME: "CreateTime", Timestam
 def codec_name(batch: DumpedBatch) -> str:
     """Kafka's name of the batch's codec. Raises DumpError for an unknown codec number."""
     try:
-        return CompressionType(batch.header.compression_bits).name.lower()
+        return CODECS[CompressionType(batch.header.compression_bits)].name
     except ValueError as error:
         raise batch.damaged(f"Unknown compression type id: {batch.header.compression_bits}") from error
 

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
+from pyspark_kafkalog.record.codecs.codec import CompressionType, stored_codec
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
     LOG_OVERHEAD_BYTES,
@@ -31,7 +32,6 @@ from pyspark_kafkalog.record.header import (
     NO_SEQUENCE,
     RECORD_BATCH_OVERHEAD_BYTES,
     BatchHeader,
-    CompressionType,
     TimestampType,
     crc32c,
 )
@@ -200,12 +200,12 @@ class DumpedBatch:
         return self._walk(data)
 
     def _decompress(self, stored: bytes) -> bytes:
-        from pyspark_kafkalog.record.codecs.codec import decompress
-
         at = self.position + RECORD_BATCH_OVERHEAD_BYTES
         try:
-            codec = CompressionType(self.header.compression_bits)
-            return bytes(decompress(codec, stored, file=self._log.path, file_position=at))
+            codec = stored_codec(
+                self.header.compression_bits, file=self._log.path, position=self.position + ATTRIBUTES_AT
+            )
+            return bytes(codec.decompress(stored, file=self._log.path, file_position=at))
         except KafkalogError as error:
             raise DumpError(str(error)) from error
 

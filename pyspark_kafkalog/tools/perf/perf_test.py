@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.tools.command import (
     UsageError,
@@ -107,7 +108,7 @@ def _produce(options: argparse.Namespace) -> None:
         records=options.num_records,
         throughput=options.throughput,
         gather_ms=options.transaction_duration_ms or _number(properties, "linger.ms", perf_producer.GATHER_MS),
-        compression_type=_choice(properties, "compression.type", ("none", "gzip", "snappy", "lz4", "zstd")),
+        compression_type=_choice(properties, "compression.type", CODEC_NAMES),
         flush="os" if _choice(properties, "flush", ("fsync", "os")) == "os" else "fsync",
         transactional_id=options.transactional_id or properties.get("transactional.id"),
     )

@@ -17,7 +17,8 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.maintenance.cleaner.kernels_offset_map import HAS_KEY, HAS_VALUE, hash_key
 from pyspark_kafkalog.maintenance.cleaner.offset_map import ALL_KEYS, ENTRY_BYTES, OffsetMap, Shard
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, IndexedRecords
-from pyspark_kafkalog.record.header import BATCH_DTYPE, CompressionType
+from pyspark_kafkalog.record.codecs.codec import CompressionType
+from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.record.reference import Record, encode_batch
 
 _MASK = (1 << 64) - 1

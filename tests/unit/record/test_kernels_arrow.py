@@ -22,10 +22,10 @@ from pyspark.sql.types import (
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, from_arrow, to_record_batch
+from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.columns import RecordColumns
 from pyspark_kafkalog.record.decode import decode_batches
 from pyspark_kafkalog.record.encode import encode_batches
-from pyspark_kafkalog.record.header import CompressionType
 from pyspark_kafkalog.record.scan import scan_batches
 
 ALL_COLUMNS = frozenset({"key", "value", "headers", "offset", "timestamp", "timestampType"})

@@ -14,7 +14,7 @@ from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
 from pyspark_kafkalog.record.decode import decode_batches
 from pyspark_kafkalog.record.encode import encode_batches
-from pyspark_kafkalog.record.header import CompressionType
+from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.scan import scan_batches
 
 SIZE = 64 * 1024

@@ -10,16 +10,10 @@ import pytest
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, UnsupportedFormatError
 from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, to_record_batch
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.columns import RecordColumns
 from pyspark_kafkalog.record.decode import decode_batches, decode_slices
-from pyspark_kafkalog.record.header import (
-    ATTRIBUTES_AT,
-    RECORDS_AT,
-    RECORDS_COUNT_AT,
-    CompressionType,
-    TimestampType,
-    parse_header,
-)
+from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORDS_AT, RECORDS_COUNT_AT, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import encode_varint, encode_varlong
 from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches
 
@@ -40,7 +34,7 @@ def hand_made(*bodies: bytes, codec: CompressionType = CompressionType.NONE, **f
 
 
 def sealed(section: bytes, count: int, *, codec: CompressionType = CompressionType.NONE, **fields: object) -> bytes:
-    packed = plain.compress(codec, section) if codec else section
+    packed = CODECS[codec].compress(section) if codec else section
     header = plain.BatchHeader(
         base_offset=10,
         size_bytes=RECORDS_AT + len(packed),

@@ -9,9 +9,10 @@ import pytest
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.arrow import from_arrow
+from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
 from pyspark_kafkalog.record.encode import EncodedBatches, encode_batches
-from pyspark_kafkalog.record.header import CompressionType, TimestampType
+from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.scan import first_bad_crc
 
 LIMIT = 1_048_588  # the default of max.message.bytes

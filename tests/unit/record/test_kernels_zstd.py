@@ -13,11 +13,11 @@ import zstandard
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record import encode, scan
-from pyspark_kafkalog.record.codecs.codec import compress
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
 from pyspark_kafkalog.record.decode import LogBytes, Sections, open_sections
 from pyspark_kafkalog.record.encode import encode_batches, seal_headers
-from pyspark_kafkalog.record.header import BATCH_DTYPE, RECORD_BATCH_OVERHEAD_BYTES, CompressionType
+from pyspark_kafkalog.record.header import BATCH_DTYPE, RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.record.kernels import native
 from pyspark_kafkalog.record.kernels import zstd as zstd_batches
 from pyspark_kafkalog.record.scan import first_bad_crc
@@ -98,7 +98,7 @@ def test_mixed_batches_decompress_equally_in_compiled_call_and_python(compiled: 
     plain.append(b"")
     payloads = [(zstd, frame(each, size=i % 2 == 0, checksum=i % 3 == 0)) for i, each in enumerate(plain)]
     payloads.insert(2, (none, b"as it is"))
-    payloads.insert(4, (gzip, compress(gzip, b"zipped" * 100)))
+    payloads.insert(4, (gzip, CODECS[gzip].compress(b"zipped" * 100)))
     payloads.insert(5, (zstd, frame(b"two ") + frame(b"frames")))
     wanted = [*plain[:2], b"as it is", plain[2], b"zipped" * 100, b"two frames", *plain[3:]]
     data, table = batches_of(payloads)

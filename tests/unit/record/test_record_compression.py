@@ -14,10 +14,9 @@ import zstandard
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record.codecs import lz4 as lz4_frame
 from pyspark_kafkalog.record.codecs import snappy as snappy_framing
-from pyspark_kafkalog.record.codecs.codec import compress, decompress, decompressed_limit_bytes
-from pyspark_kafkalog.record.header import CompressionType
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, decompressed_limit_bytes
 
-CODECS = [codec for codec in CompressionType if codec is not CompressionType.NONE]
+COMPRESSING = [codec for codec in CompressionType if codec is not CompressionType.NONE]
 MIB = 1024 * 1024
 TEXT = b"".join(b"order %d, car %d; " % (i, i * i % 97) for i in range(20_000))
 CONTENTS = {
@@ -31,7 +30,7 @@ CONTENTS = {
 
 
 def unpack(codec: CompressionType, data: bytes) -> bytes:
-    return decompress(codec, data, file="x.log", file_position=1061).tobytes()
+    return CODECS[codec].decompress(data, file="x.log", file_position=1061).tobytes()
 
 
 def refuse(codec: CompressionType, data: bytes, match: str = "x.log at byte") -> CorruptRecordError:
@@ -57,11 +56,11 @@ def snappy_framed(*blocks: bytes) -> bytes:
 @pytest.mark.parametrize("codec", list(CompressionType))
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS.keys())
 def test_content_round_trips_through_codec(codec: CompressionType, content: bytes) -> None:
-    packed = compress(codec, content)
+    packed = CODECS[codec].compress(content)
     assert unpack(codec, packed) == content
-    assert unpack(codec, compress(codec, np.frombuffer(content, dtype=np.uint8))) == content
-    assert unpack(codec, compress(codec, memoryview(content))) == content
-    as_array = decompress(codec, np.frombuffer(packed, dtype=np.uint8), file="x.log", file_position=0)
+    assert unpack(codec, CODECS[codec].compress(np.frombuffer(content, dtype=np.uint8))) == content
+    assert unpack(codec, CODECS[codec].compress(memoryview(content))) == content
+    as_array = CODECS[codec].decompress(np.frombuffer(packed, dtype=np.uint8), file="x.log", file_position=0)
     assert as_array.dtype == np.uint8
     assert as_array.tobytes() == content
 
@@ -76,31 +75,31 @@ def test_content_round_trips_through_codec(codec: CompressionType, content: byte
     ],
 )
 def test_higher_level_compresses_smaller(codec: CompressionType, low: int, high: int) -> None:
-    fast, small = compress(codec, TEXT, low), compress(codec, TEXT, high)
+    fast, small = CODECS[codec].compress(TEXT, low), CODECS[codec].compress(TEXT, high)
     assert len(small) < len(fast)
     assert unpack(codec, fast) == unpack(codec, small) == TEXT
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", COMPRESSING)
 def test_noise_grows_by_less_than_one_percent(codec: CompressionType) -> None:
-    assert len(compress(codec, CONTENTS["noise of many blocks"])) < 200_000 * 1.01
+    assert len(CODECS[codec].compress(CONTENTS["noise of many blocks"])) < 200_000 * 1.01
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", COMPRESSING)
 def test_every_truncation_is_refused(codec: CompressionType) -> None:
-    packed = compress(codec, TEXT[:300])
+    packed = CODECS[codec].compress(TEXT[:300])
     for length in range(len(packed)):
         if codec is CompressionType.SNAPPY and length == snappy_framing.FRAME_HEADER_BYTES:
             continue  # a framing header and no block is how nothing looks
         refuse(codec, packed[:length])
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", COMPRESSING)
 def test_trailing_bytes_are_refused(codec: CompressionType) -> None:
-    refuse(codec, compress(codec, TEXT[:300]) + b"\x01\x02\x03\x04\x05")
+    refuse(codec, CODECS[codec].compress(TEXT[:300]) + b"\x01\x02\x03\x04\x05")
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", COMPRESSING)
 def test_bytes_of_no_codec_are_refused(codec: CompressionType) -> None:
     refuse(codec, b"\xff" * 100)
 
@@ -120,7 +119,7 @@ def bomb(codec: CompressionType) -> bytes:
     return snappy_framed(*[bytes(cramjam.snappy.compress_raw(bytes(MIB)))] * 257)
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", COMPRESSING)
 def test_block_that_expands_beyond_limit_is_refused_in_bounded_memory(codec: CompressionType) -> None:
     data = bomb(codec)
     limit_bytes = decompressed_limit_bytes(len(data))
@@ -191,18 +190,18 @@ def test_snappy_raw_block_of_librdkafka_is_read() -> None:
 
 
 def test_snappy_framing_equals_that_of_java() -> None:
-    packed = compress(CompressionType.SNAPPY, TEXT)
+    packed = CODECS[CompressionType.SNAPPY].compress(TEXT)
     assert packed[:16].hex() == "82534e41505059000000000100000001"
     size = int.from_bytes(packed[16:20], "big")
     assert bytes(cramjam.snappy.decompress_raw(packed[20 : 20 + size])) == TEXT[: 32 * 1024]
 
 
 def test_concatenated_snappy_streams_are_one_content() -> None:
-    assert unpack(CompressionType.SNAPPY, compress(CompressionType.SNAPPY, b"one ") * 2) == b"one one "
+    assert unpack(CompressionType.SNAPPY, CODECS[CompressionType.SNAPPY].compress(b"one ") * 2) == b"one one "
 
 
 def test_snappy_framing_of_version_0_is_refused() -> None:
-    packed = bytearray(compress(CompressionType.SNAPPY, b"one"))
+    packed = bytearray(CODECS[CompressionType.SNAPPY].compress(b"one"))
     packed[15] = 0
     assert refuse(CompressionType.SNAPPY, bytes(packed), "framing version 1").position == 1061 + 12
 
@@ -211,7 +210,7 @@ def test_snappy_framing_of_version_0_is_refused() -> None:
 
 
 def test_lz4_frame_equals_that_of_java() -> None:
-    packed = compress(CompressionType.LZ4, TEXT)
+    packed = CODECS[CompressionType.LZ4].compress(TEXT)
     assert packed[:7].hex() == "04224d18604082"
     assert packed[-4:] == bytes(4)
     first = int.from_bytes(packed[7:11], "little")
@@ -221,7 +220,7 @@ def test_lz4_frame_equals_that_of_java() -> None:
 
 def test_lz4_noise_is_stored_uncompressed() -> None:
     noise = os.urandom(1000)
-    assert compress(CompressionType.LZ4, noise)[7:11] == (1000 | 1 << 31).to_bytes(4, "little")
+    assert CODECS[CompressionType.LZ4].compress(noise)[7:11] == (1000 | 1 << 31).to_bytes(4, "little")
 
 
 @pytest.mark.parametrize("size", [0, 5, 2**40])

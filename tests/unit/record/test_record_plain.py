@@ -19,7 +19,7 @@ from record_fixtures import (
 )
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError, UnsupportedFormatError
-from pyspark_kafkalog.record.codecs.codec import compress
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
     CRC_AT,
@@ -28,7 +28,6 @@ from pyspark_kafkalog.record.header import (
     RECORDS_AT,
     RECORDS_COUNT_AT,
     BatchHeader,
-    CompressionType,
     TimestampType,
     crc32c,
 )
@@ -292,7 +291,7 @@ def test_malformed_record_with_valid_crc_is_reported(body: bytes, compression: C
     if compression is CompressionType.NONE:
         data = batch_with_body(body, count=count)
     else:
-        packed = compress(compression, body)
+        packed = CODECS[compression].compress(body)
         header = BatchHeader(
             base_offset=0,
             size_bytes=RECORDS_AT + len(packed),

@@ -13,7 +13,7 @@ from open_files import open_files_left
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, ReadOnlyLogDirError, UnknownTopicError
-from pyspark_kafkalog.record.header import CompressionType
+from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.spark.options.parse import WriteOptions, parse_write_options
 from pyspark_kafkalog.spark.write.batch import KafkalogBatchWriter
 from pyspark_kafkalog.spark.write.task import StagedMessage, TaskWriter, TopicTarget, open_target

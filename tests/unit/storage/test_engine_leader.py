@@ -17,8 +17,9 @@ from pyspark_kafkalog.errors import (
     ProducerFencedError,
     UnsupportedFormatError,
 )
+from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
-from pyspark_kafkalog.record.header import CompressionType, TimestampType
+from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, Isolation
 from pyspark_kafkalog.storage.log.producers import AppendOrigin, ProducerState, ProducerStateManager, java_hash_order

@@ -18,6 +18,7 @@ from pyspark_kafkalog.config.log_config import (
     validate_topic_configs,
 )
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError
+from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 
@@ -275,9 +276,10 @@ def test_derived_values_follow_from_configs() -> None:
     assert (config.compact, config.delete) == (True, False)
     assert config.max_segment_ms == 50
     assert config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-    assert config.keeps_producer_compression
+    assert config.stored_compression(CompressionType.LZ4) is CompressionType.LZ4
     assert LogConfig().max_segment_ms == LogConfig().segment_ms
-    assert not LogConfig(compression_type="zstd").keeps_producer_compression
+    assert LogConfig(compression_type="zstd").stored_compression(CompressionType.LZ4) is CompressionType.ZSTD
+    assert LogConfig(compression_type="uncompressed").stored_compression(CompressionType.LZ4) is CompressionType.NONE
 
 
 def test_drawn_jitter_is_below_segment_jitter_ms_and_segment_ms() -> None:
