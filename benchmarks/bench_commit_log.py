@@ -25,14 +25,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.records import (
-    MetadataRecord,
-    WrittenPartition,
-    partition_state_record,
-    write_commit_record,
-)
+from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, WrittenPartition, write_commit_record
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.topics import create_topic
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, UnflushedFileSystem
 
@@ -69,7 +65,7 @@ class UnwaitingFileSystem(UnflushedFileSystem):
 
 def make_root(root: Path, partitions: int) -> MetadataStore:
     """A root with `partitions` partitions, each of which has been written to."""
-    store = MetadataStore.create(root, fs=UnwaitingFileSystem())
+    store = create_root(root, fs=UnwaitingFileSystem())
     for number in range(-(-partitions // TOPIC_PARTITIONS)):
         count = min(TOPIC_PARTITIONS, partitions - number * TOPIC_PARTITIONS)
         name = f"topic-{number}"

@@ -29,7 +29,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.metadata.acl import Acl, AclFilter
-from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.broker_metadata.image import read_broker_metadata
 from pyspark_kafkalog.security.authorizer import Authorizer, parse_super_users
 
@@ -53,15 +53,16 @@ class AccessControl:
 
     def add(self, acls: Collection[Acl]) -> None:
         """Add the entries that do not exist, in one commit. Raises InvalidAclError, ReadOnlyLogDirError."""
-        from pyspark_kafkalog.metadata.acl_records import add_acls
+        from pyspark_kafkalog.metadata.acl import add_acls
 
         self._log_dir.own_root().commit(
-            lambda image: add_acls(image, acls, random.SystemRandom()), operation="add access control entries"
+            lambda image: add_acls(image.acls.values(), acls, random.SystemRandom()),
+            operation="add access control entries",
         )
 
     def remove(self, acl_filter: AclFilter) -> list[Acl]:
         """Remove the entries that the filter matches, in one commit; return them. Raises ReadOnlyLogDirError."""
-        from pyspark_kafkalog.metadata.acl_records import remove_acls
+        from pyspark_kafkalog.metadata.acl import remove_acls
 
         removed: list[Acl] = []
 

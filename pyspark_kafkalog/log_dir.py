@@ -42,8 +42,9 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.log_dir_items import LogDirItems
-from pyspark_kafkalog.metadata.bootstrap import is_vacant
-from pyspark_kafkalog.metadata.store import MetadataStore, is_ours
+from pyspark_kafkalog.metadata.root_format import is_native_root
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
 from pyspark_kafkalog.root.broker import ForeignRoot
 from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.root.own import OwnRoot
@@ -111,7 +112,7 @@ class LogDir(LogDirItems):
         path = Path(path)
         check_identity(path, identity)
         root: OwnRoot | ForeignRoot
-        if is_ours(path):
+        if is_native_root(path):
             root = OwnRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs)
             if read_to_log_end:
                 _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
@@ -147,7 +148,7 @@ class LogDir(LogDirItems):
             if server_properties is None
             else BrokerConfig.from_properties(read_properties_file(Path(server_properties)))
         )
-        root = OwnRoot(MetadataStore.create(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
+        root = OwnRoot(create_root(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
         if broker_config is not None:
             root.set_broker_configs(broker_config.properties)
         return cls(root, clock=clock, fs=fs)
@@ -198,7 +199,7 @@ class LogDir(LogDirItems):
             try:
                 return cls.open(root, clock=clock, fs=fs)
             except LogDirError:
-                if not is_ours(root):
+                if not is_native_root(root):
                     raise
         try:
             return cls.create(root, clock=clock, fs=fs)

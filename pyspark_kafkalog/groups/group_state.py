@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.offset_records import group_of_key, parse_value
-from pyspark_kafkalog.metadata.messages.message import MessageSchema
+from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.storage.names import TopicPartition
 
 GroupType: TypeAlias = Literal["Classic", "Consumer", "Share", "Streams"]

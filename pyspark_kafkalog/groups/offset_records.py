@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.metadata.messages.message import MessageSchema
+from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.storage.names import TopicPartition
 

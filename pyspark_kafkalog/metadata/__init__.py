@@ -1,1 +1,18 @@
-"""The commit log: KRaft metadata records, put-if-absent commit files, the image they add up to."""
+"""The metadata of a native root: its commit log, the image that the commits add up to, and the loop that commits.
+
+In reading order:
+
+- messages: Kafka's message schemas as data, their codec, metadata records
+- acl: access control entries and their records
+- image: the immutable state that all commits add up to, and the records that rebuild it
+- commit_log: one commit, one file; the link as compare-and-set
+- commit_reserve: disk space reserved for commits that free space
+- delta: how each record type changes the image
+- invariants: what must hold for every commit
+- snapshots: when one is due, its file, loading the newest
+- housekeeping: snapshots, retention and leftovers after a commit
+- root_format: the marker of a native root and the version of its format
+- root_lock: one writer at a time
+- store: the image kept up to date, and the loop that commits to it
+- history: the retained commits, as `kafkalog history` lists them
+"""

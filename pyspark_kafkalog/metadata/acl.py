@@ -1,6 +1,7 @@
 """Access control entries: permit or deny principals operations on topics, groups and transactional ids.
 
-The commit log stores them as Kafka's metadata log does (acl_records.py); the enums have the numbers of Kafka's records.
+The commit log stores them as Kafka's metadata log does: one record each, with a random id that the record of a removal
+names. The enums have the numbers of Kafka's records.
 
 Source of the rules: AclBinding, AclBindingFilter and ResourcePatternFilter of org.apache.kafka.common.acl and
 .resource, org.apache.kafka.controller.AclControlManager, org.apache.kafka.security.authorizer.AclEntry.
@@ -8,16 +9,20 @@ Source of the rules: AclBinding, AclBindingFilter and ResourcePatternFilter of o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidAclError, InvalidRecordError
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.storage.names import random_uuid
 
 #: Matches any resource name, principal name or host.
 WILDCARD: Final = "*"
 WILDCARD_PRINCIPAL: Final = "User:*"
+
 #: The one resource of type CLUSTER: the log directory as a whole.
 CLUSTER_NAME: Final = "kafka-cluster"
 
@@ -207,3 +212,35 @@ def parse_acl(fields: Mapping[str, Any]) -> Acl:
         )
     except ValueError as error:
         raise InvalidRecordError(f"an AccessControlEntryRecord cannot be read: {error}") from None
+
+
+def add_acls(existing: Iterable[Acl], acls: Collection[Acl], rng: random.Random) -> list[MetadataRecord]:
+    """Records of the entries in `acls` that are not in `existing`. Raises InvalidAclError."""
+    known = set(existing)
+    records = []
+    for acl in acls:
+        check_acl(acl)
+        if acl not in known:
+            known.add(acl)
+            records.append(acl_record(random_uuid(rng), acl))
+    return records
+
+
+def remove_acls(acl_ids: Iterable[str]) -> list[MetadataRecord]:
+    """Records that remove entries."""
+    return [record("RemoveAccessControlEntryRecord", id=acl_id) for acl_id in acl_ids]
+
+
+def acl_record(acl_id: str, acl: Acl) -> MetadataRecord:
+    """The entry as a metadata record; `acl_id` is Kafka's Uuid text."""
+    return record(
+        "AccessControlEntryRecord",
+        id=acl_id,
+        resourceType=int(acl.resource_type),
+        resourceName=acl.resource_name,
+        patternType=int(acl.pattern_type),
+        principal=acl.principal,
+        host=acl.host,
+        operation=int(acl.operation),
+        permissionType=int(acl.permission),
+    )

@@ -2,21 +2,24 @@
 
     <root>/__cluster_metadata-0/
       partition.metadata                     Kafka's, with the id of the metadata topic
-      kafkalog-format                        marks a native log directory (see store.py)
+      kafkalog-format                        marks a native log directory (root_format.py)
       00000000000000000000.log               the first commit: a v2 batch of KRaft records with offsets from 0
       00000000000000000005.log               the next one, when the first has 5 records
       00000000000000000005.log.<hex>.tmp     a commit being written, or left by a crash; nothing reads it
-      kafkalog-head                          hint: the log has reached this offset, durably (offset_hint.py)
+      kafkalog-head                          hint: the log has reached this offset, durably (see OffsetHint)
       kafkalog-reserve-0 … -3                room for commits that free space on a full disk (commit_reserve.py)
 
 A commit is written to a temporary file, fsynced, and linked to its name. The link is the compare-and-set: it fails if
 the name exists. A crash before the link leaves no commit; a crash after it leaves the whole commit. Files never change.
-The oldest are removed once a snapshot contains their records (commit_retention.py). Readers derive the next file's name
+The oldest are removed once a snapshot contains their records (housekeeping.py). Readers derive the next file's name
 from the last commit, so a check for new commits opens one name, however long the history is.
 
 A lost file would look like the end of the log, and the next commit would replace it. The head detects this: it is read
 before each commit, and a log that ends below it has a hole. The head is written after the commit is on disk, without
 waiting for the disk, so it may lag behind (the guard is weaker then) but is never ahead.
+
+`LoadedImage` is an image with its position in the log (`LogTail`), which each commit updates. Checking whether a
+snapshot is due, or whether the image's files were removed, therefore reads nothing of the history.
 """
 
 from __future__ import annotations
@@ -38,15 +41,16 @@ from pyspark_kafkalog.errors import (
     KafkalogError,
 )
 from pyspark_kafkalog.metadata.commit_reserve import CommitReserve
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record, encode_record
-from pyspark_kafkalog.metadata.offset_hint import OffsetHint
-from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, parse_header
+from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, crc32c, parse_header
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read
+from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, is_out_of_space, open_to_read, pread
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
 #: A larger commit file is treated as damaged, to bound reads. It has room for the states of 100,000 partitions.
 MAX_COMMIT_BYTES: Final = 16 << 20
+
 #: The commit log has only one leader epoch: there are no elections.
 LEADER_EPOCH: Final = 0
 
@@ -328,3 +332,97 @@ def _check_batch(batch: RecordBatch, base_offset: int, file_size: int, file: str
             expected="a batch of metadata records without gaps",
             found="a control batch" if header.is_control else f"{len(offsets)} records to {header.last_offset}",
         )
+
+
+_DIGITS: Final = 20
+_SIZE_BYTES: Final = _DIGITS + 10
+
+
+def _text(offset: int) -> bytes:
+    digits = b"%020d" % offset
+    return b"%s %08x\n" % (digits, crc32c(digits))
+
+
+class OffsetHint:
+    """A small file with one offset of the commit log as a hint; overwritten in place, without waiting for the disk.
+
+        00000000000000000194 9b1c2f7e\\n     20 digits, a blank, the CRC-32C of the digits
+
+    The offset may be behind but is never ahead: it is written after the change that it records. A crash or a power
+    failure leaves the file unchanged, short, or mixed; content that does not match the CRC counts as no hint.
+    """
+
+    def __init__(self, path: Path, fs: FileSystem) -> None:
+        self.path = path
+        self._fs = fs
+
+    def read(self) -> int | None:
+        """The offset; None if the file is missing or its content invalid. Raises OSError if it cannot be read."""
+        try:
+            fd = os.open(self.path, READ_FLAGS)
+        except FileNotFoundError:
+            return None
+        try:
+            data = pread(fd, _SIZE_BYTES + 1, 0)
+        finally:
+            os.close(fd)
+        digits = data[:_DIGITS]
+        if len(data) != _SIZE_BYTES or not digits.isdigit() or data != _text(int(digits)):
+            return None
+        return int(digits)
+
+    def write(self, offset: int) -> None:
+        """Replace the hint. Raises OSError."""
+        fd = self._fs.open(self.path, os.O_WRONLY | os.O_CREAT)
+        try:
+            self._fs.pwrite_all(fd, _text(offset), 0)
+        finally:
+            self._fs.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSnapshot:
+    """An existing snapshot: its end offset, its size in bytes, the time (ms) of the last commit in it.
+
+    `is_sound` means that this process has read it completely, or has written it durably, so the commits that it
+    contains may be removed.
+    """
+
+    end_offset: int
+    size_bytes: int
+    timestamp_ms: int
+    is_sound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """The log behind an image.
+
+    `last_file` is the file that the image was last read from or published as, a commit's or a snapshot's: when it is
+    gone, a newer snapshot has taken its place. `snapshot` is the newest that is known. `since_ms` is the time of the
+    last commit in it, or of the first of all (-1: there is none); `bytes_since` the size of the commits after it.
+    """
+
+    last_file: Path
+    snapshot: KnownSnapshot | None = None
+    since_ms: int = -1
+    bytes_since: int = 0
+
+    def after_commit(self, commit: Commit, file: Path) -> LogTail:
+        """The tail with `commit`, whose file is `file`, as the last one."""
+        since_ms = commit.timestamp_ms if self.since_ms < 0 else self.since_ms
+        return LogTail(file, self.snapshot, since_ms, self.bytes_since + commit.size_bytes)
+
+    def after_snapshot(self, snapshot: KnownSnapshot, *, bytes_before: int) -> LogTail:
+        """The tail with a newer snapshot, which holds `bytes_before` bytes of the commits since the one before."""
+        if self.snapshot is not None and self.snapshot.end_offset >= snapshot.end_offset:
+            return self
+        return LogTail(self.last_file, snapshot, snapshot.timestamp_ms, max(self.bytes_since - bytes_before, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedImage:
+    """An image and the tail of the log behind it."""
+
+    image: MetadataImage
+    tail: LogTail

@@ -24,8 +24,9 @@ from pyspark_kafkalog.metadata.image import (
     PartitionImage,
     TopicImage,
     TransactionalIdImage,
+    log_state,
 )
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, log_state
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.log.log_state import LogState
 
@@ -33,7 +34,7 @@ _NO_LEADER_CHANGE: Final = -2
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class ImageChanges:
     """The topics (by name), partitions (by number) and transactional ids that a commit created, changed or removed."""
 
     topics: set[str] = field(default_factory=set)
@@ -77,7 +78,7 @@ class ImageDelta:
         self.base = base
         self._commit_offset = commit_offset
         self._timestamp_ms = timestamp_ms
-        self._changes: dict[str, _TopicChange] = {}
+        self._topic_changes: dict[str, _TopicChange] = {}
         self._topics: dict[str, TopicImage] | None = None
         self._topic_names: dict[str, str] | None = None
         self._broker_configs: dict[str, dict[str, str]] = {}
@@ -87,7 +88,7 @@ class ImageDelta:
         self._format_version = base.format_version
         self._next_producer_id = base.next_producer_id
         self._acls: dict[str, Acl] | None = None
-        self.touched = Touched()
+        self.changes = ImageChanges()
 
     def replay(self, records: Iterable[MetadataRecord]) -> None:
         """Apply `records` in order."""
@@ -98,8 +99,8 @@ class ImageDelta:
 
     def build(self, next_offset: int) -> MetadataImage:
         """The image after the changes."""
-        if self._changes:
-            self._own_topics().update((name, change.build()) for name, change in self._changes.items())
+        if self._topic_changes:
+            self._own_topics().update((name, change.build()) for name, change in self._topic_changes.items())
         base = self.base
         return MetadataImage(
             next_offset=next_offset,
@@ -143,11 +144,11 @@ class ImageDelta:
 
     def _change(self, name: str) -> _TopicChange:
         """The change of an existing topic."""
-        change = self._changes.get(name)
+        change = self._topic_changes.get(name)
         if change is None:
             topics = self.base.topics if self._topics is None else self._topics
-            change = self._changes[name] = _TopicChange(topics[name])
-            self.touched.topics.add(name)
+            change = self._topic_changes[name] = _TopicChange(topics[name])
+            self.changes.topics.add(name)
         return change
 
     def _partition_to_change(self, fields: Mapping[str, Any], number_field: str) -> tuple[list[PartitionImage], int]:
@@ -159,7 +160,7 @@ class ImageDelta:
             raise InvalidRecordError(
                 f"a metadata record names partition {number} of topic {name!r}, which has {len(partitions)} partitions"
             )
-        self.touched.partitions.add((name, number))
+        self.changes.partitions.add((name, number))
         return partitions, number
 
     def _topic(self, fields: Mapping[str, Any]) -> None:
@@ -169,20 +170,20 @@ class ImageDelta:
             raise InvalidRecordError(f"a TopicRecord makes topic {name!r} with id {topic_id}; one of them is taken")
         topics[name] = TopicImage(name, topic_id)
         names[topic_id] = name
-        self.touched.topics.add(name)
+        self.changes.topics.add(name)
 
     def _remove_topic(self, fields: Mapping[str, Any]) -> None:
         name = self._name_of(fields["topicId"])
-        self._changes.pop(name, None)
+        self._topic_changes.pop(name, None)
         del self._own_topics()[name]
         del self._own_topic_names()[fields["topicId"]]
-        self.touched.topics.add(name)
+        self.changes.topics.add(name)
 
     def _partition(self, fields: Mapping[str, Any]) -> None:
         name = self._name_of(fields["topicId"])
         partitions = self._change(name).partitions
         if fields["partitionId"] == len(partitions):
-            self.touched.partitions.add((name, len(partitions)))
+            self.changes.partitions.add((name, len(partitions)))
             partitions.append(PartitionImage(len(partitions), LogState(leader_epoch=fields["leaderEpoch"])))
             return
         partitions, number = self._partition_to_change(fields, "partitionId")
@@ -284,7 +285,7 @@ class ImageDelta:
         if self._transactional_ids is None:
             self._transactional_ids = dict(self.base.transactional_ids)
         self._transactional_ids[image.transactional_id] = image
-        self.touched.transactional_ids.add(image.transactional_id)
+        self.changes.transactional_ids.add(image.transactional_id)
 
     def _access_control_entry(self, fields: Mapping[str, Any]) -> None:
         self._own_acls()[fields["id"]] = parse_acl(fields)

@@ -1,27 +1,42 @@
 """Maintenance of the commit log after a commit: write a snapshot if one is due, remove old files, restore the reserve.
 
+    __cluster_metadata-0/kafkalog-start     hint: the oldest commit that still exists (commit_log.OffsetHint)
+
 The commit is already published, so an error here is only logged, and the next commit tries again. A crash leaves work
 for the next commit too.
+
+*Retention.* A commit file is removed when it is older than metadata.max.retention.ms and a snapshot contains its
+records; the older snapshot that ends where the commit begins is removed before it. The newest snapshot is kept, and so
+is the last commit in it: a reader whose last file no longer exists has to reload from a snapshot. Files are removed
+oldest first, so a crash leaves no gaps. Each commit removes at most a few files, found by name from one to the next, so
+the cost does not depend on the length of the history. The hint is written after a file has been removed. After a crash
+in between, it names a file that does not exist, and the directory is listed once.
+
+*Leftovers.* Files that killed committers left half-written are removed once they are an hour old by the clock of the
+file system, since no process can still be writing them; nothing reads them. The search follows each snapshot and covers
+the first few thousand names in the directory, so a long history costs no more than a short one.
+
+    00000000000000000005.log.<hex>.tmp                      a commit before its link
+    00000000000000000194-0000000000-<hex>.checkpoint.part   a snapshot before its rename
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.commit_log import CommitLog
-from pyspark_kafkalog.metadata.commit_retention import CommitRetention
-from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.log_tail import KnownSnapshot, LoadedImage
-from pyspark_kafkalog.metadata.metadata_leftovers import remove_leftovers
+from pyspark_kafkalog.metadata.commit_log import CommitLog, CommitRange, KnownSnapshot, LoadedImage, OffsetHint
+from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
-from pyspark_kafkalog.metadata.snapshot_schedule import MetadataLogConfig, snapshot_is_due
-from pyspark_kafkalog.metadata.snapshots import Snapshots
-from pyspark_kafkalog.root.broker_settings import broker_configs
+from pyspark_kafkalog.metadata.snapshots import MetadataLogConfig, Snapshots, snapshot_is_due
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 #: Minimum age of removed files, as in Kafka. It is much longer than a committer takes to reach its link, so the name
@@ -102,3 +117,70 @@ def _noting_failures() -> Iterator[None]:
         yield
     except (OSError, KafkalogError) as error:
         _LOG.warning("after a commit, which is made, looking after the metadata log failed: %s", error)
+
+
+START_FILE: Final = "kafkalog-start"
+
+_FILES_A_COMMIT: Final = 4
+
+
+class CommitRetention:
+    """Removes the oldest commits of `log`, with their snapshots."""
+
+    def __init__(self, log: CommitLog, snapshots: Snapshots, fs: FileSystem) -> None:
+        self._log = log
+        self._snapshots = snapshots
+        self._fs = fs
+        self._start = OffsetHint(log.directory / START_FILE, fs)
+        self._oldest: CommitRange | None = None
+
+    def remove_expired(self, *, snapshot_end_offset: int, older_than_ms: int) -> None:
+        """Remove a few commits made before `older_than_ms` that the snapshot at `snapshot_end_offset` contains.
+
+        Raises OSError, or CorruptRecordError for a commit file that is damaged.
+        """
+        for _ in range(_FILES_A_COMMIT):
+            oldest = self._oldest or self._find_oldest()
+            if oldest is None or oldest.next_offset >= snapshot_end_offset or oldest.timestamp_ms >= older_than_ms:
+                self._oldest = oldest
+                return
+            self._remove(oldest)
+
+    def _remove(self, oldest: CommitRange) -> None:
+        self._oldest = None
+        self._fs.unlink_if_there(self._snapshots.path(oldest.base_offset))
+        try:
+            self._fs.unlink(self._log.path(oldest.base_offset))
+        except FileNotFoundError:
+            return  # another process removed it first, and writes the hint
+        self._start.write(oldest.next_offset)
+        self._oldest = self._log.read_range(oldest.next_offset)
+
+    def _find_oldest(self) -> CommitRange | None:
+        found = self._log.read_range(self._start.read() or 0)
+        if found is None:
+            first = min(self._log.listed_offsets(), default=None)
+            if first is None:
+                return None
+            self._start.write(first)
+            found = self._log.read_range(first)
+        return found
+
+
+_NAMES_MAX: Final = 4_000
+_AGE_NS: Final = 3_600_000_000_000
+_LEFTOVER = re.compile(r"\d{20}\.log\.[0-9a-f]+\.tmp|\d{20}-\d{10}-[0-9a-f]+\.checkpoint\.part")
+
+
+def remove_leftovers(directory: Path, *, now_ns: int, fs: FileSystem) -> None:
+    """Remove leftovers last written more than an hour before `now_ns`, the file system's time. Raises OSError."""
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in islice(entries, _NAMES_MAX) if _LEFTOVER.fullmatch(entry.name)]
+    for name in names:
+        path = directory / name
+        try:
+            written_ns = os.stat(path).st_mtime_ns
+        except FileNotFoundError:
+            continue  # it was at work after all, or another process was first
+        if now_ns - written_ns > _AGE_NS:
+            fs.unlink_if_there(path)

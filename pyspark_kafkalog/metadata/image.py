@@ -2,21 +2,32 @@
 
 A new image shares all unchanged parts with the old one: a commit to 8 partitions creates 8 new PartitionImages, and new
 tuples and dicts of references for their topics, whatever the size of the root. The rules of each record type are in
-image_delta.py.
+delta.py.
+
+`image_records` is the way back: the records of a snapshot. Those that Kafka's tools know (features, the node, topics
+with their partitions and configurations, producer ids, access control entries) have the order of KRaft's own snapshots.
+Between them are this project's records: the format, the state of each partition that was written to, the transactional
+ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
-from pyspark_kafkalog.metadata.acl import Acl
+from pyspark_kafkalog.metadata.acl import Acl, acl_record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record, transactional_id_record
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 
 BROKER_RESOURCE: Final = 4
 TOPIC_RESOURCE: Final = 2
+
+#: The resource name of the settings for all brokers: a root has one node, so it has no settings for a single broker.
+ALL_BROKERS: Final = ""
+
 #: Number of earlier incarnations stored for a transactional id, so that their zombies are recognized as fenced.
 MAX_FENCED_INCARNATIONS: Final = 16
 
@@ -117,3 +128,143 @@ class MetadataImage:
         if not 0 <= partition < len(partitions):
             raise UnknownTopicError(f"topic {topic!r} has partitions 0 to {len(partitions) - 1}, not {partition}")
         return partitions[partition]
+
+
+def broker_configs(image: MetadataImage) -> Mapping[str, str]:
+    """The broker-level settings that have been set, by name; all others have their defaults."""
+    return image.broker_configs.get(ALL_BROKERS, {})
+
+
+def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
+    """Records that, applied to an empty image, give an image equal to `image` except for its offset and time."""
+    for feature, level in image.features.items():
+        yield record("FeatureLevelRecord", name=feature, featureLevel=level)
+    if image.format_version is not None:
+        yield record("FormatRecord", formatVersion=image.format_version)
+    for broker in image.brokers.values():
+        yield _broker_record(broker)
+    for topic in image.topics.values():
+        yield from _topic_records(topic, image.node)
+    for name, configs in image.broker_configs.items():
+        for config, value in configs.items():
+            yield _config_record(BROKER_RESOURCE, name, config, value)
+    if image.next_producer_id:
+        yield record("ProducerIdsRecord", brokerId=-1, nextProducerId=image.next_producer_id)
+    for acl_id, acl in image.acls.items():
+        yield acl_record(acl_id, acl)
+    for held in image.transactional_ids.values():
+        yield transactional_id_record(
+            held.transactional_id,
+            version=held.version,
+            producer_id=held.producer_id,
+            producer_epoch=held.producer_epoch,
+            last_commit_offset=held.last_commit_offset,
+            last_timestamp_ms=held.last_timestamp_ms,
+            incarnation=held.incarnation,
+            fenced=held.fenced,
+        )
+
+
+def _broker_record(broker: BrokerImage) -> MetadataRecord:
+    return record(
+        "RegisterBrokerRecord",
+        brokerId=broker.broker_id,
+        incarnationId=broker.incarnation_id,
+        brokerEpoch=broker.broker_epoch,
+        rack=None,
+        fenced=False,
+        logDirs=broker.log_dirs,
+    )
+
+
+def _topic_records(topic: TopicImage, node: BrokerImage) -> Iterator[MetadataRecord]:
+    yield record("TopicRecord", name=topic.name, topicId=topic.topic_id)
+    for config, value in topic.configs.items():
+        yield _config_record(TOPIC_RESOURCE, topic.name, config, value)
+    for partition in topic.partitions:
+        state = partition.state
+        yield partition_record(topic.topic_id, partition.partition, leader_epoch=state.leader_epoch, node=node)
+        if state != LogState(leader_epoch=state.leader_epoch):
+            yield partition_state_record(topic.topic_id, partition.partition, state)
+
+
+def _config_record(resource_type: int, resource: str, name: str, value: str) -> MetadataRecord:
+    return record("ConfigRecord", resourceType=resource_type, resourceName=resource, name=name, value=value)
+
+
+def partition_record(topic_id: str, partition: int, *, leader_epoch: int, node: BrokerImage) -> MetadataRecord:
+    """A partition on `node` alone, which leads it: what Kafka's tools see; this package goes by its existence."""
+    return record(
+        "PartitionRecord",
+        partitionId=partition,
+        topicId=topic_id,
+        replicas=(node.broker_id,),
+        isr=(node.broker_id,),
+        leader=node.broker_id,
+        leaderEpoch=leader_epoch,
+        partitionEpoch=0,
+        directories=node.log_dirs[:1],
+    )
+
+
+def partition_state_record(topic_id: str, partition: int, state: LogState) -> MetadataRecord:
+    """The record that makes `state` the partition's state."""
+    return record(
+        "PartitionStateRecord",
+        topicId=topic_id,
+        partition=partition,
+        leaderEpoch=state.leader_epoch,
+        logStartOffset=state.log_start_offset,
+        logEndOffset=state.log_end_offset,
+        activeBaseOffset=state.active_base_offset,
+        activeSizeBytes=state.active_size_bytes,
+        activeFirstTimestampMs=state.active_first_timestamp_ms,
+        activeMaxTimestampMs=state.active_max_timestamp_ms,
+        activeMaxTimestampOffset=state.active_max_timestamp_offset,
+        bytesSinceLastIndexEntry=state.bytes_since_last_index_entry,
+        firstUnstableOffset=state.first_unstable_offset,
+        producer=None if state.producer is None else _producer_fields(state.producer),
+    )
+
+
+def _producer_fields(producer: ProducerStateEntry) -> dict[str, int]:
+    return {
+        "producerId": producer.producer_id,
+        "producerEpoch": producer.producer_epoch,
+        "lastSequence": producer.last_sequence,
+        "lastOffset": producer.last_offset,
+        "offsetDelta": producer.offset_delta,
+        "lastTimestampMs": producer.last_timestamp_ms,
+        "coordinatorEpoch": producer.coordinator_epoch,
+        "currentTxnFirstOffset": producer.current_txn_first_offset,
+    }
+
+
+def log_state(fields: Mapping[str, Any]) -> LogState:
+    """The LogState in a PartitionStateRecord's fields."""
+    return LogState(
+        leader_epoch=fields["leaderEpoch"],
+        log_start_offset=fields["logStartOffset"],
+        log_end_offset=fields["logEndOffset"],
+        active_base_offset=fields["activeBaseOffset"],
+        active_size_bytes=fields["activeSizeBytes"],
+        active_first_timestamp_ms=fields["activeFirstTimestampMs"],
+        active_max_timestamp_ms=fields["activeMaxTimestampMs"],
+        active_max_timestamp_offset=fields["activeMaxTimestampOffset"],
+        bytes_since_last_index_entry=fields["bytesSinceLastIndexEntry"],
+        first_unstable_offset=fields["firstUnstableOffset"],
+        producer=None if fields["producer"] is None else _producer_entry(fields["producer"]),
+    )
+
+
+def _producer_entry(fields: Mapping[str, Any]) -> ProducerStateEntry:
+    return ProducerStateEntry(
+        producer_id=fields["producerId"],
+        producer_epoch=fields["producerEpoch"],
+        last_sequence=fields["lastSequence"],
+        last_offset=fields["lastOffset"],
+        offset_delta=fields["offsetDelta"],
+        last_timestamp_ms=fields["lastTimestampMs"],
+        coordinator_epoch=fields["coordinatorEpoch"],
+        current_txn_first_offset=fields["currentTxnFirstOffset"],
+    )

@@ -10,27 +10,27 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.metadata.delta import Touched
+from pyspark_kafkalog.metadata.delta import ImageChanges
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 
-Invariant = Callable[[MetadataImage, MetadataImage, Touched], str | None]
+Invariant = Callable[[MetadataImage, MetadataImage, ImageChanges], str | None]
 
 
 def _kept_topics(
-    before: MetadataImage, after: MetadataImage, touched: Touched
+    before: MetadataImage, after: MetadataImage, changes: ImageChanges
 ) -> Iterator[tuple[TopicImage, TopicImage]]:
     """The changed topics that exist before and after, with the same id."""
-    for name in touched.topics:
+    for name in changes.topics:
         old, new = before.topics.get(name), after.topics.get(name)
         if old is not None and new is not None and old.topic_id == new.topic_id:
             yield old, new
 
 
 def _kept_partitions(
-    before: MetadataImage, after: MetadataImage, touched: Touched
+    before: MetadataImage, after: MetadataImage, changes: ImageChanges
 ) -> Iterator[tuple[str, PartitionImage, PartitionImage]]:
     """The changed partitions that exist before and after."""
-    for name, number in touched.partitions:
+    for name, number in changes.partitions:
         old, new = before.topics.get(name), after.topics.get(name)
         if old is None or new is None or old.topic_id != new.topic_id:
             continue
@@ -38,45 +38,45 @@ def _kept_partitions(
             yield f"{name}-{number}", old.partitions[number], new.partitions[number]
 
 
-def _changed_partitions(after: MetadataImage, touched: Touched) -> Iterator[tuple[str, PartitionImage]]:
+def _changed_partitions(after: MetadataImage, changes: ImageChanges) -> Iterator[tuple[str, PartitionImage]]:
     """The changed partitions that exist after."""
-    for name, number in touched.partitions:
+    for name, number in changes.partitions:
         new = after.topics.get(name)
         if new is not None and number < len(new.partitions):
             yield f"{name}-{number}", new.partitions[number]
 
 
-def high_watermark_never_falls(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
-    for name, old, new in _kept_partitions(before, after, touched):
+def high_watermark_never_falls(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    for name, old, new in _kept_partitions(before, after, changes):
         if new.high_watermark < old.high_watermark:
             return f"the high watermark of {name} falls from {old.high_watermark} to {new.high_watermark}"
     return None
 
 
-def log_start_never_falls(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
-    for name, old, new in _kept_partitions(before, after, touched):
+def log_start_never_falls(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    for name, old, new in _kept_partitions(before, after, changes):
         if new.state.log_start_offset < old.state.log_start_offset:
             return f"the log start of {name} falls from {old.state.log_start_offset} to {new.state.log_start_offset}"
     return None
 
 
-def leader_epoch_never_falls(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
-    for name, old, new in _kept_partitions(before, after, touched):
+def leader_epoch_never_falls(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    for name, old, new in _kept_partitions(before, after, changes):
         if new.state.leader_epoch < old.state.leader_epoch:
             return f"the leader epoch of {name} falls from {old.state.leader_epoch} to {new.state.leader_epoch}"
     return None
 
 
-def log_start_within_log(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
-    for name, partition in _changed_partitions(after, touched):
+def log_start_within_log(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    for name, partition in _changed_partitions(after, changes):
         state = partition.state
         if not 0 <= state.log_start_offset <= state.log_end_offset:
             return f"the log of {name} starts at {state.log_start_offset} and ends at {state.log_end_offset}"
     return None
 
 
-def active_segment_within_log(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
-    for name, partition in _changed_partitions(after, touched):
+def active_segment_within_log(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    for name, partition in _changed_partitions(after, changes):
         state = partition.state
         if not 0 <= state.active_base_offset <= state.log_end_offset or state.active_size_bytes < 0:
             return (
@@ -86,33 +86,33 @@ def active_segment_within_log(before: MetadataImage, after: MetadataImage, touch
     return None
 
 
-def partitions_never_go_alone(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
-    for old, new in _kept_topics(before, after, touched):
+def partitions_never_go_alone(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    for old, new in _kept_topics(before, after, changes):
         if len(new.partitions) < len(old.partitions):
             return f"topic {old.name} goes from {len(old.partitions)} to {len(new.partitions)} partitions"
     return None
 
 
-def topics_have_partitions(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
-    for name in touched.topics:
+def topics_have_partitions(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    for name in changes.topics:
         topic = after.topics.get(name)
         if topic is not None and not topic.partitions:
             return f"topic {name} has no partition"
     return None
 
 
-def topic_ids_unique(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+def topic_ids_unique(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
     if len(after.topic_names) != len(after.topics):
         return f"{len(after.topics)} topics have {len(after.topic_names)} ids"
-    for name in touched.topics:
+    for name in changes.topics:
         topic = after.topics.get(name)
         if topic is not None and after.topic_names.get(topic.topic_id) != name:
             return f"topic {name} has the id {topic.topic_id} of another topic"
     return None
 
 
-def transaction_versions_rise(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
-    for name in touched.transactional_ids:
+def transaction_versions_rise(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    for name in changes.transactional_ids:
         old, new = before.transactional_ids.get(name), after.transactional_ids[name]
         if old is None:
             continue
@@ -123,16 +123,16 @@ def transaction_versions_rise(before: MetadataImage, after: MetadataImage, touch
     return None
 
 
-def producer_epochs_never_fall(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
-    for name in touched.transactional_ids:
+def producer_epochs_never_fall(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    for name in changes.transactional_ids:
         old, new = before.transactional_ids.get(name), after.transactional_ids[name]
         if old is not None and old.producer_id == new.producer_id and new.producer_epoch < old.producer_epoch:
             return f"the producer epoch of {name} falls from {old.producer_epoch} to {new.producer_epoch}"
     return None
 
 
-def fenced_incarnations_stay_fenced(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
-    for name in touched.transactional_ids:
+def fenced_incarnations_stay_fenced(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    for name in changes.transactional_ids:
         old, new = before.transactional_ids.get(name), after.transactional_ids[name]
         if old is None or new.incarnation == old.incarnation:
             continue
@@ -143,13 +143,13 @@ def fenced_incarnations_stay_fenced(before: MetadataImage, after: MetadataImage,
     return None
 
 
-def format_version_stays(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+def format_version_stays(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
     if after.format_version != before.format_version:
         return f"the format version goes from {before.format_version} to {after.format_version}"
     return None
 
 
-def producer_ids_handed_out_once(before: MetadataImage, after: MetadataImage, touched: Touched) -> str | None:
+def producer_ids_handed_out_once(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
     if after.next_producer_id < before.next_producer_id:
         return f"the next producer id falls from {before.next_producer_id} to {after.next_producer_id}"
     return None
@@ -172,9 +172,9 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
 )
 
 
-def check_invariants(before: MetadataImage, after: MetadataImage, touched: Touched) -> None:
+def check_invariants(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> None:
     """Raise InvalidRecordError, with the name of the first violated invariant, if the commit would violate one."""
     for invariant in INVARIANTS:
-        wrong = invariant(before, after, touched)
+        wrong = invariant(before, after, changes)
         if wrong is not None:
             raise InvalidRecordError(f"the commit would break {invariant.__name__}: {wrong}")

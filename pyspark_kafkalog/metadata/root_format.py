@@ -22,13 +22,16 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
+from pyspark_kafkalog.metadata.commit_log import HEAD_FILE
 from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 
 #: The version of new roots. CONTRIBUTING.md ("Change the on-disk format") lists the steps for a new version.
 FORMAT_VERSION: Final = 1
 #: Roots of this version and later ones are read and written.
 OLDEST_FORMAT_VERSION: Final = 1
 
+METADATA_DIR: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 FORMAT_MARKER: Final = "kafkalog-format"
 
 #: The content of the marker while an export creates the root as a copy of another.
@@ -36,6 +39,26 @@ _UNFINISHED_COPY: Final = b"unfinished copy\n"
 
 _MARKER: Final = re.compile(rb"version=([1-9][0-9]{0,8})\n")
 _MARKER_BYTES_MAX: Final = 64
+
+
+def metadata_dir(root: Path) -> Path:
+    """The commit log's directory in `root`."""
+    return root / METADATA_DIR
+
+
+def is_native_root(root: Path) -> bool:
+    """Whether `root` is native: it has the marker file, or the hint that commits of this package write.
+
+    If only the marker were checked, a root that lost it would be read as a broker's directory, beyond the committed
+    records.
+    """
+    directory = metadata_dir(root)
+    return (directory / FORMAT_MARKER).is_file() or (directory / HEAD_FILE).is_file()
+
+
+def is_copied(root: Path) -> bool:
+    """Whether `root` is an unfinished copy: of a running export, or of one that was killed."""
+    return is_unfinished_copy(metadata_dir(root))
 
 
 def write_marker(directory: Path, fs: FileSystem, version: int = FORMAT_VERSION) -> None:

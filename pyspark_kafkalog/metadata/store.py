@@ -7,9 +7,10 @@
       __cluster_metadata-0/kafkalog-format     "version=1": marks a native root. Written before the first commit
       __cluster_metadata-0/0...0.log           the first commit: format, metadata.version, the node
 
-bootstrap.py creates these files, in an order that is safe against crashes. Opening a root reads the newest snapshot
-(snapshots.py) and the commits after it, by name. Each process caches the images of the roots that it has open. A commit
-and a refresh both apply a delta to the image. Work that follows a commit is in housekeeping.py.
+root/bootstrap.py creates these files, in an order that is safe against crashes. Opening a root reads the newest
+snapshot (snapshots.py) and the commits after it, by name. Each process caches the images of the roots that it has open,
+so opening a root again reads only new commits. A commit and a refresh both apply a delta to the image. Work that
+follows a commit is in housekeeping.py.
 """
 
 from __future__ import annotations
@@ -32,28 +33,48 @@ from pyspark_kafkalog.errors import (
     KafkalogError,
     LogDirError,
 )
-from pyspark_kafkalog.metadata.bootstrap import (
-    DEFAULT_NODE_ID,
-    METADATA_DIR,
-    create_root,
-    is_ours,
-    metadata_dir,
-)
-from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog
+from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, LoadedImage
 from pyspark_kafkalog.metadata.delta import apply, start_delta
 from pyspark_kafkalog.metadata.housekeeping import Housekeeping
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.image_cache import ImageCache
 from pyspark_kafkalog.metadata.invariants import check_invariants
-from pyspark_kafkalog.metadata.log_tail import LoadedImage
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
-from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, check_format_version, check_marker
+from pyspark_kafkalog.metadata.root_format import (
+    FORMAT_MARKER,
+    METADATA_DIR,
+    check_format_version,
+    check_marker,
+    is_native_root,
+    metadata_dir,
+)
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.storage.artefacts.marker_files import another_root_error, readable_identity
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flush_earlier, time_ms
 from pyspark_kafkalog.storage.names import encode_uuid
 
-__all__ = ["CommitOutcome", "MetadataStore", "is_ours", "time_ms"]
+_MAX_ROOTS: Final = 32
+
+
+class ImageCache:
+    """The newest known image of each root; keeps the most recently used roots."""
+
+    def __init__(self) -> None:
+        self._images: dict[object, LoadedImage] = {}
+        self._lock = threading.Lock()
+
+    def get(self, root: object) -> LoadedImage | None:
+        with self._lock:
+            return self._images.get(root)
+
+    def put(self, root: object, loaded: LoadedImage) -> None:
+        with self._lock:
+            newest = self._images.pop(root, None)
+            if newest is None or newest.image.next_offset <= loaded.image.next_offset:
+                newest = loaded
+            self._images[root] = newest
+            while len(self._images) > _MAX_ROOTS:
+                del self._images[next(iter(self._images))]
+
 
 _MAX_ATTEMPTS: Final = 100
 _FIRST_BACKOFF_S: Final = 0.002
@@ -97,7 +118,7 @@ def _marker_state(root: Path) -> _FileState | None:
 
 
 class MetadataStore:
-    """One root's metadata; thread-safe. Use `open` or `create` to get one.
+    """One root's metadata; thread-safe. Use `open` to get one.
 
     `identity` is that of the root when it was opened, None if meta.properties is missing or damaged.
     """
@@ -119,25 +140,6 @@ class MetadataStore:
         self._loaded = _CACHE.get(self._cache_key()) or self._load()
 
     @staticmethod
-    def create(
-        root: Path,
-        *,
-        cluster_id: str | None = None,
-        node_id: int = DEFAULT_NODE_ID,
-        clock: Clock = time_ms,
-        rng: random.Random | None = None,
-        fs: FileSystem = LOCAL,
-    ) -> MetadataStore:
-        """Create a native log directory at `root`, or finish an interrupted creation, and open it.
-
-        Without `cluster_id` the id is random. Raises LogDirError if `root` is already a native log directory,
-        ReadOnlyLogDirError if it is a broker's directory.
-        """
-        rng = rng if rng is not None else random.SystemRandom()
-        create_root(root, cluster_id=cluster_id, node_id=node_id, timestamp_ms=clock(), rng=rng, fs=fs)
-        return MetadataStore.open(root, clock=clock, rng=rng, fs=fs)
-
-    @staticmethod
     def open(
         root: Path, *, clock: Clock = time_ms, rng: random.Random | None = None, fs: FileSystem = LOCAL
     ) -> MetadataStore:
@@ -146,7 +148,7 @@ class MetadataStore:
         Raises LogDirError if `root` is not a native log directory or its creation was interrupted, CorruptRecordError
         for a damaged or lost commit, UnsupportedFormatError for a format version that this package does not read.
         """
-        if not is_ours(root):
+        if not is_native_root(root):
             raise LogDirError(f"{root} has no metadata log of this package ({METADATA_DIR}/{FORMAT_MARKER})")
         check_marker(metadata_dir(root))
         store = MetadataStore(root, clock=clock, rng=rng, fs=fs)
@@ -237,11 +239,11 @@ class MetadataStore:
         return image
 
     def _load(self) -> LoadedImage:
-        start = self._snapshots.load_newest()
-        self._check_format(start.loaded.image, start.loaded.tail.last_file)
-        loaded = self._read_on(start.loaded)
-        if start.damage is not None and loaded.image.next_offset < start.must_reach:
-            raise start.damage
+        newest = self._snapshots.load_newest()
+        self._check_format(newest.loaded.image, newest.loaded.tail.last_file)
+        loaded = self._read_on(newest.loaded)
+        if newest.damage is not None and loaded.image.next_offset < newest.must_reach:
+            raise newest.damage
         return loaded
 
     def _reload(self, behind: LoadedImage) -> LoadedImage:
@@ -348,7 +350,7 @@ class MetadataStore:
         delta = start_delta(image, base_offset=image.next_offset, timestamp_ms=timestamp_ms)
         delta.replay(records)
         after = delta.build(next_offset)
-        check_invariants(image, after, delta.touched)
+        check_invariants(image, after, delta.changes)
         if self._fs.waits_for_disk:
             flush_earlier(self.root, self._fs)  # a durable commit needs all commits before it on disk
         commit = self.log.publish(image.next_offset, records, timestamp_ms=timestamp_ms, frees_space=frees_space)

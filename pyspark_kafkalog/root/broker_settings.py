@@ -7,20 +7,11 @@ A root has one node, so it has no settings for a single broker.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.errors import InvalidConfigError
-from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage
+from pyspark_kafkalog.metadata.image import ALL_BROKERS, BROKER_RESOURCE, MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
-
-#: The resource name of settings for all brokers.
-ALL_BROKERS: Final = ""
-
-
-def broker_configs(image: MetadataImage) -> Mapping[str, str]:
-    """The settings that have been set, by name; all others have their defaults."""
-    return image.broker_configs.get(ALL_BROKERS, {})
 
 
 def alter_broker_configs(

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitConflictError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, partition_state_record
+from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, partition_state_record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.reference import Record, encode_batch

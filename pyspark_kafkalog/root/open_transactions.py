@@ -26,7 +26,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
-from pyspark_kafkalog.metadata.messages.message import MessageSchema
+from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.root.own import OwnRoot

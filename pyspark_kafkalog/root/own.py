@@ -12,7 +12,14 @@ from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
-from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.image import (
+    ALL_BROKERS,
+    BROKER_RESOURCE,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    broker_configs,
+)
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
@@ -38,7 +45,6 @@ _LOG: Final = logging.getLogger(__name__)
 _Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
 
 #: The resource name of settings for all brokers, as in Kafka's dynamic configuration.
-_ALL_BROKERS = ""
 
 
 class OwnRoot:
@@ -145,10 +151,10 @@ class OwnRoot:
         known = {name: value for name, value in configs.items() if name in BROKER_CONFIGS}
 
         def build(image: MetadataImage) -> list[MetadataRecord]:
-            there = image.broker_configs.get(_ALL_BROKERS, {})
+            there = image.broker_configs.get(ALL_BROKERS, {})
             BrokerConfig.from_properties({**there, **known})
             return [
-                record("ConfigRecord", resourceType=BROKER_RESOURCE, resourceName=_ALL_BROKERS, name=name, value=value)
+                record("ConfigRecord", resourceType=BROKER_RESOURCE, resourceName=ALL_BROKERS, name=name, value=value)
                 for name, value in known.items()
                 if there.get(name) != value
             ]
@@ -156,7 +162,7 @@ class OwnRoot:
         self.commit(build, operation="alter broker configs", frees_space=True)
 
     def broker_configs(self) -> Mapping[str, str]:
-        return broker_config_records.broker_configs(self._store.image)
+        return broker_configs(self._store.image)
 
     def alter_broker_configs(self, *, add: Mapping[str, str], delete: Collection[str]) -> None:
         self.commit(
@@ -324,4 +330,4 @@ def _topic(image: MetadataImage, name: str) -> TopicImage:
 
 
 def _broker_config(image: MetadataImage) -> BrokerConfig:
-    return BrokerConfig.from_properties(image.broker_configs.get(_ALL_BROKERS, {}))
+    return BrokerConfig.from_properties(image.broker_configs.get(ALL_BROKERS, {}))

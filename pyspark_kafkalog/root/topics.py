@@ -15,10 +15,9 @@ from typing import Final
 
 from pyspark_kafkalog.config.log_config import validate_topic_configs
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
-from pyspark_kafkalog.metadata.bootstrap import random_uuid
-from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, MetadataImage
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, partition_record, record
-from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
+from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, MetadataImage, partition_record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, random_uuid, validate_topic_name
 
 MAX_PARTITIONS_PER_COMMIT: Final = 10_000
 

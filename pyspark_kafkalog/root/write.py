@@ -28,13 +28,8 @@ from typing import Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError, UnknownTopicError
-from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
-from pyspark_kafkalog.metadata.messages.records import (
-    MetadataRecord,
-    WrittenPartition,
-    partition_state_record,
-    write_commit_record,
-)
+from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, partition_state_record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, WrittenPartition, write_commit_record
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.directories import ensure_partition_directory

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import random
 import re
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -101,6 +103,14 @@ def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:
 def encode_uuid(raw: bytes) -> str:
     """Kafka's text form of 16 bytes: base64url without padding, 22 characters (org.apache.kafka.common.Uuid)."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def random_uuid(rng: random.Random) -> str:
+    """A random Uuid in Kafka's text form. As in Kafka it never begins with a dash, which tools read as an option."""
+    while True:
+        text = encode_uuid(uuid.UUID(bytes=rng.randbytes(16), version=4).bytes)
+        if not text.startswith("-"):
+            return text
 
 
 def decode_uuid(text: str) -> bytes:

@@ -30,6 +30,7 @@ from pyspark_kafkalog.config.definitions import format_value
 from pyspark_kafkalog.config.log_config import topic_config_values
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
+from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, node_id_of, open_log_dir, print_json
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 _TOPICS: Final = "topics"
 _BROKERS: Final = "brokers"
-_ALL_BROKERS: Final = ""
 _MAX_VALUE_CHARS: Final = 32767
 
 #: A comma or an equals sign is a separator unless it is between square brackets.
@@ -97,7 +97,7 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
         for entity_type, name in (
             (_TOPICS, options.topic),
             (_BROKERS, options.broker),
-            (_BROKERS, _ALL_BROKERS if options.broker_defaults else None),
+            (_BROKERS, ALL_BROKERS if options.broker_defaults else None),
         )
         if name is not None
     ]
@@ -109,14 +109,14 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
         raise UsageError("--entity-type topics or brokers, --topic, --broker or --broker-defaults is needed")
     entity_type, name = (options.entity_type, options.entity_name) if not short else short[0]
     if options.entity_default:
-        name = _ALL_BROKERS
+        name = ALL_BROKERS
     _check(options, entity_type, name)
     return entity_type, name
 
 
 def _check(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
     changes = bool(options.add_config or options.add_config_file or options.delete_config)
-    if entity_type == _TOPICS and name == _ALL_BROKERS:
+    if entity_type == _TOPICS and name == ALL_BROKERS:
         raise UsageError("an empty --entity-name or --entity-default can't be used with topics: name one")
     if entity_type == _BROKERS and name and not re.fullmatch(r"[0-9]+", name):
         raise UsageError(f"The entity name for brokers must be a valid integer broker id, but it is: {name}")
@@ -126,7 +126,7 @@ def _check(options: argparse.Namespace, entity_type: str, name: str | None) -> N
         raise UsageError("--all can't be used with --alter")
     if options.alter and entity_type == _TOPICS and name is None:
         raise UsageError("An entity name must be specified with --alter of topics")
-    if options.alter and entity_type == _BROKERS and name != _ALL_BROKERS:
+    if options.alter and entity_type == _BROKERS and name != ALL_BROKERS:
         raise UsageError("a log directory is one node, its settings are kept for all brokers: use --entity-default")
     if options.alter and not changes:
         raise UsageError(
@@ -199,7 +199,7 @@ def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -
         if options.output == "json":
             _print_json(entity_type, each, entries)
             continue
-        if each == _ALL_BROKERS:
+        if each == ALL_BROKERS:
             sys.stdout.write("Default configs for brokers in the cluster are:\n")
         else:
             kind = "All" if options.all else "Dynamic"
@@ -212,12 +212,12 @@ def _names(log_dir: LogDir, entity_type: str, root: Path) -> list[str]:
     if entity_type == _TOPICS:
         return list(log_dir.topics())
     node_id = node_id_of(root)
-    return [_ALL_BROKERS] if node_id is None else [str(node_id), _ALL_BROKERS]
+    return [ALL_BROKERS] if node_id is None else [str(node_id), ALL_BROKERS]
 
 
 def _entries(log_dir: LogDir, entity_type: str, name: str, *, wants_all: bool) -> list[ConfigEntry]:
     if entity_type == _BROKERS:
-        if name == _ALL_BROKERS:
+        if name == ALL_BROKERS:
             return set_broker_entries(log_dir.broker_configs())
         if name != str(node_id_of(log_dir.path)):
             raise UnknownTopicError(f"The broker '{name}' doesn't exist and doesn't have dynamic config.")
@@ -234,7 +234,7 @@ def _entries(log_dir: LogDir, entity_type: str, name: str, *, wants_all: bool) -
 def _print_json(entity_type: str, name: str, entries: list[ConfigEntry]) -> None:
     tree: dict[str, Any] = {
         "entityType": entity_type,
-        "entityName": name if name != _ALL_BROKERS else None,
+        "entityName": name if name != ALL_BROKERS else None,
         "configs": [each.to_json() for each in entries],
     }
     print_json(tree)

@@ -21,7 +21,7 @@ from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, ConfigChange, TopicChange
 from pyspark_kafkalog.metadata.acl import Acl, PermissionType, ResourceType
-from pyspark_kafkalog.root.broker_settings import ALL_BROKERS
+from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.tools.command import (
     Command,

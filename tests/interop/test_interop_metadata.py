@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from kafka_oracle import dump_log
 
+from pyspark_kafkalog.metadata.image import partition_state_record
+from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.metadata.messages.json_form import json_text
-from pyspark_kafkalog.metadata.messages.message import MessageSchema
 from pyspark_kafkalog.metadata.messages.records import (
     OWN_API_KEYS_FROM,
     MetadataRecord,
     WrittenPartition,
     encode_record,
-    partition_state_record,
     write_commit_record,
 )
 from pyspark_kafkalog.metadata.messages.schema import FieldSpec, load_schema_file
-from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.topics import alter_configs, create_topic, delete_topic
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import encode_uuid
@@ -124,7 +124,7 @@ def test_kafka_prints_every_coordinator_record_as_we_do(tmp_path: Path, schema_f
 
 
 def test_kafka_decodes_our_metadata_log(tmp_path: Path) -> None:
-    store = MetadataStore.create(tmp_path / "root")
+    store = create_root(tmp_path / "root")
     store.commit(
         lambda image: create_topic(image, "orders", partitions=3, configs={"retention.ms": "7"}), operation="create"
     )

@@ -8,15 +8,15 @@ from pathlib import Path
 from kafka_oracle import dump_log
 from metadata_roots import Clock, add_topic, settings_of, snapshot_files, write_to
 
+from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.metadata.messages.json_form import json_text
-from pyspark_kafkalog.metadata.messages.message import MessageSchema
 from pyspark_kafkalog.metadata.messages.records import OWN_API_KEYS_FROM, record, transactional_id_record
-from pyspark_kafkalog.metadata.snapshot_file import read_snapshot
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.snapshots import read_snapshot
+from pyspark_kafkalog.root.bootstrap import create_root
 
 
 def test_kafka_decodes_our_snapshots(tmp_path: Path) -> None:
-    store = MetadataStore.create(tmp_path / "root", clock=Clock(1_700_000_000_000))
+    store = create_root(tmp_path / "root", clock=Clock(1_700_000_000_000))
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1", "num.partitions": "3"})
     topic_id = add_topic(store, "orders", 3, {"retention.ms": "7"})
     add_topic(store, "many", 1200)

@@ -12,8 +12,8 @@ from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.delta import _HANDLERS
+from pyspark_kafkalog.metadata.messages.codec import UNKNOWN_TAGS, MessageSchema
 from pyspark_kafkalog.metadata.messages.json_form import json_text
-from pyspark_kafkalog.metadata.messages.message import UNKNOWN_TAGS, MessageSchema
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record, encode_record
 from pyspark_kafkalog.metadata.messages.schema import SCHEMA_FILES, FieldSpec, MessageSpec, load_schema_file
 from pyspark_kafkalog.storage.names import encode_uuid

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from metadata_roots import Clock, commit_files, forget_images, snapshot_files
 from tiers import examples
 
-from pyspark_kafkalog.metadata.bootstrap import metadata_dir
-from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.records import (
     MetadataRecord,
-    partition_state_record,
     record,
     transactional_id_record,
     write_commit_record,
 )
-from pyspark_kafkalog.metadata.snapshot_pointer import POINTER_FILE
+from pyspark_kafkalog.metadata.root_format import metadata_dir
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.broker_settings import broker_config_record
 from pyspark_kafkalog.root.topics import add_partitions, alter_configs, create_topic, delete_topic
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
@@ -145,7 +145,7 @@ def test_image_of_snapshot_and_later_commits_equals_full_replay(
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         clock = Clock()
-        store = MetadataStore.create(Path(directory) / "root", clock=clock, fs=UnflushedFileSystem(LOCAL))
+        store = create_root(Path(directory) / "root", clock=clock, fs=UnflushedFileSystem(LOCAL))
         setting = broker_config_record("metadata.log.max.record.bytes.between.snapshots", str(snapshot_bytes))
         store.commit(lambda image: [setting], operation="alter")
         run(store, clock, *map(list, zip(*history, strict=True)))
@@ -170,7 +170,7 @@ def test_readers_overtaken_by_retention_reach_same_image(
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         clock = Clock()
-        store = MetadataStore.create(Path(directory) / "root", clock=clock)
+        store = create_root(Path(directory) / "root", clock=clock)
         limits = {"metadata.log.max.record.bytes.between.snapshots": "700", "metadata.max.retention.ms": "40"}
         store.commit(lambda image: [broker_config_record(*each) for each in limits.items()], operation="alter")
         readers = []

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from stream_queries import plain
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.messages.records import partition_state_record
+from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.store import MetadataStore
 
 pytestmark = pytest.mark.spark

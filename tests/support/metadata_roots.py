@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark_kafkalog.metadata import store as store_module
-from pyspark_kafkalog.metadata.bootstrap import metadata_dir
-from pyspark_kafkalog.metadata.messages.records import partition_state_record
-from pyspark_kafkalog.metadata.snapshot_file import SnapshotId
+from pyspark_kafkalog.metadata.image import partition_state_record
+from pyspark_kafkalog.metadata.root_format import metadata_dir
+from pyspark_kafkalog.metadata.snapshots import SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.broker_settings import broker_config_record
 from pyspark_kafkalog.root.topics import create_topic

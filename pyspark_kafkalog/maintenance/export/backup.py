@@ -28,20 +28,13 @@ from pathlib import Path
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.export.log_copy import ExportedPartition, copy_log, write_checkpoints
 from pyspark_kafkalog.maintenance.export.pinned_logs import PinnedLogs, pinned_logs
-from pyspark_kafkalog.metadata.bootstrap import (
-    begin_copy,
-    is_copied,
-    is_vacant,
-    make_dir,
-    metadata_dir,
-)
-from pyspark_kafkalog.metadata.commit_log import HEAD_FILE
+from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, OffsetHint
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
-from pyspark_kafkalog.metadata.offset_hint import OffsetHint
-from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, write_marker
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, is_copied, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
+from pyspark_kafkalog.root.bootstrap import begin_copy, is_vacant, make_dir
 from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, write_meta_properties, write_topic_id
 from pyspark_kafkalog.storage.filesystem import FileSystem

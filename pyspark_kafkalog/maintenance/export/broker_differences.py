@@ -19,7 +19,7 @@ from typing import Final
 from pyspark_kafkalog.config.log_config import validate_topic_config
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.metadata.acl import Acl
-from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
+from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage, TopicImage, broker_configs
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, adopted_broker_config
 from pyspark_kafkalog.root.broker_metadata.image import (
     BrokerMetadata,
@@ -27,7 +27,6 @@ from pyspark_kafkalog.root.broker_metadata.image import (
     BrokerTopic,
     read_broker_metadata,
 )
-from pyspark_kafkalog.root.broker_settings import ALL_BROKERS, broker_configs
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition, decode_uuid
 

@@ -27,10 +27,9 @@ from pyspark_kafkalog.maintenance.export.log_copy import (
     write_checkpoints,
 )
 from pyspark_kafkalog.maintenance.export.pinned_logs import PinnedLogs, pinned_logs
-from pyspark_kafkalog.metadata.bootstrap import is_copied
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.root_format import is_copied, is_native_root
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.metadata.store import is_ours
 from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS, read_offset_checkpoint
 from pyspark_kafkalog.storage.names import (
@@ -75,7 +74,7 @@ def export_to(
     some, unless `overwrite`. Raises LogDirError for any other `target` that is not empty.
     """
     refuse_target(root, target)
-    if is_ours(target) or not (target / META_PROPERTIES).exists():
+    if is_native_root(target) or not (target / META_PROPERTIES).exists():
         return back_up(root, target, topics, link=link)
     with pinned_logs(root, topics) as logs, root_lock(target, fs=root.fs):
         wanted = [where for where in logs.partitions if _is_mountable(logs, target, where, overwrite=overwrite)]
@@ -88,7 +87,7 @@ def export_to(
 
 def refuse_target(root: OwnRoot, target: Path) -> None:
     """Raise LogDirError when `target` is a native log directory or inside of `root`."""
-    is_root = is_ours(target) and not is_copied(target)
+    is_root = is_native_root(target) and not is_copied(target)
     if is_root or Path(os.path.realpath(target)).is_relative_to(os.path.realpath(root.path)):
         raise LogDirError(f"{target} is a log directory of this package, or inside of {root.path}: name another")
 

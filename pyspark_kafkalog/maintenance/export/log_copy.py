@@ -16,8 +16,7 @@ from pathlib import Path
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.maintenance.export.pinned_logs import PinnedLogs
-from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.root.broker_settings import broker_configs
+from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,

@@ -13,15 +13,13 @@ from typing import Final
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError
 from pyspark_kafkalog.maintenance.retention.log_start import note_log_starts
-from pyspark_kafkalog.metadata.bootstrap import METADATA_TOPIC_ID, metadata_dir
-from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH
-from pyspark_kafkalog.metadata.commit_retention import START_FILE
+from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, OffsetHint
+from pyspark_kafkalog.metadata.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.offset_hint import OffsetHint
+from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot
-from pyspark_kafkalog.metadata.snapshot_pointer import POINTER_FILE, write_pointer
-from pyspark_kafkalog.metadata.snapshots import Snapshots
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, Snapshots, read_snapshot, write_pointer
+from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,

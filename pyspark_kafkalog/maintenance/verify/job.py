@@ -181,12 +181,12 @@ def open_or_findings(path: Path) -> tuple[LogDir | None, list[Finding]]:
     """The log directory; or, for a native one whose commit log cannot be loaded, the findings on that log."""
     from pyspark_kafkalog.errors import KafkalogError
     from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
-    from pyspark_kafkalog.metadata.store import is_ours
+    from pyspark_kafkalog.metadata.root_format import is_native_root
 
     try:
         return LogDir.open(path), []
     except KafkalogError:
-        findings = check_metadata(path) if is_ours(path) else []
+        findings = check_metadata(path) if is_native_root(path) else []
         if not findings:
             raise
         return None, findings

@@ -14,16 +14,14 @@ from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, InvalidRecordError
 from pyspark_kafkalog.maintenance.verify.findings import REPAIR, Finding, FindingSink, Severity
-from pyspark_kafkalog.metadata.bootstrap import METADATA_TOPIC_ID, metadata_dir
-from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, Commit, CommitLog
-from pyspark_kafkalog.metadata.commit_retention import START_FILE
-from pyspark_kafkalog.metadata.delta import ImageDelta, Touched, start_delta
+from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, Commit, CommitLog, OffsetHint
+from pyspark_kafkalog.metadata.delta import ImageChanges, ImageDelta, start_delta
+from pyspark_kafkalog.metadata.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
-from pyspark_kafkalog.metadata.offset_hint import OffsetHint
-from pyspark_kafkalog.metadata.root_format import check_marker
-from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot
-from pyspark_kafkalog.metadata.snapshot_pointer import POINTER_FILE, read_pointer
+from pyspark_kafkalog.metadata.root_format import check_marker, metadata_dir
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, read_pointer, read_snapshot
+from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import PARTITION_METADATA
@@ -182,7 +180,7 @@ class _Look:
             delta.replay(commit.records)
             after = delta.build(commit.next_offset)
             if not is_first:
-                check_invariants(image, after, delta.touched)
+                check_invariants(image, after, delta.changes)
         except InvalidRecordError as error:
             self.sink.add(
                 Severity.ERROR,
@@ -244,13 +242,13 @@ class _Look:
 
 def _check_static(image: MetadataImage, sink: FindingSink, directory: Path) -> None:
     """Check the invariants of everything in the newest image."""
-    touched = Touched(
+    changes = ImageChanges(
         set(image.topics),
         {(topic.name, each.partition) for topic in image.topics.values() for each in topic.partitions},
         set(image.transactional_ids),
     )
     try:
-        check_invariants(image, image, touched)
+        check_invariants(image, image, changes)
     except InvalidRecordError as error:
         sink.add(
             Severity.ERROR,

@@ -16,8 +16,8 @@ from typing import Final
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, LogDirError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.verify.findings import NEXT_WRITER, REPAIR, Finding, FindingSink, Severity
-from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CHECKPOINTS,
     LOG_START_OFFSET_CHECKPOINT,

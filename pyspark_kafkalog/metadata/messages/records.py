@@ -24,13 +24,14 @@ from functools import cache
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import UnsupportedFormatError
-from pyspark_kafkalog.metadata.image import BrokerImage
-from pyspark_kafkalog.metadata.messages.message import MessageSchema
-from pyspark_kafkalog.metadata.messages.schema import default_struct, load_schema_file
-from pyspark_kafkalog.metadata.messages.wire import MessageReader, write_unsigned_varint
+from pyspark_kafkalog.metadata.messages.codec import MessageSchema
+from pyspark_kafkalog.metadata.messages.schema import (
+    MessageReader,
+    default_struct,
+    load_schema_file,
+    write_unsigned_varint,
+)
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
-from pyspark_kafkalog.storage.log.log_state import LogState
 
 FRAME_VERSION: Final = 1
 OWN_API_KEYS_FROM: Final = 20_000
@@ -41,7 +42,7 @@ _WORD_START = re.compile(r"(?<!^)(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class MetadataRecord:
-    """One record: `type` is its message's name ("TopicRecord"), `fields` as message.py decodes them, all of them there.
+    """One record: `type` is its message's name ("TopicRecord"), `fields` as codec.py decodes them, all of them there.
 
     `record` makes one from some of its fields.
     """
@@ -194,82 +195,4 @@ def transactional_id_record(
         lastTimestampMs=last_timestamp_ms,
         incarnation=incarnation,
         fenced=tuple(fenced),
-    )
-
-
-def partition_record(topic_id: str, partition: int, *, leader_epoch: int, node: BrokerImage) -> MetadataRecord:
-    """A partition on `node` alone, which leads it: what Kafka's tools see; this package goes by its existence."""
-    return record(
-        "PartitionRecord",
-        partitionId=partition,
-        topicId=topic_id,
-        replicas=(node.broker_id,),
-        isr=(node.broker_id,),
-        leader=node.broker_id,
-        leaderEpoch=leader_epoch,
-        partitionEpoch=0,
-        directories=node.log_dirs[:1],
-    )
-
-
-def partition_state_record(topic_id: str, partition: int, state: LogState) -> MetadataRecord:
-    """The record that makes `state` the partition's state."""
-    return record(
-        "PartitionStateRecord",
-        topicId=topic_id,
-        partition=partition,
-        leaderEpoch=state.leader_epoch,
-        logStartOffset=state.log_start_offset,
-        logEndOffset=state.log_end_offset,
-        activeBaseOffset=state.active_base_offset,
-        activeSizeBytes=state.active_size_bytes,
-        activeFirstTimestampMs=state.active_first_timestamp_ms,
-        activeMaxTimestampMs=state.active_max_timestamp_ms,
-        activeMaxTimestampOffset=state.active_max_timestamp_offset,
-        bytesSinceLastIndexEntry=state.bytes_since_last_index_entry,
-        firstUnstableOffset=state.first_unstable_offset,
-        producer=None if state.producer is None else _producer_fields(state.producer),
-    )
-
-
-def _producer_fields(producer: ProducerStateEntry) -> dict[str, int]:
-    return {
-        "producerId": producer.producer_id,
-        "producerEpoch": producer.producer_epoch,
-        "lastSequence": producer.last_sequence,
-        "lastOffset": producer.last_offset,
-        "offsetDelta": producer.offset_delta,
-        "lastTimestampMs": producer.last_timestamp_ms,
-        "coordinatorEpoch": producer.coordinator_epoch,
-        "currentTxnFirstOffset": producer.current_txn_first_offset,
-    }
-
-
-def log_state(fields: Mapping[str, Any]) -> LogState:
-    """The LogState in a PartitionStateRecord's fields."""
-    return LogState(
-        leader_epoch=fields["leaderEpoch"],
-        log_start_offset=fields["logStartOffset"],
-        log_end_offset=fields["logEndOffset"],
-        active_base_offset=fields["activeBaseOffset"],
-        active_size_bytes=fields["activeSizeBytes"],
-        active_first_timestamp_ms=fields["activeFirstTimestampMs"],
-        active_max_timestamp_ms=fields["activeMaxTimestampMs"],
-        active_max_timestamp_offset=fields["activeMaxTimestampOffset"],
-        bytes_since_last_index_entry=fields["bytesSinceLastIndexEntry"],
-        first_unstable_offset=fields["firstUnstableOffset"],
-        producer=None if fields["producer"] is None else _producer_entry(fields["producer"]),
-    )
-
-
-def _producer_entry(fields: Mapping[str, Any]) -> ProducerStateEntry:
-    return ProducerStateEntry(
-        producer_id=fields["producerId"],
-        producer_epoch=fields["producerEpoch"],
-        last_sequence=fields["lastSequence"],
-        last_offset=fields["lastOffset"],
-        offset_delta=fields["offsetDelta"],
-        last_timestamp_ms=fields["lastTimestampMs"],
-        coordinator_epoch=fields["coordinatorEpoch"],
-        current_txn_first_offset=fields["currentTxnFirstOffset"],
     )

@@ -36,11 +36,10 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitStateUnknownError, DiskFormatError, LogDirError
-from pyspark_kafkalog.metadata.acl_records import acl_record
-from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR, is_ours, metadata_dir
-from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, BrokerImage
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, partition_record, partition_state_record, record
-from pyspark_kafkalog.metadata.root_format import write_marker
+from pyspark_kafkalog.metadata.acl import acl_record
+from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, BrokerImage, partition_record, partition_state_record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_native_root, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.logs import AdoptedLog, LogFacts, adopt_log, transactions_of_plan, transactions_of_root
@@ -52,6 +51,7 @@ from pyspark_kafkalog.root.adopt.plan import (
     make_plan,
     unread_notes,
 )
+from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.broker_settings import broker_config_record
 from pyspark_kafkalog.root.directories import name_put_aside
 from pyspark_kafkalog.root.open_transactions import OpenTransactions
@@ -146,7 +146,7 @@ def adopt(
     if not root.is_dir():
         raise LogDirError(f"{root} is not a directory")
     with adoption_lock(root, fs=fs, create=not dry_run):
-        if is_ours(root):
+        if is_native_root(root):
             return _finish(root, clock, fs)
         _refuse_signs_of_life(root)
         plan = make_plan(root, server_properties=server_properties, create_missing=create_missing, rng=rng)
@@ -288,7 +288,7 @@ def _build(
     if not (plan.root / META_PROPERTIES).exists():
         write_meta_properties(plan.root / META_PROPERTIES, plan.properties, fs=fs)
     try:
-        store = MetadataStore.create(work, clock=clock, rng=rng, fs=fs)
+        store = create_root(work, clock=clock, rng=rng, fs=fs)
         for records in _commits(plan, logs, next_producer_id, store.image.node):
             store.commit(lambda image, records=records: records, operation=_OPERATION)  # type: ignore[misc]
     except CommitStateUnknownError as error:

@@ -26,7 +26,9 @@ from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.log_config import validate_topic_config
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.acl import Acl
-from pyspark_kafkalog.metadata.bootstrap import DEFAULT_NODE_ID, METADATA_DIR, random_uuid
+from pyspark_kafkalog.metadata.image import ALL_BROKERS
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.root.bootstrap import DEFAULT_NODE_ID
 from pyspark_kafkalog.root.broker import ForeignRoot
 from pyspark_kafkalog.root.broker_metadata.image import (
     BrokerMetadata,
@@ -35,7 +37,6 @@ from pyspark_kafkalog.root.broker_metadata.image import (
     read_topic_configs,
 )
 from pyspark_kafkalog.root.broker_notices import in_remote_storage
-from pyspark_kafkalog.root.broker_settings import ALL_BROKERS
 from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -55,6 +56,7 @@ from pyspark_kafkalog.storage.names import (
     META_PROPERTIES,
     PARTITION_METADATA,
     TopicPartition,
+    random_uuid,
 )
 from pyspark_kafkalog.units import plural
 

@@ -1,1 +1,8 @@
-"""The metadata log that a broker's directory holds."""
+"""A Kafka broker's own metadata log, which is only read.
+
+In reading order:
+
+- log: its snapshots and batches
+- image: topics, configurations and access control entries in it
+- quorum: leader, voters and observers of a metadata log
+"""

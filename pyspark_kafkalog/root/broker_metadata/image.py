@@ -1,4 +1,4 @@
-"""Topics, configurations and access control entries from a Kafka broker's metadata log (broker_log.py), if it has one.
+"""Topics, configurations and access control entries from a Kafka broker's metadata log (log.py), if it has one.
 
 Unknown record types and versions are ignored. Records between a BeginTransactionRecord and an EndTransactionRecord
 apply together; after an AbortTransactionRecord, or without an end, they do not apply.
@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from pyspark_kafkalog.errors import DiskFormatError, InvalidRecordError
 from pyspark_kafkalog.metadata.acl import Acl, parse_acl
-from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.broker_metadata.log import BrokerBatch, BrokerLog
 
 _NO_LEADER_CHANGE: Final = -2

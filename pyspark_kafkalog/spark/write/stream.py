@@ -89,7 +89,7 @@ class MicroBatch:
     def check_root(self, root: Path) -> None:
         """As `check_log_dir`, for the log directory at `root`, which need not exist for the first micro-batch."""
         from pyspark_kafkalog.log_dir import LogDir
-        from pyspark_kafkalog.metadata.bootstrap import is_vacant
+        from pyspark_kafkalog.root.bootstrap import is_vacant
 
         if self.is_first:
             return

@@ -95,13 +95,14 @@ class WritePlan:
         Raises ReadOnlyLogDirError for a broker's directory, AuthorizationError if the principal may not write.
         """
         from pyspark_kafkalog.log_dir import LogDir
-        from pyspark_kafkalog.metadata.bootstrap import is_ours, is_vacant
+        from pyspark_kafkalog.metadata.root_format import is_native_root
+        from pyspark_kafkalog.root.bootstrap import is_vacant
 
         root, write_id = _root(options), uuid.uuid4().hex
         try:
             log_dir = None if is_vacant(root) else LogDir.open(root, principal=options.principal)
         except LogDirError:
-            if not is_ours(root):
+            if not is_native_root(root):
                 raise
             log_dir = None  # its creation was not finished
         if log_dir is None:

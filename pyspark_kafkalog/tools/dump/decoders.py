@@ -16,10 +16,9 @@ from functools import cache
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
-from pyspark_kafkalog.metadata.messages.message import MessageSchema
+from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.metadata.messages.records import FRAME_VERSION, MetadataRecord
-from pyspark_kafkalog.metadata.messages.schema import load_schema_file
-from pyspark_kafkalog.metadata.messages.wire import MessageReader
+from pyspark_kafkalog.metadata.messages.schema import MessageReader, load_schema_file
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 from pyspark_kafkalog.tools.dump.printers import Contents, RecordDecoder
 from pyspark_kafkalog.tools.dump.walk import DumpError, DumpRecord

@@ -185,8 +185,7 @@ def _run_quorum(options: argparse.Namespace) -> int:
 
 
 def _quorum(log_dir: LogDir) -> Quorum:
-    from pyspark_kafkalog.root.broker_metadata.broker_quorum import read_broker_quorum
-    from pyspark_kafkalog.root.broker_metadata.quorum import own_quorum
+    from pyspark_kafkalog.root.broker_metadata.quorum import own_quorum, read_broker_quorum
 
     return read_broker_quorum(log_dir.path) if log_dir.is_foreign else own_quorum(log_dir.own_root())
 

@@ -119,10 +119,10 @@ class LogDirCollector:
 
     def _refreshed(self) -> LogDir:
         from pyspark_kafkalog.log_dir import LogDir
-        from pyspark_kafkalog.metadata.bootstrap import is_ours
+        from pyspark_kafkalog.metadata.root_format import is_native_root
 
         # A broker's directory may have been adopted meanwhile.
-        if self._log_dir is None or (self._log_dir.is_foreign and is_ours(self._path)):
+        if self._log_dir is None or (self._log_dir.is_foreign and is_native_root(self._path)):
             self._log_dir = LogDir.open(self._path, identity=self._identity, read_to_log_end=self._read_to_log_end)
         else:
             self._log_dir.refresh()

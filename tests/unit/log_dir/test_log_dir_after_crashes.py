@@ -30,7 +30,7 @@ from pyspark_kafkalog.errors import (
     InvalidOptionError,
 )
 from pyspark_kafkalog.log_dir import LogDir, WriteTransaction
-from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER, FileSystem, time_ms
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
 

@@ -30,7 +30,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.bootstrap import METADATA_DIR
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.storage.names import TopicPartition
 
 

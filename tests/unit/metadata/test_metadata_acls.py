@@ -26,10 +26,10 @@ from pyspark_kafkalog.metadata.acl import (
     PatternType,
     PermissionType,
     ResourceType,
+    acl_record,
     check_acl,
     parse_acl,
 )
-from pyspark_kafkalog.metadata.acl_records import acl_record
 from pyspark_kafkalog.security.authorizer import Authorizer
 
 ANN, BOB = "User:ann", "User:bob"

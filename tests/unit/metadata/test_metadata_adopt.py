@@ -13,9 +13,9 @@ from stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.delta import ImageDelta
-from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.image_records import image_records
-from pyspark_kafkalog.metadata.store import MetadataStore, is_ours
+from pyspark_kafkalog.metadata.image import MetadataImage, image_records
+from pyspark_kafkalog.metadata.root_format import is_native_root
+from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.adopt import Adoption, adopt
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR
 
@@ -167,7 +167,7 @@ def test_crash_at_any_call_keeps_contents_and_next_adoption_succeeds(
         assert contents(left) == before, "neither the broker's root nor ours"
         outcome = adopt(left, clock=clock)
         assert contents(left) == before
-        assert is_ours(left)
+        assert is_native_root(left)
         assert dict(LogDir.open(left).topic(topic).configs) == {"retention.ms": "-1"}
         assert (left / KEPT_METADATA_DIR / "quorum-state").exists()
         assert not (left / WORK_DIR).exists()

@@ -16,7 +16,7 @@ from adopted_roots import ID_A, clock, contents, copy_of
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
-from pyspark_kafkalog.metadata.store import is_ours
+from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.root.adopt import adopt as adopt_module
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.storage.filesystem import FileSystem
@@ -108,7 +108,7 @@ def test_missing_partition_is_refused_and_created_on_request(tmp_path: Path) -> 
     shutil.rmtree(root / "codecs-none-1")
     with pytest.raises(LogDirError, match=r"missing are codecs-none: 1 of 3: .*--create-missing"):
         adopt(root, clock=clock)
-    assert not is_ours(root)
+    assert not is_native_root(root)
     assert (root / ".kafka_cleanshutdown").exists()
     log_dir = LogDir.adopt(root, create_missing=True, clock=clock)
     offsets = [(each.log_start_offset, each.high_watermark) for each in log_dir.topic("codecs-none").partitions]

@@ -18,14 +18,11 @@ from pyspark_kafkalog.errors import (
     CommitStateUnknownError,
     LogDirError,
 )
-from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.records import (
-    MetadataRecord,
-    partition_state_record,
-    record,
-)
+from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.topics import create_topic
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
@@ -37,13 +34,13 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(root: Path) -> MetadataStore:
-    return MetadataStore.create(root, clock=lambda: 1_000)
+    return create_root(root, clock=lambda: 1_000)
 
 
 def test_killed_commit_is_visible_whole_or_not_at_all(tmp_path: Path) -> None:
     for calls in range(50):
         root = tmp_path / f"root-{calls}"
-        MetadataStore.create(root)
+        create_root(root)
         fs = StoppingFileSystem(calls, error=broken_disk)
         store = MetadataStore.open(root, fs=fs)
         committed = False

@@ -17,6 +17,7 @@ from pyspark_kafkalog.metadata.commit_reserve import RESERVE_BYTES, RESERVE_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.storage.filesystem import LOCAL
 
 
@@ -27,7 +28,7 @@ def disk() -> CountingDisk:
 
 @pytest.fixture
 def store(tmp_path: Path, disk: CountingDisk) -> MetadataStore:
-    store = MetadataStore.create(tmp_path / "root", fs=disk)
+    store = create_root(tmp_path / "root", fs=disk)
     add_topic(store, "orders", 1)
     return store
 

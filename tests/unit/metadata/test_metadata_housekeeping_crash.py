@@ -10,6 +10,7 @@ from stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.bootstrap import create_root
 
 DAY_MS = 86_400_000
 
@@ -17,7 +18,7 @@ DAY_MS = 86_400_000
 def make_root(root: Path) -> tuple[Clock, str]:
     """A root whose next commit is followed by a snapshot and by the removal of old files."""
     clock = Clock()
-    store = MetadataStore.create(root, clock=clock)
+    store = create_root(root, clock=clock)
     topic_id = add_topic(store, "orders", 1)
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1"})
     for end in range(1, 4):

@@ -13,14 +13,15 @@ import pytest
 from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.metadata.bootstrap import metadata_dir
 from pyspark_kafkalog.metadata.commit_log import CommitLog
-from pyspark_kafkalog.metadata.commit_retention import START_FILE
-from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, partition_state_record
+from pyspark_kafkalog.metadata.housekeeping import START_FILE
+from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord
+from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.metadata.snapshot_file import SnapshotId
+from pyspark_kafkalog.metadata.snapshots import SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.bootstrap import create_root
 
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
@@ -33,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> MetadataStore:
-    store = MetadataStore.create(tmp_path / "root", clock=clock)
+    store = create_root(tmp_path / "root", clock=clock)
     add_topic(store, "orders", 1)
     return store
 
@@ -320,7 +321,7 @@ def watch(root: Path, until: int) -> None:
 
 
 def test_concurrent_readers_and_writers_stay_consistent_during_deletion(tmp_path: Path) -> None:
-    store = MetadataStore.create(tmp_path / "root", clock=fast_clock)
+    store = create_root(tmp_path / "root", clock=fast_clock)
     add_topic(store, "orders", 1)
     snapshot_every(store, 600, **{"metadata.max.retention.ms": "0"})
     context = multiprocessing.get_context("fork")

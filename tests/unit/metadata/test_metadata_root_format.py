@@ -14,11 +14,10 @@ from metadata_roots import forget_images
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata import root_format, snapshot_file
-from pyspark_kafkalog.metadata.bootstrap import is_ours, metadata_dir
+from pyspark_kafkalog.metadata import root_format, snapshots
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, CommitLog
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, encode_record, record
-from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, is_native_root, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.adopt.adopt import adopt
@@ -124,11 +123,11 @@ def test_damaged_format_marker_is_refused_with_expected_content(root: Path, text
 
 def test_root_without_format_marker_is_not_read_as_that_of_a_broker(root: Path) -> None:
     os.remove(metadata_dir(root) / FORMAT_MARKER)
-    assert is_ours(root)
+    assert is_native_root(root)
     with pytest.raises(DiskFormatError, match="no such file, beside the commits of this package"):
         LogDir.open(root)
     os.remove(metadata_dir(root) / HEAD_FILE)
-    assert not is_ours(root)
+    assert not is_native_root(root)
 
 
 def test_newer_marker_stops_commits_of_open_process(root: Path) -> None:
@@ -186,7 +185,7 @@ def test_snapshot_with_unknown_record_is_refused_despite_commits(root: Path, mon
 
     image = LogDir.open(root).own_root().store.image
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot_file, "encode_record", encode)
+        patch.setattr(snapshots, "encode_record", encode)
         Snapshots(metadata_dir(root), LOCAL).write(image)
     forget_images()
     with pytest.raises(UnsupportedFormatError, match=r"\.checkpoint .*found type 20129; .*upgrade pyspark_kafkalog"):

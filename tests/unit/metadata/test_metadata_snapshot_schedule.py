@@ -9,9 +9,10 @@ from metadata_roots import Clock, add_topic, forget_images, settings_of, snapsho
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import InvalidConfigError
-from pyspark_kafkalog.metadata.log_tail import KnownSnapshot, LogTail
-from pyspark_kafkalog.metadata.snapshot_schedule import MetadataLogConfig, snapshot_is_due
+from pyspark_kafkalog.metadata.commit_log import KnownSnapshot, LogTail
+from pyspark_kafkalog.metadata.snapshots import MetadataLogConfig, snapshot_is_due
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.bootstrap import create_root
 
 KIB = 1 << 10
 DEFAULTS = MetadataLogConfig.from_properties({})
@@ -57,7 +58,7 @@ def test_defaults_and_limits_are_kafkas() -> None:
 
 def test_first_commit_after_the_interval_is_followed_by_a_snapshot(tmp_path: Path) -> None:
     clock = Clock()
-    store = MetadataStore.create(tmp_path / "root", clock=clock)
+    store = create_root(tmp_path / "root", clock=clock)
     topic_id = add_topic(store, "orders", 1)
     clock.now_ms += 3_599_999
     write_to(store, topic_id, 1)
@@ -73,7 +74,7 @@ def test_first_commit_after_the_interval_is_followed_by_a_snapshot(tmp_path: Pat
 
 
 def test_log_tail_of_opened_root_starts_at_its_snapshot(tmp_path: Path) -> None:
-    store = MetadataStore.create(tmp_path / "root", clock=Clock())
+    store = create_root(tmp_path / "root", clock=Clock())
     topic_id = add_topic(store, "orders", 1)
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1000"})
     for end in range(1, 40):
@@ -84,7 +85,7 @@ def test_log_tail_of_opened_root_starts_at_its_snapshot(tmp_path: Path) -> None:
 
 
 def test_one_snapshot_serves_all_processes(tmp_path: Path) -> None:
-    one = MetadataStore.create(tmp_path / "root", clock=Clock())
+    one = create_root(tmp_path / "root", clock=Clock())
     topic_id = add_topic(one, "orders", 1)
     settings_of(one, {"metadata.log.max.record.bytes.between.snapshots": "2000"})
     forget_images()
@@ -96,7 +97,7 @@ def test_one_snapshot_serves_all_processes(tmp_path: Path) -> None:
 
 
 def test_lagging_process_leaves_pointer_at_newer_snapshot(tmp_path: Path) -> None:
-    store = MetadataStore.create(tmp_path / "root", clock=Clock())
+    store = create_root(tmp_path / "root", clock=Clock())
     topic_id = add_topic(store, "orders", 1)
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1"})
     behind = store._loaded

@@ -12,16 +12,15 @@ import pytest
 from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
-from pyspark_kafkalog.metadata.bootstrap import metadata_dir
 from pyspark_kafkalog.metadata.delta import ImageDelta
-from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.image_records import image_records
+from pyspark_kafkalog.metadata.image import MetadataImage, image_records
 from pyspark_kafkalog.metadata.messages.json_form import json_text
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record, transactional_id_record
-from pyspark_kafkalog.metadata.snapshot_file import SnapshotId, read_snapshot, write_snapshot
-from pyspark_kafkalog.metadata.snapshot_pointer import POINTER_FILE
+from pyspark_kafkalog.metadata.root_format import metadata_dir
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, read_snapshot, write_snapshot
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.record.header import parse_header
+from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 
 KAFKAS = Path(__file__).parents[2] / "data" / "fixtures" / "cluster-metadata"
@@ -35,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 def make_root(root: Path, *, snapshots: int = 3) -> MetadataStore:
     """A root with so many snapshots, the last one behind the last commit."""
-    store = MetadataStore.create(root, clock=Clock())
+    store = create_root(root, clock=Clock())
     topic_id = add_topic(store, "orders", 3)
     settings_of(store, EVERY_COMMIT)
     for end in range(1, snapshots):
@@ -69,7 +68,7 @@ def test_snapshots_of_kafka_are_read_to_last_record(name: str, records: int) -> 
 
 
 def test_image_round_trips_through_its_records(root: Path) -> None:
-    store = MetadataStore.create(root)
+    store = create_root(root)
     topic_id = add_topic(store, "orders", 3)
     add_topic(store, "empty", 1, {"retention.ms": "5", "cleanup.policy": "compact"})
     write_to(store, topic_id, 8, partition=1)
@@ -94,7 +93,7 @@ def test_image_round_trips_through_its_records(root: Path) -> None:
 
 
 def test_broker_config_set_to_null_is_removed_from_image(root: Path) -> None:
-    store = MetadataStore.create(root)
+    store = create_root(root)
     before = store.image.broker_configs
     settings_of(store, {"num.partitions": "4"})
     settings_of(store, {"num.partitions": None})
@@ -226,7 +225,7 @@ class NoSpaceForSnapshots(FileSystem):
 
 
 def test_commit_succeeds_and_warns_when_its_snapshot_fails(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    MetadataStore.create(root, clock=Clock())
+    create_root(root, clock=Clock())
     store = MetadataStore.open(root, clock=Clock(), fs=NoSpaceForSnapshots())
     with caplog.at_level(logging.WARNING):
         settings_of(store, EVERY_COMMIT)

@@ -17,15 +17,16 @@ from pyspark_kafkalog.errors import (
     LogDirError,
     ReadOnlyLogDirError,
 )
-from pyspark_kafkalog.metadata.bootstrap import is_ours, metadata_dir
+from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.messages.records import (
     WrittenPartition,
-    partition_state_record,
     record,
     transactional_id_record,
     write_commit_record,
 )
+from pyspark_kafkalog.metadata.root_format import is_native_root, metadata_dir
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.topics import delete_topic
 from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, read_topic_id
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
@@ -39,12 +40,12 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(root: Path) -> MetadataStore:
-    return MetadataStore.create(root, clock=lambda: 1_000)
+    return create_root(root, clock=lambda: 1_000)
 
 
-def test_created_root_is_ours_and_opens_with_equal_image(root: Path) -> None:
-    created = MetadataStore.create(root, cluster_id="Kx2NlXCHQ3iVIJ6B9LYyWQ", rng=random.Random(1), clock=lambda: 5)
-    assert is_ours(root)
+def test_created_root_is_native_and_opens_with_equal_image(root: Path) -> None:
+    created = create_root(root, cluster_id="Kx2NlXCHQ3iVIJ6B9LYyWQ", rng=random.Random(1), clock=lambda: 5)
+    assert is_native_root(root)
     properties = read_meta_properties(root / "meta.properties")
     assert (properties.cluster_id, properties.node_id) == ("Kx2NlXCHQ3iVIJ6B9LYyWQ", 1)
     assert created.image.brokers[1].log_dirs == (properties.directory_id,)
@@ -56,7 +57,7 @@ def test_created_root_is_ours_and_opens_with_equal_image(root: Path) -> None:
 
 def test_second_creation_of_root_is_refused(store: MetadataStore, root: Path) -> None:
     with pytest.raises(LogDirError, match="already"):
-        MetadataStore.create(root)
+        create_root(root)
 
 
 def test_creation_over_root_of_broker_is_refused(root: Path) -> None:
@@ -65,18 +66,18 @@ def test_creation_over_root_of_broker_is_refused(root: Path) -> None:
         (root / name).mkdir()
         (root / name / "00000000000000000000.log").touch()
         with pytest.raises(ReadOnlyLogDirError, match=name):
-            MetadataStore.create(root)
+            create_root(root)
         shutil.rmtree(root / name)
     (root / "meta.properties").write_text("version=1\n")
     with pytest.raises(ReadOnlyLogDirError, match=r"meta\.properties"):
-        MetadataStore.create(root)
+        create_root(root)
 
 
 def test_parent_directories_are_created_and_file_as_root_is_refused(tmp_path: Path) -> None:
-    MetadataStore.create(tmp_path / "a" / "b" / "root")
+    create_root(tmp_path / "a" / "b" / "root")
     (tmp_path / "file").touch()
     with pytest.raises(LogDirError, match="file is not a directory"):
-        MetadataStore.create(tmp_path / "file")
+        create_root(tmp_path / "file")
 
 
 def test_directory_without_metadata_log_is_refused(tmp_path: Path) -> None:
@@ -89,19 +90,19 @@ def test_creation_killed_at_any_call_is_finished_by_next_one(tmp_path: Path) -> 
         root = tmp_path / f"root-{calls}"
         fs = StoppingFileSystem(calls, error=broken_disk)
         try:
-            MetadataStore.create(root, fs=fs)
+            create_root(root, fs=fs)
         except (OSError, CommitStateUnknownError):
             pass
         else:
             assert calls > 20
             return
-        if is_ours(root) and (metadata_dir(root) / "00000000000000000000.log").exists():
+        if is_native_root(root) and (metadata_dir(root) / "00000000000000000000.log").exists():
             image = MetadataStore.open(root).image
         else:
-            if is_ours(root):
+            if is_native_root(root):
                 with pytest.raises(LogDirError, match="not finished"):
                     MetadataStore.open(root)
-            image = MetadataStore.create(root).image
+            image = create_root(root).image
         assert image.format_version == 1
     raise AssertionError("creation never came through")
 
@@ -259,7 +260,7 @@ def test_image_is_cached_per_root_in_a_process(root: Path, store: MetadataStore)
     add_topic(store)
     assert MetadataStore.open(root).image is store.image
     shutil.rmtree(root)
-    again = MetadataStore.create(root)
+    again = create_root(root)
     assert again.image.topics == {}
     assert MetadataStore.open(root).image == again.image
 

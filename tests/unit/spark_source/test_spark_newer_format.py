@@ -9,8 +9,7 @@ import pytest
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import UnsupportedFormatError
-from pyspark_kafkalog.metadata.bootstrap import metadata_dir
-from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, metadata_dir
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.options.parse import parse_write_options
 from pyspark_kafkalog.spark.write.task import TaskWriter, open_target

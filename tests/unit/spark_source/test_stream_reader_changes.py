@@ -15,7 +15,7 @@ from stream_queries import Query, append, make_root, plain, rows_of, stream
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, LogDirError
-from pyspark_kafkalog.metadata.messages.records import partition_state_record
+from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA
 

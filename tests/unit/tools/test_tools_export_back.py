@@ -15,9 +15,16 @@ from verify_roots import findings_in, look_again_at_once
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.export.return_to_broker import return_to_broker
-from pyspark_kafkalog.metadata.acl import Acl, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
-from pyspark_kafkalog.metadata.acl_records import acl_record
-from pyspark_kafkalog.metadata.bootstrap import is_vacant
+from pyspark_kafkalog.metadata.acl import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    acl_record,
+)
+from pyspark_kafkalog.root.bootstrap import is_vacant
 
 SHARED = "AAAAAAAAAAAAAAAAAAAASg"
 DIRECTORY, OTHER_DIRECTORY = "AAAAAAAAAAAAAAAAAAABBQ", "AAAAAAAAAAAAAAAAAAABBg"

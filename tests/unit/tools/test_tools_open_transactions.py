@@ -15,7 +15,7 @@ from kafkalog_command import Command
 
 from pyspark_kafkalog.errors import CommitConflictError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.messages.message import MessageSchema
+from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.end_transaction import abort_transactional_id
 from pyspark_kafkalog.root.open_transactions import TransactionStatus

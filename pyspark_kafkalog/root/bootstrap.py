@@ -10,38 +10,38 @@ from __future__ import annotations
 
 import contextlib
 import random
-import uuid
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError
-from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, CommitLog
+from pyspark_kafkalog.metadata.commit_log import CommitLog
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
-    is_unfinished_copy,
+    METADATA_DIR,
+    is_native_root,
     mark_unfinished_copy,
+    metadata_dir,
     refuse_unfinished_copy,
     write_marker,
 )
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
+from pyspark_kafkalog.metadata.store import Clock, MetadataStore
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,
     read_meta_properties,
     write_meta_properties,
     write_topic_id,
 )
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.names import (
-    CLUSTER_METADATA_TOPIC,
     META_PROPERTIES,
     PARTITION_METADATA,
-    encode_uuid,
     parse_partition_dir,
+    random_uuid,
 )
 
-METADATA_DIR: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 #: The id that Kafka reserves for the metadata topic (Uuid.METADATA_TOPIC_ID).
 METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 DEFAULT_NODE_ID: Final = 1
@@ -50,26 +50,6 @@ _FIRST_OFFSET: Final = 0
 _METADATA_VERSION_FEATURE: Final = "metadata.version"
 _METADATA_VERSION_4_1: Final = 27  # MetadataVersion.IBP_4_1_IV1
 _CREATE_OPERATION: Final = "create root"
-
-
-def metadata_dir(root: Path) -> Path:
-    """The commit log's directory in `root`."""
-    return root / METADATA_DIR
-
-
-def is_ours(root: Path) -> bool:
-    """Whether `root` is native: it has the marker file, or the hint that commits of this package write.
-
-    If only the marker were checked, a root that lost it would be read as a broker's directory, beyond the committed
-    records.
-    """
-    directory = metadata_dir(root)
-    return (directory / FORMAT_MARKER).is_file() or (directory / HEAD_FILE).is_file()
-
-
-def is_copied(root: Path) -> bool:
-    """Whether `root` is an unfinished copy: of a running export, or of one that was killed."""
-    return is_unfinished_copy(metadata_dir(root))
 
 
 def begin_copy(root: Path, *, fs: FileSystem) -> None:
@@ -81,21 +61,21 @@ def begin_copy(root: Path, *, fs: FileSystem) -> None:
     fs.fsync_dir(root)
 
 
-def random_uuid(rng: random.Random) -> str:
-    """A random Uuid in Kafka's text form. As in Kafka it never begins with a dash, which tools read as an option."""
-    while True:
-        text = encode_uuid(uuid.UUID(bytes=rng.randbytes(16), version=4).bytes)
-        if not text.startswith("-"):
-            return text
-
-
 def create_root(
-    root: Path, *, cluster_id: str | None, node_id: int, timestamp_ms: int, rng: random.Random, fs: FileSystem
-) -> None:
-    """Create a native root at `root`, or finish a creation that a crash interrupted, whose ids are kept.
+    root: Path,
+    *,
+    cluster_id: str | None = None,
+    node_id: int = DEFAULT_NODE_ID,
+    clock: Clock = time_ms,
+    rng: random.Random | None = None,
+    fs: FileSystem = LOCAL,
+) -> MetadataStore:
+    """Create a native root at `root`, or finish a creation that a crash interrupted, whose ids are kept; open it.
 
-    Raises LogDirError if `root` is native and finished, ReadOnlyLogDirError if it contains a Kafka broker's files.
+    Without `cluster_id` the id is random. Raises LogDirError if `root` is native and finished, ReadOnlyLogDirError if
+    it contains a Kafka broker's files.
     """
+    rng = rng if rng is not None else random.SystemRandom()
     make_dir(root, fs)
     with root_lock(root, is_new=True, fs=fs):
         _refuse_foreign(root)
@@ -108,7 +88,8 @@ def create_root(
         write_marker(directory, fs)
         write_topic_id(directory / PARTITION_METADATA, METADATA_TOPIC_ID, fs=fs)
         properties = _write_ids(root, cluster_id, node_id, rng, fs)
-        log.publish(_FIRST_OFFSET, _first_records(properties, rng), timestamp_ms=timestamp_ms)
+        log.publish(_FIRST_OFFSET, _first_records(properties, rng), timestamp_ms=clock())
+    return MetadataStore.open(root, clock=clock, rng=rng, fs=fs)
 
 
 def make_dir(directory: Path, fs: FileSystem) -> None:
@@ -139,7 +120,7 @@ def _is_begun(entry: Path) -> bool:
 
 
 def _refuse_foreign(root: Path) -> None:
-    if is_ours(root):
+    if is_native_root(root):
         return
     for entry in root.iterdir():
         if entry.name == META_PROPERTIES or (parse_partition_dir(entry.name) is not None and not _is_begun(entry)):
