@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.merge import merge_segments
 
 VALUE_BYTES = 100
 

@@ -28,7 +28,7 @@ PUBLIC_MODULES: Final = (
     "pyspark_kafkalog.maintenance.cleaner.clean",
     "pyspark_kafkalog.maintenance.retention.delete_records",
     "pyspark_kafkalog.maintenance.export.export",
-    "pyspark_kafkalog.maintenance.merge.merge",
+    "pyspark_kafkalog.maintenance.merge",
     "pyspark_kafkalog.maintenance.metrics",
     "pyspark_kafkalog.maintenance.repair.reindex",
     "pyspark_kafkalog.maintenance.repair.repair",

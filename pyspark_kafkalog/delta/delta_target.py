@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.delta.record_shape import quoted
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.maintenance.jobs.delta_session import is_path
+from pyspark_kafkalog.maintenance.jobs.session import is_path
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
-from pyspark_kafkalog.maintenance.jobs.delta_session import check_delta, with_delta
+from pyspark_kafkalog.maintenance.jobs.session import check_delta, with_delta
 from pyspark_kafkalog.stop_signal import stop_signal
 
 if TYPE_CHECKING:

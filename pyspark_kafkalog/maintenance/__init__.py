@@ -1,1 +1,12 @@
-"""Maintenance of a log directory while readers and writers continue: retention, cleaner, merge, verification."""
+"""Maintenance of a log directory while readers and writers continue.
+
+jobs/       how all of these run: over all partitions, in this process or as Spark tasks, with reports
+segments/   closed segments, and replacing them
+retention/  deleting old records
+cleaner/    compaction: Kafka's log cleaner
+merge       merging small closed segments
+verify/     checking every byte
+repair/     rebuilding derived files after a verification
+export/     backups, and the return to a broker
+metrics     metrics under Kafka's names
+"""

@@ -23,8 +23,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner.uncleanable import read_uncleanable
-from pyspark_kafkalog.maintenance.jobs.last_run import read_last_run
+from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
 from pyspark_kafkalog.maintenance.segments.stored_segments import stored_segments
 from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.root.own import OwnRoot
@@ -219,7 +218,7 @@ def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], log_dir: LogDir
 
 def _cleanable_bytes(root: OwnRoot, where: TopicPartition, now_ms: int) -> int:
     """Bytes of the segments that the next cleaning would read as dirty; 0 if damage prevents the calculation."""
-    from pyspark_kafkalog.maintenance.cleaner.cleaning import (
+    from pyspark_kafkalog.maintenance.cleaner.clean import (
         look_at,  # loads the cleaner, which other roots do not need
     )
 

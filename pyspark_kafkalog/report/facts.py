@@ -19,7 +19,7 @@ from typing import Final
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment, plan_cleaning
-from pyspark_kafkalog.maintenance.jobs.last_run import CleanerRun
+from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun
 from pyspark_kafkalog.maintenance.retention.plan import StoredSegment, plan_retention
 from pyspark_kafkalog.maintenance.segments import closed_segments, stored_segments
 from pyspark_kafkalog.notebook.segments import SegmentInfo, max_timestamp_ms

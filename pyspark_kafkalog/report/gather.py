@@ -15,8 +15,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner.uncleanable import read_uncleanable
-from pyspark_kafkalog.maintenance.jobs.last_run import read_last_run
+from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
 from pyspark_kafkalog.report.facts import (
     GroupLag,
     KeySample,

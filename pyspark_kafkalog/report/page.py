@@ -27,7 +27,7 @@ from datetime import date, datetime, timezone
 from importlib import resources
 from typing import Any, Final
 
-from pyspark_kafkalog.maintenance.jobs.history_table import PARTITION_METRICS, ROOT_METRICS
+from pyspark_kafkalog.maintenance.jobs.sinks import PARTITION_METRICS, ROOT_METRICS
 from pyspark_kafkalog.report.facts import (
     CommitFacts,
     HeavyKey,

@@ -37,7 +37,7 @@ from pyspark_kafkalog.tools.transactions import describe_open, ending_command, e
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark_kafkalog.maintenance.export.log_copy import ExportedPartition
+    from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
     from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption
     from pyspark_kafkalog.root.own import OwnRoot
 
@@ -256,7 +256,7 @@ def _run_export(options: argparse.Namespace) -> int:
 
 def _return_to_broker(root: OwnRoot, options: argparse.Namespace) -> Sequence[ExportedPartition]:
     """Export in place; with --set-aside, print the script for the broker."""
-    from pyspark_kafkalog.maintenance.export.return_to_broker import return_to_broker
+    from pyspark_kafkalog.maintenance.export.export import return_to_broker
 
     done = return_to_broker(root, set_aside=options.set_aside, server_properties=options.server_properties)
     if done.differences is None:

@@ -18,7 +18,7 @@ from crash_writer import NOW_MS, Place, Writer
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
-from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR

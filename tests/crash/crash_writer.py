@@ -12,8 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.log_dir import CommitResult
-from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 from pyspark_kafkalog.storage.staging.stager import StagingTask, stage_table

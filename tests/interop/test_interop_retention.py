@@ -12,7 +12,7 @@ from kafka_clients import consume, producing
 from kafka_oracle import Broker
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.repair.reindex import reindex
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records

@@ -10,7 +10,7 @@ from tiers import examples
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
-from pyspark_kafkalog.maintenance.merge.plan import plan_merge
+from pyspark_kafkalog.maintenance.merge import plan_merge
 
 CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=400)
 

@@ -12,10 +12,16 @@ from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.delta import _HANDLERS
-from pyspark_kafkalog.metadata.messages.codec import UNKNOWN_TAGS, MessageSchema
+from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.metadata.messages.json_form import json_text
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record, encode_record
-from pyspark_kafkalog.metadata.messages.schema import SCHEMA_FILES, FieldSpec, MessageSpec, load_schema_file
+from pyspark_kafkalog.metadata.messages.schema import (
+    SCHEMA_FILES,
+    UNKNOWN_TAGS,
+    FieldSpec,
+    MessageSpec,
+    load_schema_file,
+)
 from pyspark_kafkalog.storage.names import encode_uuid
 
 SPECS = [spec for file in SCHEMA_FILES for spec in load_schema_file(file).values()]

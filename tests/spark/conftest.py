@@ -27,7 +27,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from delta import configure_spark_with_delta_pip
     from pyspark.sql import SparkSession
 
-    from pyspark_kafkalog.maintenance.jobs.delta_session import EXTENSION
+    from pyspark_kafkalog.maintenance.jobs.session import EXTENSION
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (

@@ -21,11 +21,10 @@ import pytest
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
-from pyspark_kafkalog.maintenance.cleaner.uncleanable import read_uncleanable
-from pyspark_kafkalog.maintenance.jobs.last_run import read_last_run
+from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
-from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, Round, run_round
+from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, JobRun, run_once
 from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks, StoppedError, TaskFailedError
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main
@@ -139,7 +138,7 @@ def test_cleaner_cleans_every_dirty_partition_and_records_the_run(job: Run, root
     status, reports = job("log-cleaner")
     assert (status, {each["skipped"] for each in reports}) == (ALL_FINE, {"nothing to clean"})
     with pytest.raises(UnknownTopicError):
-        CleanerJob().choose(Round(path=root, topics=("nix",)))
+        CleanerJob().choose(JobRun(path=root, topics=("nix",)))
 
 
 def test_damaged_partition_is_marked_uncleanable_and_others_are_cleaned(job: Run, root: Path) -> None:
@@ -173,9 +172,9 @@ def test_cleaning_spread_over_tasks_keeps_same_records(root: Path, spark: SparkS
     tasks = SparkTasks(spark, slots=1)
     reports: list[PartitionReport] = []
     for path, spread_bytes, slots in ((tmp_path / "whole", 1 << 40, tasks), (root, 0, SparkTasks(spark, slots=2))):
-        this_round = Round(path=path, now_ms=1_795_400_000_000)
+        job_run = JobRun(path=path, now_ms=1_795_400_000_000)
         cleaner = CleanerJob(spread_bytes=spread_bytes)
-        reports += cleaner.run(slots, this_round, cleaner.choose(this_round))
+        reports += cleaner.run(slots, job_run, cleaner.choose(job_run))
         slots.close()
     assert [each.error for each in reports] == [None] * 4
     assert LogDir.open(root).read("users") == LogDir.open(tmp_path / "whole").read("users")
@@ -209,7 +208,7 @@ def test_stopped_run_ends_without_waiting_for_its_tasks(spark: SparkSession) -> 
 class Reader:
     """A sink that goes away, as `head` does."""
 
-    def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
+    def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
         self.ended = False
 
     def take(self, report: PartitionReport) -> None:
@@ -222,7 +221,7 @@ class Reader:
 def test_sink_is_ended_when_round_ends_early(root: Path, spark: SparkSession) -> None:
     tasks, sink = SparkTasks(spark), Reader()
     with pytest.raises(BrokenPipeError):
-        run_round(CleanerJob(), lambda _: tasks, Round(path=root), [sink])
+        run_once(CleanerJob(), lambda _: tasks, JobRun(path=root), [sink])
     tasks.close()
     assert sink.ended
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_kafkalog.config.properties_file import parse_properties
-from pyspark_kafkalog.maintenance.jobs import delta_session
+from pyspark_kafkalog.maintenance.jobs import session as delta_session
 
 CONF = Path(__file__).parents[2] / "conf"
 _SETTING = re.compile(r"^#?(spark\.\S+)\s+(\S.*)$", re.MULTILINE)

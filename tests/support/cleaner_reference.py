@@ -11,19 +11,19 @@ import numpy as np
 from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.maintenance.cleaner.cleaned_transactions import CleanedTransactions
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier, transactions_at
-from pyspark_kafkalog.maintenance.cleaner.filter import RetentionRules
-from pyspark_kafkalog.maintenance.cleaner.offset_map import ALL_KEYS, OffsetMap
-from pyspark_kafkalog.maintenance.cleaner.plan import group_segments
-from pyspark_kafkalog.maintenance.cleaner.survivors import (
+from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
+from pyspark_kafkalog.maintenance.cleaner.offset_map import (
+    ALL_KEYS,
+    KeepBitmaps,
     LogPart,
-    NotedSurvivors,
+    OffsetMap,
     build_map,
     find_survivors,
-    note_survivors,
+    keep_by_map,
 )
-from pyspark_kafkalog.maintenance.jobs.throttle import Throttle
+from pyspark_kafkalog.maintenance.cleaner.plan import group_segments
+from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
 from pyspark_kafkalog.maintenance.segments.closed_segments import aborted_transactions, closed_segments
 from pyspark_kafkalog.maintenance.segments.swap import swap_in
 from pyspark_kafkalog.record.codecs.codec import CompressionType
@@ -99,12 +99,12 @@ def clean_directory(
 def clean_directory_by_tasks(directory: Path, run: Pass, *, map_bytes: int) -> None:
     """The same by tasks that could run anywhere: shards of the keys first, then the groups, the last one first."""
     part = _part(directory, run)
-    noted = NotedSurvivors()
+    noted = KeepBitmaps()
     left = [ALL_KEYS]
     while left:
         offset_map = OffsetMap(map_bytes, 0.9)
         left += build_map(part, offset_map, left.pop())
-        noted.merge(pickle.loads(pickle.dumps(note_survivors(part, offset_map))))
+        noted.merge(pickle.loads(pickle.dumps(keep_by_map(part, offset_map))))
     groups = group_segments(part.segments, run.config, first_uncleanable_offset=run.end_offset)
     for group, transactions in reversed(list(zip(groups, transactions_at(part, groups), strict=True))):
         GroupCopier(part, noted, run.rules, transactions, run.config, LOCAL).copy(group)

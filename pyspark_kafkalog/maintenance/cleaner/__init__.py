@@ -1,1 +1,13 @@
-"""Compaction of logs: Kafka's log cleaner."""
+"""Compaction of logs: Kafka's log cleaner.
+
+clean            one cleaning of one partition: begin, find survivors, copy groups, swap, finish
+plan             which part of a log is dirty, whether a cleaning is due, and how segments are grouped
+record_chunks    the records of a segment, and the hash of each key
+offset_map       the latest offset of each key, and the records that survive by it
+filter           which batches stay, by Kafka's rules, and the bytes of those that do
+copy             copying the survivors of a group of segments into a new segment
+kernels_cleaner  the compiled parts of the above
+job              cleaning all partitions that are due, the filthiest first
+spread           cleaning one large partition in several tasks
+run_record       what a run stores for its metrics: uncleanable partitions, and totals
+"""

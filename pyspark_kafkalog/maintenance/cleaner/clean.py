@@ -1,37 +1,69 @@
 """The log cleaner: compaction, which keeps the last record of each key of a compacted topic.
 
-    plan        closed segments from the cleaner's checkpoint on are dirty                       clean_plan.py
-    map         the latest offset of each key in the dirty part                                  survivors.py
-    recopy      group by group into a new segment, tombstones and markers by their horizons      group_recopy.py
-    swap        the new segment replaces the group, under the root's lock                        segment_swap.py
-    checkpoint  <root>/cleaner-offset-checkpoint stores the offset up to which the log is clean
+    begin       finish what a killed run left; segments from the cleaner's checkpoint on are dirty      plan.py
+    survivors   the latest offset of each key in the dirty part                                         offset_map.py
+    copy        group by group into a new segment, tombstones and markers by their horizons             copy.py
+    swap        the new segment replaces the group, under the root's lock                               segments/swap.py
+    finish      <root>/cleaner-offset-checkpoint stores the offset up to which the log is clean
 
-One run at a time works on a partition (partition_lock.py); readers and writers continue meanwhile. A crash leaves the
-old segments of each group, the new one or both, and no new checkpoint: the next run finishes swaps and cleans the rest.
-Source of the rules: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager and Cleaner.
+`Cleaning` has the steps; `clean_partition` calls them in one process, `clean_spread` (spread.py) in several tasks.
+
+One run at a time works on a partition (jobs/partition_lock.py); readers and writers continue meanwhile. A crash leaves
+the old segments of each group, the new one or both, and no new checkpoint: the next run finishes swaps and cleans the
+rest. Source of the rules: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager and Cleaner.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
+import numpy as np
+
+from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner.cleaned_transactions import CleanedTransactions
-from pyspark_kafkalog.maintenance.cleaner.cleaning import ACTION, Cleaning, judge
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier
-from pyspark_kafkalog.maintenance.cleaner.offset_map import OffsetMap
-from pyspark_kafkalog.maintenance.cleaner.survivors import find_survivors
+from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
+from pyspark_kafkalog.maintenance.cleaner.offset_map import (
+    ENTRY_BYTES,
+    LogPart,
+    OffsetMap,
+    find_survivors,
+    remove_task_files,
+)
+from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, ClosedSegment, group_segments, plan_cleaning
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
-from pyspark_kafkalog.maintenance.jobs.throttle import Throttle
+from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
+from pyspark_kafkalog.maintenance.segments.closed_segments import (
+    aborted_transactions,
+    active_producers,
+    closed_segments,
+    first_timestamp_ms,
+    largest_timestamp_ms,
+)
+from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_files
 from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory
+from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    CLEANER_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)
+
+
+ACTION: Final = "clean"
 
 
 def clean_partition(
@@ -102,3 +134,168 @@ def _clean(
         report = cleaning.finish(report, found, counts, groups=len(groups), shards=shards)
     cleaning.remove_deleted()
     return report
+
+
+@dataclass(frozen=True, slots=True)
+class CleanablePartition:
+    """A partition with its cleaning plan; `topic_id` distinguishes its topic from a re-created one."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    directory: Path
+    state: LogState
+    config: LogConfig
+    plan: CleanPlan
+
+
+def look_at(root: OwnRoot, where: TopicPartition, checkpoint_offset: int | None, now_ms: int) -> CleanablePartition:
+    """The partition and its cleaning plan, as of the root's last refresh. Raises DiskFormatError, OSError."""
+    topic = root.store.image.topic(where.topic)
+    state = root.store.image.partition(where.topic, where.partition).state
+    directory = root.path / str(where)
+    config = root.log_config(where.topic)
+    plan = plan_cleaning(
+        closed_segments(directory, state),
+        state,
+        config,
+        checkpoint_offset=checkpoint_offset,
+        now_ms=now_ms,
+        largest_timestamp_ms=lambda segment: largest_timestamp_ms(directory, segment),
+        first_timestamp_ms=lambda segment: first_timestamp_ms(directory, segment),
+    )
+    return CleanablePartition(where, topic.topic_id, directory, state, config, plan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaning:
+    """One cleaning of one partition. The caller holds its maintenance lock."""
+
+    root: OwnRoot
+    where: TopicPartition
+    now_ms: int
+    buffer_bytes: int
+    load_factor: float
+    throttle: Throttle
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the partition."""
+        return self.root.path / str(self.where)
+
+    def look(self) -> CleanablePartition:
+        """The current cleaning plan."""
+        self.root.refresh()
+        checkpoint = read_offset_checkpoint(self.root.path / CLEANER_OFFSET_CHECKPOINT)
+        return look_at(self.root, self.where, checkpoint.get(self.where), self.now_ms)
+
+    def begin(self, report: PartitionReport, *, force: bool) -> tuple[PartitionReport, CleanablePartition]:
+        """Finish what a killed run left, then plan; the report has the results of `judge`."""
+        found = self.look()
+        if found.config.compact:
+            self.target(found).finish()
+            remove_task_files(self.directory, fs=self.root.fs)
+            found = self.look()  # finished swaps change the segments
+            if found.plan.resets_checkpoint:
+                self._write_checkpoint(found, found.plan.first_dirty_offset)
+        return judge(report, found, force=force), found
+
+    def target(self, found: CleanablePartition) -> SwapTarget:
+        """The partition as the target of swaps."""
+        return SwapTarget(self.root, self.where, found.topic_id, found.config, self.now_ms)
+
+    def part(self, found: CleanablePartition) -> LogPart:
+        """The part of the log to read, with a new seed for the hash of keys."""
+        plan = found.plan
+        return LogPart(
+            directory=found.directory,
+            segments=plan.segments,
+            first_dirty_offset=plan.first_dirty_offset,
+            end_offset=plan.first_uncleanable_offset,
+            aborted=aborted_transactions(found.directory, plan.first_uncleanable_offset),
+            seed=np.frombuffer(os.urandom(16), np.uint64),
+            now_ms=self.now_ms,
+            throttle=self.throttle,
+        )
+
+    def groups(self, found: CleanablePartition) -> list[tuple[ClosedSegment, ...]]:
+        """The groups of segments, in order; each becomes one segment."""
+        plan = found.plan
+        return group_segments(plan.segments, found.config, first_uncleanable_offset=plan.first_uncleanable_offset)
+
+    def map_bytes(self, plan: CleanPlan) -> int:
+        """The size of the buffer, or less if the dirty part has fewer offsets than the buffer has room for keys."""
+        keys_max = plan.first_uncleanable_offset - plan.first_dirty_offset
+        return min(self.buffer_bytes, ENTRY_BYTES * (int(keys_max / self.load_factor) + 2))
+
+    def new_map(self, plan: CleanPlan) -> OffsetMap:
+        """An empty map for the plan, within the buffer."""
+        return OffsetMap(self.map_bytes(plan), self.load_factor)
+
+    def rules(self, found: CleanablePartition) -> RetentionRules:
+        """The parameters of the filter."""
+        return RetentionRules(
+            now_ms=self.now_ms,
+            delete_retention_ms=found.config.delete_retention_ms,
+            end_offset=found.plan.first_uncleanable_offset,
+            producers=active_producers(
+                found.directory,
+                found.state,
+                now_ms=self.now_ms,
+                expiration_ms=self.root.broker_config().producer_id_expiration_ms,
+            ),
+        )
+
+    def finish(
+        self, report: PartitionReport, found: CleanablePartition, counts: CopyCounts, *, groups: int, shards: int
+    ) -> PartitionReport:
+        """After all groups are swapped in: write the checkpoint and complete the report."""
+        self._write_checkpoint(found, found.plan.first_uncleanable_offset)
+        return _with_counts(report, counts, segments=len(found.plan.segments) - groups, shards=shards)
+
+    def remove_deleted(self) -> None:
+        """Remove `.deleted` files whose delay is over."""
+        delay_ms = self.root.log_config(self.where.topic).file_delete_delay_ms
+        remove_deleted_files(self.directory, now_ms=self.now_ms, delay_ms=delay_ms, fs=self.root.fs)
+
+    def _write_checkpoint(self, found: CleanablePartition, offset: int) -> None:
+        """Store that the partition is clean below `offset`, and remove the lines of deleted topics."""
+        path = self.root.path / CLEANER_OFFSET_CHECKPOINT
+        with root_lock(self.root.path, fs=self.root.fs):
+            self.target(found).state_now()
+            topics = self.root.store.image.topics
+            offsets = {each: at for each, at in read_offset_checkpoint(path).items() if each.topic in topics}
+            offsets[self.where] = offset
+            write_offset_checkpoint(path, offsets, fs=self.root.fs)
+
+
+def judge(report: PartitionReport, found: CleanablePartition, *, force: bool = False) -> PartitionReport:
+    """The report with the dirty ratio and the dirty range, and with the reason (`skipped`) for not cleaning, if any."""
+    plan = found.plan
+    if not found.config.compact:
+        return replace(report, skipped="cleanup.policy is not compact")
+    is_due = plan.needs_cleaning(found.config.min_cleanable_dirty_ratio) or (force and plan.cleanable_bytes > 0)
+    skipped = None
+    if not is_due or plan.first_dirty_offset >= plan.first_uncleanable_offset:
+        skipped = "nothing to clean" if not plan.cleanable_bytes else "not dirty enough"
+    return replace(
+        report,
+        skipped=skipped,
+        dirty_percent=round(100 * plan.dirty_ratio, 1),
+        first_dirty_offset=plan.first_dirty_offset,
+        first_uncleanable_offset=plan.first_uncleanable_offset,
+    )
+
+
+def _with_counts(report: PartitionReport, counts: CopyCounts, *, segments: int, shards: int) -> PartitionReport:
+    return replace(
+        report,
+        bytes_read=counts.bytes_read,
+        bytes_kept=counts.bytes_kept,
+        bytes_dropped=counts.bytes_read - counts.bytes_kept,
+        records_read=counts.records_read,
+        records_kept=counts.records_kept,
+        records_dropped=counts.records_read - counts.records_kept,
+        recopy_percent=round(100 * counts.bytes_kept / counts.bytes_read, 1) if counts.bytes_read else None,
+        segments_dropped=segments,
+        key_shards=shards,
+    )

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.maintenance.cleaner.cleaned_transactions import CleanedTransactions
 from pyspark_kafkalog.maintenance.cleaner.filter import (
     BatchVerdicts,
+    CleanedTransactions,
     FilteredChunk,
     RetentionRules,
     filter_chunk,
@@ -27,9 +27,9 @@ from pyspark_kafkalog.maintenance.cleaner.filter import (
     restore_control,
     start_keep,
 )
+from pyspark_kafkalog.maintenance.cleaner.offset_map import LogPart, Survivors, keeps_tombstones
 from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import RecordChunk
-from pyspark_kafkalog.maintenance.cleaner.survivors import LogPart, Survivors, keeps_tombstones
 from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.filesystem import FileSystem
@@ -90,7 +90,7 @@ class GroupCopier:
     """Copies the groups of one log, in order: `transactions` is carried over from one to the next.
 
     Groups can also be copied in parallel, each by its own copier with the transactions as of its start and with
-    survivors noted in advance. The copies are then swapped in one after the other, the first group first.
+    survivors determined in advance. The copies are then swapped in one after the other, the first group first.
     """
 
     part: LogPart

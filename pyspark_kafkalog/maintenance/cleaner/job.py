@@ -3,7 +3,7 @@
 1. Tasks inspect all partitions of compacted topics, one chunk each. They report partitions that are not due, and remove
    leftovers of earlier runs there; for the others they return the dirty ratio.
 2. The partitions that are due are cleaned, the filthiest first: small ones whole, in one task each; large ones one
-   after the other, with shards of keys and groups of segments as tasks (spread_cleaning.py), so that the last one does
+   after the other, with shards of keys and groups of segments as tasks (spread.py), so that the last one does
    not keep only one core busy.
 
 Settings of a whole broker hold for all tasks together: each gets its share of log.cleaner.dedupe.buffer.size, as
@@ -24,15 +24,13 @@ from typing import Final
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
-from pyspark_kafkalog.maintenance.cleaner.cleaning import ACTION, Cleaning, judge, look_at
+from pyspark_kafkalog.maintenance.cleaner.clean import ACTION, Cleaning, clean_partition, judge, look_at
 from pyspark_kafkalog.maintenance.cleaner.offset_map import ENTRY_BYTES
-from pyspark_kafkalog.maintenance.cleaner.record import CleanerRecord
+from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord
 from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
-from pyspark_kafkalog.maintenance.jobs.runner import Round, failed
-from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
-from pyspark_kafkalog.maintenance.jobs.throttle import Throttle
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, failed
+from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks, Throttle
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -92,22 +90,22 @@ class CleanerJob:
     def action(self) -> str:
         return ACTION
 
-    def choose(self, this_round: Round) -> Sequence[TopicPartition]:
-        root = this_round.open().own_root()
+    def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
+        root = job_run.open().own_root()
         config = root.broker_config()
         if not config.log_cleaner_enable or not config.log_cleaner_threads:
             _LOG.warning("nothing is cleaned: log.cleaner.enable is false, or log.cleaner.threads 0")
             return []
-        names = root.topics() if this_round.topics is None else this_round.topics
-        asked = this_round.topics or ()
+        names = root.topics() if job_run.topics is None else job_run.topics
+        asked = job_run.topics or ()
         return root.partitions([name for name in names if name in asked or root.log_config(name).compact])
 
-    def run(self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
-        record = CleanerRecord(this_round)
-        config = this_round.open().own_root().broker_config()
+    def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+        record = CleanerRecord(job_run)
+        config = job_run.open().own_root().broker_config()
         limits = TaskLimits.of(config, tasks.slots)
         dirty: list[DirtyPartition] = []
-        for found in _look_at_all(tasks, this_round, partitions, limits):
+        for found in _look_at_all(tasks, job_run, partitions, limits):
             if isinstance(found, DirtyPartition):
                 dirty.append(found)
             else:
@@ -121,17 +119,17 @@ class CleanerJob:
             and (each.offsets > map_entries or each.read_bytes > share_bytes)
             for each in dirty
         }
-        for report in _clean_all(tasks, this_round, is_large, limits):
+        for report in _clean_all(tasks, job_run, is_large, limits):
             yield record.took(report)
         record.close()
 
 
 def _look_at_all(
-    tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition], limits: TaskLimits
+    tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition], limits: TaskLimits
 ) -> Iterator[PartitionReport | DirtyPartition]:
     size = min(_PARTITIONS_A_LOOK, max(-(-len(partitions) // tasks.slots), 1))
     chunks = [tuple(partitions[at : at + size]) for at in range(0, len(partitions), size)]
-    futures = {tasks.submit(partial(_look, this_round, chunk, limits)): chunk for chunk in chunks}
+    futures = {tasks.submit(partial(_look, job_run, chunk, limits)): chunk for chunk in chunks}
     for future in tasks.as_completed(futures):
         try:
             yield from future.result()
@@ -141,12 +139,12 @@ def _look_at_all(
 
 
 def _look(
-    this_round: Round, partitions: Sequence[TopicPartition], limits: TaskLimits
+    job_run: JobRun, partitions: Sequence[TopicPartition], limits: TaskLimits
 ) -> list[PartitionReport | DirtyPartition]:
     """Inspect a chunk of partitions, in a task."""
-    log_dir = this_round.open()
+    log_dir = job_run.open()
     root = log_dir.own_root()
-    now_ms = root.clock() if this_round.now_ms is None else this_round.now_ms
+    now_ms = root.clock() if job_run.now_ms is None else job_run.now_ms
     checkpoint = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
     results: list[PartitionReport | DirtyPartition] = []
     for where in partitions:
@@ -156,20 +154,20 @@ def _look(
             results.append(failed(where, ACTION, error))
             continue
         report = judge(PartitionReport(topic=where.topic, partition=where.partition, action=ACTION), found)
-        if report.skipped is None and not this_round.dry_run:
+        if report.skipped is None and not job_run.dry_run:
             plan = found.plan
             read_bytes = sum(each.size_bytes for each in plan.segments)
             offsets = plan.first_uncleanable_offset - plan.first_dirty_offset
             results.append(DirtyPartition(where, plan.dirty_ratio, read_bytes, offsets))
-        elif this_round.dry_run:
+        elif job_run.dry_run:
             results.append(report)
         else:
-            results.append(_clean(log_dir, this_round, where, limits))  # nothing to clean, only leftovers to remove
+            results.append(_clean(log_dir, job_run, where, limits))  # nothing to clean, only leftovers to remove
     return results
 
 
 def _clean_all(
-    tasks: Tasks, this_round: Round, is_large: Mapping[DirtyPartition, bool], limits: TaskLimits
+    tasks: Tasks, job_run: JobRun, is_large: Mapping[DirtyPartition, bool], limits: TaskLimits
 ) -> Iterator[PartitionReport]:
     """Clean the partitions in the given order; large ones one after the other, concurrently with the others."""
     with ThreadPoolExecutor(1, thread_name_prefix="kafkalog-spread") as coordinator:
@@ -177,9 +175,9 @@ def _clean_all(
         for each, large in is_large.items():
             where = each.topic_partition
             if large:
-                future = coordinator.submit(_clean_spread, tasks, this_round, where, limits)
+                future = coordinator.submit(_clean_spread, tasks, job_run, where, limits)
             else:
-                future = tasks.submit(partial(_clean_whole, this_round, where, limits))
+                future = tasks.submit(partial(_clean_whole, job_run, where, limits))
             futures[future] = where
         for future in tasks.as_completed(futures):
             try:
@@ -188,13 +186,13 @@ def _clean_all(
                 yield failed(futures[future], ACTION, error)
 
 
-def _clean_spread(tasks: Tasks, this_round: Round, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
+def _clean_spread(tasks: Tasks, job_run: JobRun, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
     """Clean a large partition: runs in the driver, with tasks of its own."""
-    root = this_round.open().own_root()
+    root = job_run.open().own_root()
     cleaning = Cleaning(
         root=root,
         where=where,
-        now_ms=root.clock() if this_round.now_ms is None else this_round.now_ms,
+        now_ms=root.clock() if job_run.now_ms is None else job_run.now_ms,
         buffer_bytes=limits.buffer_bytes,
         load_factor=root.broker_config().log_cleaner_io_buffer_load_factor,
         throttle=Throttle(limits.bytes_per_second),
@@ -202,17 +200,17 @@ def _clean_spread(tasks: Tasks, this_round: Round, where: TopicPartition, limits
     return clean_spread(tasks, cleaning, bytes_per_second=limits.bytes_per_second)
 
 
-def _clean_whole(this_round: Round, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
+def _clean_whole(job_run: JobRun, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
     """Clean a small partition, in a task."""
-    return _clean(this_round.open(), this_round, where, limits)
+    return _clean(job_run.open(), job_run, where, limits)
 
 
-def _clean(log_dir: LogDir, this_round: Round, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
+def _clean(log_dir: LogDir, job_run: JobRun, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
     return clean_partition(
         log_dir,
         where.topic,
         where.partition,
-        now_ms=this_round.now_ms,
+        now_ms=job_run.now_ms,
         dedupe_buffer_bytes=limits.buffer_bytes,
         throttle=Throttle(limits.bytes_per_second),
     )

@@ -1,29 +1,56 @@
-"""The cleaner's map from a key to its latest offset, of fixed size: 24 bytes for each entry, hash and offset.
+"""Determines the records of a log that survive a cleaning, by a map from each key to its latest offset.
 
-The keys themselves are not stored. A map covers a *shard* of the keys: those whose hash ends in certain bits. It begins
-with the shard of all keys. When it is full, its shard is halved, repeatedly if necessary, and the other halves are left
-to further maps. A cleaning needs one pass for each map.
+The map has a fixed size: 24 bytes for each entry, hash and offset. The keys themselves are not stored. A map covers a
+*shard* of the keys: those whose hash ends in certain bits. It begins with the shard of all keys. When it is full, its
+shard is halved, repeatedly if necessary, and the other halves are left to further maps.
 
-In memory only; nothing of it survives a run.
+With one map of all keys of the dirty part, records are judged while they are copied. With more keys than that, one pass
+over the log for each map stores which records survive, one bit for each record (`KeepBitmaps`), and the copying uses
+the bitmaps. Passes and maps of different shards are independent, so they can run in parallel. The bitmaps of a log with
+a thousand million records take 125 MB.
+
+Tasks of one cleaning exchange maps and bitmaps through files in the partition's directory:
+
+    .maintenance-map            the offset map with all keys, or with those of the first shard
+    .maintenance-notes-<n>       the records that survive by the keys of task n's shards
+
+Both are numpy's .npz. They are removed at the end of the cleaning; after a kill, by the next run over the partition.
+Kafka ignores them. Only tasks of the cleaning that wrote them read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+import bisect
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.maintenance.cleaner import kernels_offset_map as kernels
-from pyspark_kafkalog.maintenance.cleaner.record_chunks import IndexedRecords
+from pyspark_kafkalog.errors import DiskFormatError, InvalidOptionError
+from pyspark_kafkalog.maintenance.cleaner import kernels_cleaner as kernels
+from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions
+from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
+from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, DropsBatches, IndexedRecords, RecordChunk
+from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
+from pyspark_kafkalog.record.header import CONTROL_MASK, DELETE_HORIZON_MASK
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
+from pyspark_kafkalog.storage.filesystem import FileSystem, described
 
 ENTRY_BYTES: Final = 24
 _SLOTS_MAX: Final = 0xFFFFFFFF  # a slot is chosen by 32 bits of the hash
 _SHARD_BITS_MAX: Final = 32
 _MARKS_MAX: Final = 4 << 20
+
+
+_PREFIX: Final = ".maintenance-"
+
+_MAP: Final = _PREFIX + "map"
+
+_KEEP: Final = _PREFIX + "notes-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +187,239 @@ class LatestMarks:
         kernels.find_unmarked(self.bytes, self.first_offset, self.shift, batches, found)
         is_inside: NDArray[np.bool_] = batches["last_offset"] <= self.latest_offset
         return found.view(np.bool_) & is_inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPart:
+    """The input of a cleaning: `segments`, in order, of the partition in `directory`, up to `end_offset`.
+
+    The dirty part begins at `first_dirty_offset`. `aborted` are the aborted transactions that reach into the segments;
+    `seed` is two words for the hash of keys, the same for all tasks of one cleaning.
+    """
+
+    directory: Path
+    segments: Sequence[ClosedSegment]
+    first_dirty_offset: int
+    end_offset: int
+    aborted: Sequence[AbortedTxn]
+    seed: NDArray[np.uint64]
+    now_ms: int
+    throttle: Throttle
+
+    def chunks(self, segment: ClosedSegment, start_offset: int = 0) -> Iterator[RecordChunk]:
+        """The segment's batches, beginning with the one that contains `start_offset`."""
+        return self.reader(segment, start_offset).chunks()
+
+    def reader(
+        self, segment: ClosedSegment, start_offset: int = 0, *, drops: DropsBatches | None = None
+    ) -> ChunkReader:
+        """A reader of the segment, beginning with the batch that contains `start_offset`."""
+        after = bisect.bisect_right(self.segments, segment.base_offset, key=lambda each: each.base_offset)
+        return ChunkReader(
+            directory=self.directory,
+            base_offset=segment.base_offset,
+            start_offset=start_offset,
+            limit_offset=self.segments[after].base_offset if after < len(self.segments) else self.end_offset,
+            seed=self.seed,
+            before_read=self.throttle.take,
+            drops=drops,
+        )
+
+
+class Survivors(Protocol):
+    """Sets keep[i] to 0 if record i is dropped because of a later record of its key or a tombstone's delete horizon."""
+
+    def drop(
+        self,
+        segment: ClosedSegment,
+        chunk_number: int,
+        chunk: RecordChunk,
+        keeps_tombstones: NDArray[np.uint8],
+        keep: NDArray[np.uint8],
+    ) -> None:
+        """Judge chunk number `chunk_number` of the segment."""
+
+    @property
+    def drops_batches(self) -> DropsBatches | None:
+        """A function that returns the batches without records that stay, before they are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapSurvivors:
+    """Judges by a map of all keys; `marks` are those of the map for the dirty part."""
+
+    offset_map: OffsetMap
+    marks: LatestMarks | None = None
+
+    @property
+    def drops_batches(self) -> DropsBatches | None:
+        marks = self.marks
+        if marks is None:
+            return None
+        return lambda batches: marks.unmarked(batches) & ((batches["attributes"] & CONTROL_MASK) == 0)
+
+    def drop(
+        self,
+        segment: ClosedSegment,
+        chunk_number: int,
+        chunk: RecordChunk,
+        keeps_tombstones: NDArray[np.uint8],
+        keep: NDArray[np.uint8],
+    ) -> None:
+        self.offset_map.drop(chunk.records, keeps_tombstones, keep)
+
+
+@dataclass(slots=True)
+class KeepBitmaps:
+    """The bitmaps of passes with maps of single shards, by base offset and chunk: packed bits, 1 to keep a record."""
+
+    bits: dict[tuple[int, int], NDArray[np.uint8]] = field(default_factory=dict)
+
+    @property
+    def drops_batches(self) -> DropsBatches | None:
+        return None  # bitmaps are by chunk, and skipped batches would change the chunks
+
+    def drop(
+        self,
+        segment: ClosedSegment,
+        chunk_number: int,
+        chunk: RecordChunk,
+        keeps_tombstones: NDArray[np.uint8],
+        keep: NDArray[np.uint8],
+    ) -> None:
+        kept = self.bits[segment.base_offset, chunk_number]
+        keep &= np.unpackbits(kept, count=chunk.records.count)
+
+    def merge(self, other: KeepBitmaps) -> None:
+        """Merge the bitmaps of another shard: a record stays only if both keep it."""
+        for key, kept in other.bits.items():
+            own = self.bits.get(key)
+            self.bits[key] = kept if own is None else own & kept
+
+
+def find_survivors(part: LogPart, offset_map: OffsetMap) -> tuple[Survivors, int]:
+    """The survivors of the log by the latest offsets of the dirty part's keys, and the number of shards.
+
+    A single shard needs no pass of its own. With several, `offset_map` is used for one after the other.
+    """
+    left = build_map(part, offset_map, ALL_KEYS)
+    if not left:
+        return MapSurvivors(offset_map, offset_map.marks(part.first_dirty_offset)), 1
+    return keep_by_shards(part, offset_map, left)
+
+
+def keep_by_shards(part: LogPart, offset_map: OffsetMap, left: list[Shard]) -> tuple[KeepBitmaps, int]:
+    """Notes by the given map and then by maps of the shards `left`, one after the other; and the number of maps."""
+    kept = keep_by_map(part, offset_map)
+    shards = 1
+    while left:
+        left += build_map(part, offset_map, left.pop())
+        kept.merge(keep_by_map(part, offset_map))
+        shards += 1
+    return kept, shards
+
+
+def build_map(part: LogPart, offset_map: OffsetMap, shard: Shard) -> list[Shard]:
+    """Fill the map with the latest offsets of the shard's keys in the dirty part; return the shards left to other maps.
+
+    Data of aborted transactions does not count. Source of the rules: Cleaner.buildOffsetMap.
+    """
+    offset_map.clear(shard)
+    left: list[Shard] = []
+    start_offset = part.first_dirty_offset
+    transactions = CleanedTransactions.of(each for each in part.aborted if each.last_offset >= start_offset)
+    ends = [*(each.base_offset for each in part.segments[1:]), part.end_offset]
+    for segment, end_offset in zip(part.segments, ends, strict=True):
+        if end_offset <= start_offset:
+            continue
+        for chunk in part.chunks(segment, start_offset):
+            records = chunk.records
+            is_out = transactions.may_go(chunk.batches, records.control_types)
+            is_out |= (chunk.batches["attributes"] & CONTROL_MASK) != 0
+            if is_out.any():
+                records.flags[np.repeat(is_out, np.diff(records.firsts))] = 0
+            if records.count and records.offsets[0] < start_offset:
+                records.flags[records.offsets < start_offset] = 0
+            left += offset_map.put(records)
+    offset_map.latest_offset = part.end_offset - 1
+    return left
+
+
+def keep_by_map(part: LogPart, offset_map: OffsetMap) -> KeepBitmaps:
+    """Judge all records of the log by the map of one shard; records of other shards stay."""
+    kept = KeepBitmaps()
+    for segment in part.segments:
+        for number, chunk in enumerate(part.chunks(segment)):
+            keep = np.ones(chunk.records.count, np.uint8)
+            offset_map.drop(chunk.records, keeps_tombstones(chunk, part.now_ms), keep)
+            kept.bits[segment.base_offset, number] = np.packbits(keep)
+    return kept
+
+
+def keeps_tombstones(chunk: RecordChunk, now_ms: int) -> NDArray[np.uint8]:
+    """For each batch whether its tombstones stay: it has no delete horizon yet, or one in the future."""
+    has_horizon = (chunk.batches["attributes"] & DELETE_HORIZON_MASK) != 0
+    stays: NDArray[np.bool_] = ~has_horizon | (now_ms < chunk.batches["base_timestamp_ms"])
+    return stays.view(np.uint8)
+
+
+def save_map(directory: Path, offset_map: OffsetMap) -> None:
+    """Write a map for other tasks."""
+    shard = offset_map.shard
+    state = np.array([offset_map.entries, offset_map.latest_offset, shard.bits, shard.value], np.int64)
+    _write(directory / _MAP, {"table": offset_map.table, "state": state})
+
+
+def load_map(directory: Path, load_factor: float) -> OffsetMap:
+    """The map that another task wrote. Raises DiskFormatError, OSError."""
+    path = directory / _MAP
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            entries, latest_offset, bits, value = found["state"].tolist()
+            return OffsetMap.of_table(found["table"], load_factor, entries, latest_offset, Shard(bits, value))
+    except (ValueError, KeyError, EOFError) as error:
+        raise _damaged(path, error) from error
+
+
+def save_keep_bitmaps(directory: Path, number: int, kept: KeepBitmaps) -> None:
+    """Write the bitmaps of one task."""
+    path = directory / f"{_KEEP}{number}"
+    _write(path, {f"{base}_{chunk}": bits for (base, chunk), bits in kept.bits.items()})
+
+
+def load_keep_bitmaps(directory: Path, count: int, segments: Sequence[ClosedSegment]) -> KeepBitmaps:
+    """The bitmaps of all `count` tasks for these segments, merged. Raises DiskFormatError, OSError."""
+    bases = {each.base_offset for each in segments}
+    kept = KeepBitmaps()
+    for number in range(count):
+        path = directory / f"{_KEEP}{number}"
+        try:
+            with np.load(path, allow_pickle=False) as found:
+                keys = [(tuple(map(int, name.split("_"))), name) for name in found.files]
+                kept.merge(KeepBitmaps({(key[0], key[1]): found[name] for key, name in keys if key[0] in bases}))
+        except (ValueError, KeyError, EOFError) as error:
+            raise _damaged(path, error) from error
+    return kept
+
+
+def remove_task_files(directory: Path, *, fs: FileSystem) -> None:
+    """Remove the files that cleanings left. The caller holds the partition's maintenance lock."""
+    with os.scandir(directory) as entries:
+        names = [each.name for each in entries if each.name == _MAP or each.name.startswith(_KEEP)]
+    for name in names:
+        fs.unlink_if_there(directory / name)
+
+
+def _write(path: Path, arrays: Mapping[str, Any]) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        with os.fdopen(fd, "wb") as stream:
+            np.savez(stream, **arrays)
+    except OSError as error:
+        raise described(error, path) from None
+
+
+def _damaged(path: Path, error: Exception) -> DiskFormatError:
+    return DiskFormatError(
+        file=str(path), position=0, expected="what another task has written", found=str(error), advice="run this again"
+    )

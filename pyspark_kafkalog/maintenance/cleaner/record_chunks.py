@@ -1,8 +1,8 @@
 """A segment's records as the cleaner processes them: the location, offset and time of each, and the hash of its key.
 
 Segments are read in chunks of whole batches, verified and decompressed, so memory is bounded whatever a segment's size.
-If the process has more than one core, threads prefetch the next chunks (work_ahead.py); the number of threads does not
-change the chunks.
+If the process has more than one core, threads prefetch the next chunks (jobs/prefetch.py); the number of threads does
+not change the chunks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.maintenance.cleaner import kernels_offset_map as kernels
+from pyspark_kafkalog.maintenance.cleaner import kernels_cleaner as kernels
 from pyspark_kafkalog.maintenance.jobs.prefetch import BufferPool, Turns, spare_threads, work_ahead
 from pyspark_kafkalog.record.decode import LogBytes, Sections, check_counts, open_sections, record_fault
 from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
@@ -46,7 +46,7 @@ class IndexedRecords:
     """Records of some batches: row i of each array is one record, in order of offsets.
 
     `firsts` int64[batches + 1]: first row of each batch. `starts`, `ends`: addresses. `flags`: HAS_KEY, HAS_VALUE;
-    without a key the hashes are undefined. `control_types`: one for each batch, see kernels_offset_map.
+    without a key the hashes are undefined. `control_types`: one for each batch, see kernels_cleaner.
     """
 
     firsts: NDArray[np.int64]

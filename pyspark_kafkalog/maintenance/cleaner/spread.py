@@ -2,11 +2,11 @@
 
     driver   takes the partition's lock, to share it with its tasks; plans
     task     reads the dirty part into a map, as many keys as it holds; another follows the transactions through the log
-    tasks    only if there are more keys: one for each shard of keys notes which records stay
+    tasks    only if there are more keys: one for each shard of keys stores which records survive
     tasks    one for each group of segments copies the surviving records into a new segment
     driver   swaps the groups in, one after the other, the first one first; moves the checkpoint
 
-The driver passes the plan to the tasks; large state is exchanged through files (task_files.py). A kill of any process
+The driver passes the plan to the tasks; large state is exchanged through files (offset_map.py). A kill of any process
 leaves the same state as a kill of `clean_partition`, and possibly such files. Spark may run a task twice: only one
 attempt at a time gets the claim to a group, and none after the group is swapped in.
 """
@@ -26,18 +26,28 @@ from typing import Any, Final
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.cleaner.cleaned_transactions import CleanedTransactions
-from pyspark_kafkalog.maintenance.cleaner.cleaning import ACTION, CleanablePartition, Cleaning
+from pyspark_kafkalog.maintenance.cleaner.clean import ACTION, CleanablePartition, Cleaning
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier, transactions_at
-from pyspark_kafkalog.maintenance.cleaner.filter import RetentionRules
-from pyspark_kafkalog.maintenance.cleaner.offset_map import ALL_KEYS, OffsetMap, Shard
+from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
+from pyspark_kafkalog.maintenance.cleaner.offset_map import (
+    ALL_KEYS,
+    LogPart,
+    MapSurvivors,
+    OffsetMap,
+    Shard,
+    Survivors,
+    build_map,
+    keep_by_shards,
+    load_keep_bitmaps,
+    load_map,
+    remove_task_files,
+    save_keep_bitmaps,
+    save_map,
+)
 from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
-from pyspark_kafkalog.maintenance.cleaner.survivors import LogPart, MapSurvivors, Survivors, build_map, note_shards
 from pyspark_kafkalog.maintenance.jobs.partition_lock import file_claim, join_partition_lock, shared_partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
-from pyspark_kafkalog.maintenance.jobs.task_files import load_map, load_notes, remove_task_files, save_map, save_notes
-from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks
-from pyspark_kafkalog.maintenance.jobs.throttle import Throttle
+from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks, Throttle
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
@@ -141,22 +151,22 @@ class _Coordinator:
         mapped = self.tasks.submit(partial(_map, self.plan), first=True)
         try:
             [left] = self._all([mapped])
-            noters, shards = self._note(left) if left else (0, 1)
+            bitmaps, shards = self._keep(left) if left else (0, 1)
             [starts] = self._all([transactions])
-            return self._copy(starts, noters), shards
+            return self._copy(starts, bitmaps), shards
         finally:
             mapped.cancel()
             transactions.cancel()
 
-    def _note(self, left: Sequence[Shard]) -> tuple[int, int]:
-        """Note the survivors in tasks; the shard of the first task is in the existing map."""
-        works = [partial(_note, self.plan, number, shard) for number, shard in enumerate([None, *left])]
+    def _keep(self, left: Sequence[Shard]) -> tuple[int, int]:
+        """Store the survivors in tasks; the shard of the first task is in the existing map."""
+        works = [partial(_keep, self.plan, number, shard) for number, shard in enumerate([None, *left])]
         futures = [self.tasks.submit(work, first=True) for work in works]
         return len(works), sum(self._all(futures))
 
-    def _copy(self, starts: Sequence[CleanedTransactions], noters: int) -> CopyCounts:
+    def _copy(self, starts: Sequence[CleanedTransactions], bitmaps: int) -> CopyCounts:
         futures: list[Future[CopyCounts]] = [
-            self.tasks.submit(partial(_copy, self.plan, number, start, noters), first=True)
+            self.tasks.submit(partial(_copy, self.plan, number, start, bitmaps), first=True)
             for number, start in enumerate(starts)
         ]
         counts = CopyCounts()
@@ -204,25 +214,25 @@ def _map(plan: _SpreadPlan) -> list[Shard]:
         return left
 
 
-def _note(plan: _SpreadPlan, number: int, shard: Shard | None) -> int:
-    """Note which records stay by the keys of the shard, or of that of `_map`; return the number of shards used."""
+def _keep(plan: _SpreadPlan, number: int, shard: Shard | None) -> int:
+    """Store which records survive by the keys of the shard, or of that of `_map`; return the number of shards used."""
     with plan.joined() as part:
         if shard is None:
             offset_map, left = load_map(plan.directory, plan.load_factor), []
         else:
             offset_map = plan.new_map()
             left = build_map(part, offset_map, shard)
-        noted, shards = note_shards(part, offset_map, left)
-        save_notes(plan.directory, number, noted)
+        kept, shards = keep_by_shards(part, offset_map, left)
+        save_keep_bitmaps(plan.directory, number, kept)
         return shards
 
 
-def _copy(plan: _SpreadPlan, number: int, start: CleanedTransactions, noters: int) -> CopyCounts:
-    """Copy one group; `start` are the transactions at its beginning, `noters` the number of notes files or 0."""
+def _copy(plan: _SpreadPlan, number: int, start: CleanedTransactions, bitmaps: int) -> CopyCounts:
+    """Copy one group; `start` are the transactions at its beginning, `bitmaps` the number of bitmap files or 0."""
     with plan.joined() as part, plan.claimed(number) as group:
         survivors: Survivors
-        if noters:
-            survivors = load_notes(plan.directory, noters, group)
+        if bitmaps:
+            survivors = load_keep_bitmaps(plan.directory, bitmaps, group)
         else:
             offset_map = load_map(plan.directory, plan.load_factor)
             survivors = MapSurvivors(offset_map, offset_map.marks(part.first_dirty_offset))

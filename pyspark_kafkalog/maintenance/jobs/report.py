@@ -11,7 +11,6 @@ from pyspark_kafkalog.storage.names import TopicPartition
 #: The reason for skipping a partition that another run works on.
 ANOTHER_RUN: Final = "another run has the partition"
 
-
 #: The counters that each action sets; the others belong to other actions.
 COUNTERS: Final[Mapping[str, frozenset[str]]] = {
     "clean": frozenset(

@@ -34,16 +34,16 @@ _LOG: Final = logging.getLogger(__name__)
 ALL_FINE: Final = 0
 SOME_FAILED: Final = 1
 
-#: The largest round that runs in this process: bytes of `.log` files, and partitions.
+#: The largest run that runs in this process: bytes of `.log` files, and partitions.
 LOCAL_BYTES_MAX: Final = 1 << 30
 LOCAL_PARTITIONS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """One round of a job. `now_ms` is the time to use, None for the clock's. `topics` None: all.
+class JobRun:
+    """One run of a job. `now_ms` is the time to use, None for the clock's. `topics` None: all.
 
-    `identity` is that of the log directory with which the job began, for all rounds and tasks; None if it has none.
+    `identity` is that of the log directory with which the job began, for all runs and tasks; None if it has none.
     """
 
     path: Path
@@ -58,38 +58,38 @@ class Round:
 
 
 class Job(Protocol):
-    """The work of a round."""
+    """The work of a run."""
 
     @property
     def action(self) -> str:
         """The name of the job in reports."""
 
-    def choose(self, this_round: Round) -> Sequence[TopicPartition]:
+    def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
         """The partitions to report on, one report each. Runs on the driver, so it should be quick."""
 
-    def run(self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+    def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         """Do the work; yield each partition's report when it is available. A partition's error is in its report."""
 
 
 class ReportSink(Protocol):
     """A destination of reports: standard output, a progress bar, a table."""
 
-    def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
-        """A round begins, with one report to come from each of `partitions_count` partitions."""
+    def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
+        """A run begins, with one report to come from each of `partitions_count` partitions."""
 
     def take(self, report: PartitionReport) -> None:
         """One partition is done."""
 
     def end(self) -> None:
-        """The round is over, also when it ended early."""
+        """The run is over, also when it ended early."""
 
 
-#: Returns the tasks for a round over these partitions.
+#: Returns the tasks for a run over these partitions.
 TasksFor = Callable[[Sequence[TopicPartition]], Tasks]
 
 
 def is_small(root: Path, partitions: Sequence[TopicPartition]) -> bool:
-    """Whether a round over these partitions takes less time in this process than Spark takes to start."""
+    """Whether a run over these partitions takes less time in this process than Spark takes to start."""
     if len(partitions) > LOCAL_PARTITIONS_MAX:
         return False
     size_bytes = 0
@@ -104,17 +104,20 @@ def is_small(root: Path, partitions: Sequence[TopicPartition]) -> bool:
     return True
 
 
-def run_round(job: Job, tasks_for: TasksFor, this_round: Round, sinks: Sequence[ReportSink]) -> int:
-    """Run one round and return its exit status. Raises StoppedError when it is stopped, and the errors of `choose`."""
-    partitions = job.choose(this_round)
+def run_once(job: Job, tasks_for: TasksFor, job_run: JobRun, sinks: Sequence[ReportSink]) -> int:
+    """Run the job once, and return its exit status.
+
+    Raises StoppedError when it is stopped, and the errors of `choose`.
+    """
+    partitions = job.choose(job_run)
     status = ALL_FINE
     begun: list[ReportSink] = []
     try:
         for sink in sinks:
-            sink.begin(job.action, this_round, len(partitions))
+            sink.begin(job.action, job_run, len(partitions))
             begun.append(sink)
         tasks = tasks_for(partitions)
-        for report in job.run(tasks, this_round, partitions):
+        for report in job.run(tasks, job_run, partitions):
             if not report.is_fine:
                 status = SOME_FAILED
             for sink in sinks:
@@ -128,21 +131,21 @@ def run_round(job: Job, tasks_for: TasksFor, this_round: Round, sinks: Sequence[
 def run_loop(
     job: Job,
     tasks_for: TasksFor,
-    this_round: Round,
+    job_run: JobRun,
     sinks: Sequence[ReportSink],
     *,
     interval_s: float,
     stop: Event,
     is_alive: Callable[[], bool],
 ) -> int:
-    """Run rounds, with `interval_s` between the end of one and the beginning of the next, until `stop` is set.
+    """Run the job repeatedly until `stop` is set, with `interval_s` between the end of a run and the next one.
 
-    A failed round is logged and the next one tried. The loop ends with SOME_FAILED when the session is gone.
+    A failed run is logged and the next one tried. The loop ends with SOME_FAILED when the session is gone.
     """
     while not stop.is_set():
         began = time.monotonic()
         try:
-            run_round(job, tasks_for, this_round, sinks)
+            run_once(job, tasks_for, job_run, sinks)
         except StoppedError as error:
             if not stop.is_set():
                 _LOG.error("%s", error)
@@ -152,13 +155,13 @@ def run_loop(
             raise
         except Exception as error:
             if not stop.is_set():
-                _LOG.error("the round failed: %s: %s", type(error).__name__, error)
+                _LOG.error("the run failed: %s: %s", type(error).__name__, error)
         if not is_alive():
             if stop.is_set():
                 break
             _LOG.error("the Spark session is gone")
             return SOME_FAILED
-        _LOG.info("round over after %.1f s", time.monotonic() - began)
+        _LOG.info("run finished after %.1f s", time.monotonic() - began)
         stop.wait(interval_s)
     return ALL_FINE
 
@@ -187,6 +190,29 @@ def run_chunks(
         except TaskFailedError as error:
             for where in futures[future]:
                 yield failed(where, action, error)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkJob:
+    """A job that is one call of `work` for each chunk of at most `partitions_max` partitions, then one of `finish`.
+
+    `work` and `finish` are module-level functions, so that they can be pickled and sent to tasks. `work` does all of
+    its partitions' work, including commits, which the root's lock lets one task make at a time.
+    """
+
+    action: str
+    work: Callable[[JobRun, Sequence[TopicPartition]], list[PartitionReport]]
+    partitions_max: int
+    finish: Callable[[JobRun], None] | None = None
+
+    def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
+        return job_run.open().own_root().partitions(job_run.topics)
+
+    def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+        work = partial(self.work, job_run)
+        yield from run_chunks(tasks, partitions, work, action=self.action, partitions_max=self.partitions_max)
+        if self.finish is not None:
+            self.finish(job_run)
 
 
 def failed(where: TopicPartition, action: str, error: KafkalogError | OSError) -> PartitionReport:

@@ -1,21 +1,79 @@
-"""Sinks of reports: one JSON line for each partition on standard output, a progress bar on a terminal."""
+"""Sinks of reports: lines of JSON, text with a table and a summary, a progress bar, and a Delta table with the history.
+
+In the text, partitions in which nothing was done are only counted. Findings are printed as they occur, the table and
+the summary at the end of the run.
+
+The Delta table has one row for each partition of each run, appended at the run's end:
+
+    timestamp       when the partition was done
+    run_id          the same for all rows of a run
+    root, dry_run   the log directory; whether nothing was changed
+    action, topic, partition, bytes_read, ... error     the fields of PartitionReport
+    Size, NumLogSegments, LogStartOffset, LogEndOffset  the partition's metrics after the run, under Kafka's names
+    cleaner-recopy-percent, max-clean-time-secs, max-dirty-percent, time-since-last-run-ms,
+    uncleanable-partitions-count, UnderReplicatedPartitions     those of the log directory, the same in all rows
+
+A run is one commit of the table: either all of its rows are there or none. Concurrent appends of several jobs do not
+conflict; only a job that creates the table, or adds a column that came with a new version, may have to retry.
+Additional columns of a table are kept, null in new rows. The table uses no feature beyond Delta's first protocol
+version.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
-from collections.abc import Mapping
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from dataclasses import astuple, fields
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final, TextIO, get_type_hints
 
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, values
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport, values
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun
+from pyspark_kafkalog.maintenance.jobs.session import check_delta, is_path
+from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
+from pyspark_kafkalog.storage.filesystem import time_ms
+from pyspark_kafkalog.units import plural, size_text
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.maintenance.jobs.runner import Round
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+_LOG: Final = logging.getLogger(__name__)
+
 
 _SECONDS_DIGITS: Final = 3
 _UNDERSCORE = re.compile(r"_([a-z])")
+
+
+PARTITION_METRICS: Final = ("Size", "NumLogSegments", "LogStartOffset", "LogEndOffset")
+
+ROOT_METRICS: Final = (
+    "cleaner-recopy-percent",
+    "max-clean-time-secs",
+    "max-dirty-percent",
+    "time-since-last-run-ms",
+    "uncleanable-partitions-count",
+    "UnderReplicatedPartitions",
+)
+
+_RUN_COLUMNS: Final = "timestamp TIMESTAMP, run_id STRING, root STRING, dry_run BOOLEAN"
+
+_DDL_TYPES: Final = {int: "LONG", float: "DOUBLE", str: "STRING"}
+
+_TRIES: Final = 10
+
+_PAUSE_SECONDS: Final = 0.2
+
+#: Delta's errors for a lost race with another commit, after which a retry may succeed.
+_CAME_FIRST: Final = re.compile(r"CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED|TABLE_ALREADY_EXISTS|Concurrent")
 
 
 def report_tree(report: PartitionReport) -> dict[str, Any]:
@@ -33,8 +91,8 @@ class JsonLines:
         self._stream = stream
         self._extra: dict[str, Any] = {}
 
-    def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
-        self._extra = {"dryRun": True} if this_round.dry_run else {}
+    def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
+        self._extra = {"dryRun": True} if job_run.dry_run else {}
 
     def tell(self, tree: Mapping[str, Any]) -> None:
         """Write a line for a finding or an action in addition to the reports; fields without a value are omitted."""
@@ -70,7 +128,7 @@ class ProgressBar:
         self._bar: Any = None
         self._failed = 0
 
-    def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
+    def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
         from tqdm import tqdm
 
         # disable=None: show the bar on a terminal only.
@@ -85,3 +143,280 @@ class ProgressBar:
 
     def end(self) -> None:
         self._bar.close()
+
+
+_Cell = Callable[[PartitionReport], str]
+
+#: By action: the columns of the table after the partition's.
+_COLUMNS: Final[Mapping[str, Mapping[str, _Cell]]] = {
+    "clean": {
+        "dirty": lambda report: "-" if report.dirty_percent is None else f"{report.dirty_percent:.0f}%",
+        "records removed": lambda report: f"{report.records_dropped:,}",
+        "bytes removed": lambda report: size_text(report.bytes_dropped),
+        "bytes kept": lambda report: size_text(report.bytes_kept),
+    },
+    "merge-segments": {
+        "segments fewer": lambda report: f"{report.segments_dropped:,}",
+        "bytes copied": lambda report: size_text(report.bytes_read),
+    },
+    "reindex": {"files written": lambda report: f"{report.files_written:,}"},
+    "retention": {
+        "segments deleted": lambda report: f"{report.segments_dropped:,}",
+        "bytes deleted": lambda report: size_text(report.bytes_dropped),
+        "log start": lambda report: "-" if report.log_start_offset is None else str(report.log_start_offset),
+    },
+    "verify": {
+        "errors": lambda report: str(report.errors_found or 0),
+        "warnings": lambda report: str(report.warnings_found or 0),
+        "bytes read": lambda report: size_text(report.bytes_read),
+    },
+}
+
+
+class TextReport:
+    """A sink of reports. `stream` is standard output by default."""
+
+    def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._action = ""
+        self._is_dry_run = False
+        self._began = 0.0
+        self._reports: list[PartitionReport] = []
+        self._notes = 0
+
+    def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
+        self._action = action
+        self._is_dry_run = job_run.dry_run
+        self._began = self._clock()
+        self._reports = []
+        self._notes = 0
+
+    def tell(self, tree: Mapping[str, Any]) -> None:
+        """Print a finding or a repair step of `kafkalog verify`; findings that need no action are only counted."""
+        if tree.get("severity") == "info":
+            self._notes += 1
+            return
+        self._write([_finding(tree) if tree["action"] == "finding" else _step(tree)])
+
+    def take(self, report: PartitionReport) -> None:
+        self._reports.append(report)
+
+    def end(self) -> None:
+        """Print the table, the failures, and the summary."""
+        shown = sorted(
+            (each for each in self._reports if _is_shown(each)), key=lambda each: (each.topic, each.partition)
+        )
+        failed = [each for each in shown if each.error is not None]
+        columns = _COLUMNS[self._action]
+        rows = [
+            (f"{each.topic}-{each.partition}", *(cell(each) for cell in columns.values()))
+            for each in shown
+            if each.error is None
+        ]
+        lines = list(_table(("partition", *columns), rows)) if rows else []
+        lines += [f"failed: {each.topic}-{each.partition}: {each.error}" for each in failed]
+        self._write([*lines, self._sum(len(failed))])
+
+    def _sum(self, failed: int) -> str:
+        reports = self._reports
+        parts = [_SUMS[self._action](reports, self._is_dry_run)]
+        if self._notes:
+            parts.append(f"{plural(self._notes, 'note')} without need for action")
+        others = sum(each.skipped == ANOTHER_RUN for each in reports)
+        if others:
+            parts.append(f"{plural(others, 'partition')} left to another run")
+        if failed:
+            parts.append(f"{plural(failed, 'partition')} failed")
+        return f"{self._action}: {', '.join(parts)} ({self._clock() - self._began:.1f} s)"
+
+    def _write(self, lines: Iterable[str]) -> None:
+        stream = self._stream or sys.stdout
+        with beside_progress_bar(stream):
+            stream.writelines(f"{line}\n" for line in lines)
+            stream.flush()
+
+
+def _is_shown(report: PartitionReport) -> bool:
+    """Whether anything was done, was found, or failed."""
+    if report.error is not None or report.errors_found or report.warnings_found:
+        return True
+    if report.action == "verify" or report.skipped is not None:
+        return False
+    return bool(report.segments_dropped or report.bytes_dropped or report.records_dropped or report.files_written)
+
+
+def _finding(tree: Mapping[str, Any]) -> str:
+    at = "".join(f", {name} {tree[name]}" for name in ("position", "offset") if tree.get(name) is not None)
+    return (
+        f"{tree['severity']}: {tree['file']}{at}: {tree['what']}: expected {tree['expected']}, found {tree['found']}\n"
+        f"    {tree['advice']}"
+    )
+
+
+def _step(tree: Mapping[str, Any]) -> str:
+    where = "the log directory" if tree["topic"] is None else f"{tree['topic']}-{tree['partition']}"
+    error = f": {tree['error']}" if tree.get("error") else ""
+    return f"repair {tree['state']}: {where}: {tree['does']}{error}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """The rows of a table with the first column aligned left, the others right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        first, *others = row
+        cells = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
+        yield "  ".join((first.ljust(widths[0]), *cells))
+
+
+def _sum_of(reports: Sequence[PartitionReport], name: str) -> int:
+    return sum(getattr(each, name) or 0 for each in reports)
+
+
+def _in_partitions(reports: Sequence[PartitionReport], name: str) -> str:
+    touched = sum(bool(getattr(each, name)) for each in reports)
+    return f"in {touched:,} of {plural(len(reports), 'partition')}"
+
+
+def _sum_cleaned(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:
+    if is_dry_run:
+        due = sum(each.skipped is None and each.error is None for each in reports)
+        return f"{due:,} of {plural(len(reports), 'partition')} would be cleaned"
+    records, size = _sum_of(reports, "records_dropped"), size_text(_sum_of(reports, "bytes_dropped"))
+    return f"removed {plural(records, 'record')}, {size}, {_in_partitions(reports, 'records_dropped')}"
+
+
+def _sum_merged(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:
+    fewer = plural(_sum_of(reports, "segments_dropped"), "segment")
+    return f"{fewer} {'would be ' if is_dry_run else ''}merged away {_in_partitions(reports, 'segments_dropped')}"
+
+
+def _sum_reindexed(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:
+    files = plural(_sum_of(reports, "files_written"), "index file")
+    return f"{files} {'would be ' if is_dry_run else ''}written {_in_partitions(reports, 'files_written')}"
+
+
+def _sum_retained(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:
+    segments, size = _sum_of(reports, "segments_dropped"), size_text(_sum_of(reports, "bytes_dropped"))
+    verb = "would be deleted" if is_dry_run else "deleted"
+    return f"{plural(segments, 'segment')}, {size}, {verb} {_in_partitions(reports, 'segments_dropped')}"
+
+
+def _sum_verified(reports: Sequence[PartitionReport], _is_dry_run: bool) -> str:
+    errors, warnings = (_sum_of(reports, name) for name in ("errors_found", "warnings_found"))
+    size = size_text(_sum_of(reports, "bytes_read"))
+    return f"{plural(errors, 'error')}, {plural(warnings, 'warning')} in {plural(len(reports), 'partition')}, {size}"
+
+
+_SUMS: Final[Mapping[str, Callable[[Sequence[PartitionReport], bool], str]]] = {
+    "clean": _sum_cleaned,
+    "merge-segments": _sum_merged,
+    "reindex": _sum_reindexed,
+    "retention": _sum_retained,
+    "verify": _sum_verified,
+}
+
+
+class HistoryTable:
+    """A sink of reports. `table` is a path, or a name in the catalog of the session, which needs Delta."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._rows: list[tuple[Any, ...]] = []
+        self._round: JobRun | None = None
+        self._run_id = ""
+
+    def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
+        """Begin a run. Raises InvalidOptionError if the session has no Delta and could not write the run's rows."""
+        from pyspark.sql import SparkSession
+
+        self._round, self._rows = job_run, []
+        self._run_id = uuid.uuid4().hex
+        check_delta(SparkSession.builder.getOrCreate())
+
+    def take(self, report: PartitionReport) -> None:
+        self._rows.append((_now(), *astuple(report)))
+
+    def end(self) -> None:
+        """Append the run's rows. Raises KafkalogError if that fails."""
+        assert self._round is not None
+        if not self._rows:
+            return
+        try:
+            self._append(self._round)
+        except KafkalogError:
+            raise
+        except Exception as error:  # any error of the session, its JVM or the table's file system
+            first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise KafkalogError(f"the run is over, but not in the history {self._table}: {first_line}") from error
+
+    def _append(self, job_run: JobRun) -> None:
+        from pyspark.sql import SparkSession
+
+        log_dir = job_run.open()
+        metrics = {each.name: each for each in collect_metrics(log_dir, now_ms=time_ms())}
+        of_root = tuple(_value(metrics, name, ()) for name in ROOT_METRICS)
+        names = [field.name for field in fields(PartitionReport)]
+        topic_at, partition_at = names.index("topic"), names.index("partition")
+        rows = []
+        for timestamp, *report in self._rows:
+            where = (report[topic_at], str(report[partition_at]))
+            of_partition = (_value(metrics, name, where) for name in PARTITION_METRICS)
+            run = (timestamp, self._run_id, str(log_dir.path), job_run.dry_run)
+            rows.append((*run, *report, *of_partition, *of_root))
+        spark = SparkSession.builder.getOrCreate()
+        append_rows(spark.createDataFrame(rows, history_schema()).coalesce(1), self._table)
+
+
+def history_schema() -> StructType:
+    """The columns of the table."""
+    from pyspark.sql.types import StructType
+
+    types = get_type_hints(PartitionReport)
+    of_report = [f"{field.name} {_ddl_type(types[field.name])}" for field in fields(PartitionReport)]
+    of_metrics = [f"`{name}` DOUBLE" for name in (*PARTITION_METRICS, *ROOT_METRICS)]
+    schema = StructType.fromDDL(", ".join([_RUN_COLUMNS, *of_report, *of_metrics]))
+    assert isinstance(schema, StructType)
+    return schema
+
+
+def append_rows(rows: DataFrame, table: str) -> None:
+    """Append rows in one commit, creating the table if it does not exist; retry after a lost race."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
+            if is_path(table):
+                writer.save(table)
+            else:
+                writer.saveAsTable(table)
+            return
+        except Exception as error:
+            if not tries_left or not _CAME_FIRST.search(f"{type(error).__name__} {str(error)[:2000]}"):
+                raise
+            _LOG.info("%s: another commit came first, once more", table)
+            time.sleep(_PAUSE_SECONDS)
+
+
+def read_history(spark: SparkSession, table: str, *, action: str | None = None) -> DataFrame:
+    """The rows of all runs, or of those with this action (log-cleaner, retention, ...), oldest first."""
+    rows = spark.read.format("delta").load(table) if is_path(table) else spark.read.table(table)
+    return (rows if action is None else rows.where(rows.action == action)).orderBy("timestamp")
+
+
+def _value(metrics: Mapping[str, Metric], name: str, tag_values: tuple[str, ...]) -> float | None:
+    metric = metrics.get(name)
+    if metric is None:
+        return None
+    if not tag_values and len(metric.values) == 1:
+        return next(iter(metric.values.values()))
+    return metric.values.get(tag_values)
+
+
+def _ddl_type(hint: Any) -> str:
+    """The DDL type of a type hint: LONG for int and for int | None."""
+    choices = getattr(hint, "__args__", (hint,))
+    return next(_DDL_TYPES[each] for each in choices if each in _DDL_TYPES)
+
+
+def _now() -> datetime:
+    return datetime.now(tz=timezone.utc)

@@ -5,6 +5,8 @@
 milliseconds for each call, and has advantages over one job with many tasks: results arrive one by one, the caller
 chooses the order, and a lost task (a killed executor, a worker out of memory) loses only its own result. On a cluster
 Spark retries a lost task elsewhere, so calls must be repeatable.
+
+`Throttle` limits the bytes that one task reads and writes in a second.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import logging
 import os
 import queue
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
@@ -25,8 +28,15 @@ from pyspark_kafkalog.errors import KafkalogError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 _LOG: Final = logging.getLogger(__name__)
+#: log.cleaner.io.max.bytes.per.second of Kafka's default: no limit.
+NO_LIMIT: Final = float("inf")
+
+_BURST_S: Final = 0.3  # Kafka's throttler uses intervals of 300 ms
+
 _LOOK_S: Final = 0.25
+
 #: Priorities in the queue of calls.
 _FIRST, _IN_TURN, _LAST = range(3)
 
@@ -231,3 +241,36 @@ def _lost(error: Exception) -> str:
     raised = [line for line in traceback.splitlines() if line and not line[0].isspace()] if is_raised else []
     lines = raised or [line.strip() for line in text.splitlines() if line.strip()]
     return f"the task was lost: {lines[0] if lines else type(error).__name__}"
+
+
+class Throttle:
+    """A token bucket that fills at the given rate, up to 300 ms' worth; a caller waits until its bytes are available.
+
+    `clock` and `sleep` are in seconds; the clock must be monotonic.
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: float = NO_LIMIT,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if not bytes_per_second > 0:
+            raise ValueError(f"a rate of {bytes_per_second} bytes a second would never end")
+        self._rate = bytes_per_second
+        self._clock = clock
+        self._sleep = sleep
+        self._burst = bytes_per_second * _BURST_S
+        self._tokens = self._burst
+        self._then = clock()
+
+    def take(self, size_bytes: int) -> None:
+        """Wait until `size_bytes` more may be read or written."""
+        if self._rate == NO_LIMIT:
+            return
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._then) * self._rate) - size_bytes
+        self._then = now
+        if self._tokens < 0:
+            self._sleep(-self._tokens / self._rate)

@@ -18,17 +18,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError
+from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
+from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
 from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory
 from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
 from pyspark_kafkalog.maintenance.verify.scope import own_scopes
@@ -272,4 +275,38 @@ def _damaged(directory: Path, base_offset: int, rebuilt: RebuiltIndexes) -> Corr
         expected=f"batches up to byte {rebuilt.size_bytes}",
         found="a damaged or torn batch",
         advice="restore the file from a copy; its indexes are left as they are",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReindexJob:
+    """Reindex the partitions of the run's topics; only those with the given `numbers`, () for all."""
+
+    numbers: tuple[int, ...] = ()
+    force: bool = False
+    action: str = field(default=ACTION, init=False)
+
+    def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
+        """The partitions of the run's topics. Raises UnknownTopicError for a topic without one of the numbers."""
+        found = job_run.open().own_root().partitions(job_run.topics)
+        if not self.numbers:
+            return found
+        for topic in dict.fromkeys(each.topic for each in found):
+            for number in self.numbers:
+                if TopicPartition(topic, number) not in found:
+                    raise UnknownTopicError(f"topic {topic!r} has no partition {number}")
+        return [each for each in found if each.partition in self.numbers]
+
+    def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+        """Reindex each partition in a task of its own."""
+        return run_chunks(tasks, partitions, partial(_reindex, job_run, self.force), action=self.action)
+
+
+def _reindex(job_run: JobRun, force: bool, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
+    return reindex(
+        job_run.open(),
+        partitions=partitions,
+        now_ms=job_run.now_ms,
+        dry_run=job_run.dry_run,
+        force=force,
     )

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.repair import partition as repair_partition
-from pyspark_kafkalog.maintenance.repair import root as repair_root
+from pyspark_kafkalog.maintenance.repair import steps as repair_partition
+from pyspark_kafkalog.maintenance.repair import steps as repair_root
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -3,12 +3,12 @@
 For a number of partitions at a time, each under its maintenance lock (a partition that another run works on is
 skipped):
 
-    plan from the image, the directory and the time indexes (retention_plan.py)
+    plan from the image, the directory and the time indexes (plan.py)
     increase the log start offsets in one commit; if the active segment goes too, an empty one begins at the log end
-    rename the files below to `.deleted` (below_log_start.py)
+    rename the files below to `.deleted` (log_start.py)
     remove files renamed at least file.delete.delay.ms ago, and the directories of deleted topics
 
-All steps work on a full disk: the commit uses the reserve (commit_reserve.py), and other writes without room are left
+All steps work on a full disk: the commit uses the reserve, and other writes without room are left
 to the next run. The last step frees the space, so a run after the delay does.
 
 From the commit on the records are invisible to new reads. A read that was planned before may still return them, or fail
@@ -29,6 +29,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
 from pyspark_kafkalog.maintenance.retention.log_start import note_log_starts, put_aside_below_log_start
 from pyspark_kafkalog.maintenance.retention.plan import RetentionPlan, StoredSegment, plan_retention
 from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_files
@@ -257,3 +258,16 @@ def _report(work: _Work) -> PartitionReport:
         log_start_offset=planned.plan.log_start_offset if work.moved is None else work.moved.log_start_offset,
         seconds=work.seconds,
     )
+
+
+def _run_retention(job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
+    return retain(job_run.open(), partitions=partitions, now_ms=job_run.now_ms, dry_run=job_run.dry_run)
+
+
+def _finish_retention(job_run: JobRun) -> None:
+    if not job_run.dry_run:
+        finish(job_run.open(), now_ms=job_run.now_ms)
+
+
+#: Up to 128 partitions share a commit: 10,000 partitions are about 80 tasks and as many commits.
+RETENTION_JOB: Final = ChunkJob(ACTION, _run_retention, PARTITIONS_A_COMMIT, _finish_retention)

@@ -1,1 +1,13 @@
-"""Verification of a log directory."""
+"""Verification of a log directory.
+
+verify     a whole verification: plan units, check each, combine the outcomes
+findings   one fault at one place, with advice
+scope      what a partition is verified against
+root       the commit log, meta.properties, checkpoints
+partition  a partition's directory, its small files, the order of its segments
+segment    one segment: its `.log` and every file derived from it
+batches    walking a `.log` to its end, whatever it contains
+indexes    offset and time index against the batches
+producers  producer snapshots and transaction index against the batches
+job        verification of all partitions in tasks, and the repair that may follow
+"""

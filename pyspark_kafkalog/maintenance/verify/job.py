@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
-from pyspark_kafkalog.maintenance.jobs.runner import Round, failed
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, failed
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
 from pyspark_kafkalog.maintenance.repair import repair
 from pyspark_kafkalog.maintenance.repair.repair import RepairStep
@@ -55,17 +55,17 @@ class VerifyJob:
     are_records_checked: bool = False
     action: str = field(default=ACTION, init=False)
 
-    def choose(self, this_round: Round) -> Sequence[TopicPartition]:
-        log_dir = this_round.open()
+    def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
+        log_dir = job_run.open()
         if self.is_repairing:
             log_dir.own_root()
-        chosen = partitions_of(log_dir, this_round.topics)
-        return chosen if this_round.topics is not None or _ROOT in chosen else [_ROOT, *chosen]
+        chosen = partitions_of(log_dir, job_run.topics)
+        return chosen if job_run.topics is not None or _ROOT in chosen else [_ROOT, *chosen]
 
-    def run(self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+    def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         waiting: dict[TopicPartition, PartitionReport] = {}
         steps: list[RepairStep] = []
-        for findings, report in self._verify(tasks, this_round, partitions, with_root=this_round.topics is None):
+        for findings, report in self._verify(tasks, job_run, partitions, with_root=job_run.topics is None):
             self._tell_findings(findings)
             wanted = repair.plan_steps(findings) if self.is_repairing else []
             if wanted:
@@ -77,11 +77,11 @@ class VerifyJob:
             return
         for step in steps:
             self.tell(step.tree())
-        if this_round.dry_run:
+        if job_run.dry_run:
             yield from waiting.values()
             return
-        self._take(tasks, this_round, steps)
-        for findings, report in self._verify(tasks, this_round, sorted(waiting), with_root=_ROOT in waiting):
+        self._take(tasks, job_run, steps)
+        for findings, report in self._verify(tasks, job_run, sorted(waiting), with_root=_ROOT in waiting):
             self._tell_findings(findings)
             yield report
 
@@ -89,15 +89,15 @@ class VerifyJob:
         for finding in findings:
             self.tell(finding.tree())
 
-    def _take(self, tasks: Tasks, this_round: Round, steps: Sequence[RepairStep]) -> None:
+    def _take(self, tasks: Tasks, job_run: JobRun, steps: Sequence[RepairStep]) -> None:
         """Execute the steps: first those of the root, then those of each partition in order, in one task."""
         by_partition: dict[TopicPartition | None, list[RepairStep]] = {None: []}
         for step in steps:
             by_partition.setdefault(step.partition, []).append(step)
-        for step, error in repair.take_steps(this_round.path, by_partition.pop(None), now_ms=this_round.now_ms):
+        for step, error in repair.take_steps(job_run.path, by_partition.pop(None), now_ms=job_run.now_ms):
             self.tell(step.tree(error=error, is_done=error is None))
         futures = {
-            tasks.submit(partial(repair.take_steps, this_round.path, tuple(own), now_ms=this_round.now_ms)): own
+            tasks.submit(partial(repair.take_steps, job_run.path, tuple(own), now_ms=job_run.now_ms)): own
             for own in by_partition.values()
         }
         for future in tasks.as_completed(futures):
@@ -109,12 +109,12 @@ class VerifyJob:
                 self.tell(step.tree(error=error, is_done=error is None))
 
     def _verify(
-        self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition], *, with_root: bool
+        self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition], *, with_root: bool
     ) -> Iterator[_Verified]:
         """Each partition's findings and report, when its last task is done."""
-        log_dir = this_round.open()
+        log_dir = job_run.open()
         root_findings = verify_root(log_dir) if with_root else []
-        there = set(partitions_of(log_dir, this_round.topics))
+        there = set(partitions_of(log_dir, job_run.topics))
         plan = plan_verification(
             log_dir,
             partitions=[each for each in partitions if each in there],
@@ -180,7 +180,7 @@ def _run_units(units: Sequence[SegmentUnit]) -> list[UnitOutcome]:
 def open_or_findings(path: Path) -> tuple[LogDir | None, list[Finding]]:
     """The log directory; or, for a native one whose commit log cannot be loaded, the findings on that log."""
     from pyspark_kafkalog.errors import KafkalogError
-    from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
+    from pyspark_kafkalog.maintenance.verify.root import check_metadata
     from pyspark_kafkalog.metadata.root_format import is_native_root
 
     try:

@@ -1,7 +1,12 @@
-"""Verifies the root apart from its partitions: meta.properties, the offset checkpoints, directories of no partition.
+"""Verifies the root apart from its partitions: commit log, meta.properties, checkpoints, directories of no partition.
 
-In a native log directory the commit log is authoritative, and the checkpoint files are kept for a Kafka broker that may
-mount it: with a wrong entry the broker would serve deleted records, or clean from a wrong offset.
+The commit log of a native log directory is read from disk: no cached image is used. Every commit file and snapshot is
+decoded. From the oldest possible start on, commits are applied one after the other, and each is checked against the
+invariants as of then; every snapshot must equal the image of the commits before it. The small files beside them are
+hints: a wrong one is reported, and is harmless except for `kafkalog-head`.
+
+The commit log is authoritative, and the checkpoint files are kept for a Kafka broker that may mount the directory: with
+a wrong entry the broker would serve deleted records, or clean from a wrong offset.
 """
 
 from __future__ import annotations
@@ -10,27 +15,269 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, LogDirError
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidRecordError, LogDirError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.verify.findings import NEXT_WRITER, REPAIR, Finding, FindingSink, Severity
+from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, Commit, CommitLog, OffsetHint
+from pyspark_kafkalog.metadata.delta import ImageChanges, ImageDelta, start_delta
+from pyspark_kafkalog.metadata.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.invariants import check_invariants
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR, check_marker, metadata_dir
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, read_pointer, read_snapshot
+from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CHECKPOINTS,
     LOG_START_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties
+from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
-from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX
+from pyspark_kafkalog.storage.filesystem import LOCAL, TEMPORARY_SUFFIX
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition, parse_partition_dir
+from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition, parse_partition_dir
 
+_TRIES: Final = 3
 _BETWEEN_LOOKS_S: Final = 0.3
+
 _LEFTOVER_DIR = re.compile(r".+(-delete|-stray|-future)")
+
+_RESTORE_COMMIT: Final = "bring the file back from a backup: what was committed after it cannot be read"
+
+
+def check_metadata(root: Path) -> list[Finding]:
+    """The findings on the commit log of the native log directory at `root`. Raises OSError when it cannot be read."""
+    findings: list[Finding] = []
+    for number in range(_TRIES):
+        # Old files are removed while they are read here: only findings of both checks count.
+        again = _Look(root).look()
+        if not again:
+            return []
+        findings = again if not number else [finding for finding in again if finding in findings]
+    return findings
+
+
+@dataclass(slots=True)
+class _Look:
+    """One check of the commit log."""
+
+    root: Path
+    sink: FindingSink = field(default_factory=lambda: FindingSink(None))
+
+    @property
+    def directory(self) -> Path:
+        return metadata_dir(self.root)
+
+    def look(self) -> list[Finding]:
+        self._check_small_files()
+        log = CommitLog(self.directory)
+        head = log.head()
+        names = os.listdir(self.directory)
+        snapshots = sorted(
+            parsed.end_offset
+            for parsed in map(SnapshotId.parse, names)
+            if parsed is not None and parsed.epoch == LEADER_EPOCH and parsed.end_offset > 0
+        )
+        images = self._read_snapshots(snapshots)
+        offsets = sorted(log.listed_offsets())
+        image = self._replay(log, offsets, images)
+        if image is not None:
+            _check_static(image, self.sink, self.directory)
+            self._check_hints(log, image.next_offset, head, offsets, set(snapshots))
+        return self.sink.result()
+
+    def _check_small_files(self) -> None:
+        try:
+            check_marker(self.directory)
+        except DiskFormatError as error:
+            self.sink.add_damage(Severity.ERROR, "format-marker", error)
+        try:
+            found = read_topic_id(self.directory / PARTITION_METADATA)
+            if found != METADATA_TOPIC_ID:
+                self._topic_id(found)
+        except FileNotFoundError:
+            self._topic_id("no file")
+        except DiskFormatError as error:
+            self.sink.add_damage(Severity.ERROR, "topic-id", error, advice=REPAIR)
+
+    def _topic_id(self, found: str) -> None:
+        self.sink.add(
+            Severity.ERROR,
+            "topic-id",
+            self.directory / PARTITION_METADATA,
+            position=0,
+            expected=METADATA_TOPIC_ID,
+            found=found,
+            advice=REPAIR,
+        )
+
+    def _read_snapshots(self, end_offsets: list[int]) -> dict[int, MetadataImage]:
+        images = {}
+        for end_offset in end_offsets:
+            path = self.directory / SnapshotId(end_offset, LEADER_EPOCH).file_name
+            try:
+                snapshot = read_snapshot(path)
+                delta = ImageDelta(
+                    MetadataImage(), commit_offset=end_offset, timestamp_ms=snapshot.last_contained_timestamp_ms
+                )
+                delta.replay(snapshot.records)
+                images[end_offset] = delta.build(end_offset)
+            except FileNotFoundError:
+                continue
+            except DiskFormatError as error:
+                self.sink.add_damage(Severity.ERROR, "metadata-snapshot", error, advice=REPAIR)
+            except InvalidRecordError as error:
+                self._snapshot_differs(path, "records that go together", str(error))
+        return images
+
+    def _replay(self, log: CommitLog, offsets: list[int], images: dict[int, MetadataImage]) -> MetadataImage | None:
+        """Apply all existing commits; return the resulting image, None without a commit or snapshot to start from."""
+        starts = [offset for offset in images if not offsets or offset >= offsets[0]]
+        first = offsets[0] if offsets else None
+        if first == 0:
+            image = MetadataImage()
+        elif starts:
+            image = images[min(starts)]
+        elif images:
+            image = images[max(images)]
+        else:
+            self.sink.add(
+                Severity.ERROR,
+                "metadata-start",
+                self.directory,
+                expected="the first commit, or a whole snapshot to begin with",
+                found="neither",
+                advice=_RESTORE_COMMIT,
+            )
+            return None
+        self._read_unused(log, [offset for offset in offsets if offset < image.next_offset])
+        while True:
+            commit = self._read(log, image.next_offset)
+            if commit is None:
+                later = [offset for offset in images if offset > image.next_offset]
+                if not later:
+                    break
+                image = images[min(later)]  # a damaged commit that a snapshot includes
+                continue
+            image = self._apply(log, image, commit)
+            known = images.get(image.next_offset)
+            if known is not None and known != image:
+                path = self.directory / SnapshotId(image.next_offset, LEADER_EPOCH).file_name
+                self._snapshot_differs(path, "what the commits before it add up to", "something else")
+        if offsets and offsets[-1] >= image.next_offset:
+            self.sink.add(
+                Severity.ERROR,
+                "commit-missing",
+                log.path(image.next_offset),
+                offset=image.next_offset,
+                expected=f"a commit, since there is one at offset {offsets[-1]}",
+                found="none that can be read",
+                advice=_RESTORE_COMMIT,
+            )
+        return image
+
+    def _read_unused(self, log: CommitLog, offsets: list[int]) -> None:
+        """Check only the files of commits before the starting snapshot."""
+        for offset in offsets:
+            self._read(log, offset)
+
+    def _read(self, log: CommitLog, offset: int) -> Commit | None:
+        try:
+            return log.read(offset)
+        except DiskFormatError as error:
+            self.sink.add_damage(Severity.ERROR, "commit", error, advice=_RESTORE_COMMIT)
+            return None
+
+    def _apply(self, log: CommitLog, image: MetadataImage, commit: Commit) -> MetadataImage:
+        delta = start_delta(image, base_offset=commit.base_offset, timestamp_ms=commit.timestamp_ms)
+        is_first = image.format_version is None
+        try:
+            delta.replay(commit.records)
+            after = delta.build(commit.next_offset)
+            if not is_first:
+                check_invariants(image, after, delta.changes)
+        except InvalidRecordError as error:
+            self.sink.add(
+                Severity.ERROR,
+                "commit-invariant",
+                log.path(commit.base_offset),
+                position=0,
+                offset=commit.base_offset,
+                expected="a commit that fits the ones before it",
+                found=str(error),
+                advice="restore the metadata log from a copy made before this commit, with the data of that time",
+            )
+            after = delta.build(commit.next_offset)
+        return after
+
+    def _check_hints(
+        self, log: CommitLog, next_offset: int, head: int | None, offsets: list[int], snapshots: set[int]
+    ) -> None:
+        if head is not None and head > next_offset:
+            self.sink.add(
+                Severity.ERROR,
+                "commit-missing",
+                log.path(next_offset),
+                offset=next_offset,
+                expected=f"a commit, since the log has reached {head} ({HEAD_FILE})",
+                found="no such file",
+                advice=_RESTORE_COMMIT,
+            )
+        for name in (HEAD_FILE, START_FILE):
+            path = self.directory / name
+            if path.exists() and OffsetHint(path, LOCAL).read() is None:
+                self._hint(path, "20 digits and their CRC", "something else")
+        start = OffsetHint(self.directory / START_FILE, LOCAL).read()
+        if start is not None and offsets and start > offsets[0]:
+            self._hint(self.directory / START_FILE, f"at most {offsets[0]}, the oldest commit", str(start))
+        pointer = self.directory / POINTER_FILE
+        pointed = read_pointer(self.directory)
+        if pointed is None:
+            if pointer.exists() or snapshots:
+                self._hint(pointer, "the name of the newest snapshot", "no such name")
+        elif pointed.end_offset not in snapshots or pointed.end_offset < max(snapshots):
+            self._hint(pointer, f"the newest snapshot, {max(snapshots, default='none')}", pointed.file_name)
+
+    def _hint(self, path: Path, expected: str, found: str) -> None:
+        self.sink.add(
+            Severity.WARNING, "metadata-hint", path, position=0, expected=expected, found=found, advice=REPAIR
+        )
+
+    def _snapshot_differs(self, path: Path, expected: str, found: str) -> None:
+        self.sink.add(
+            Severity.ERROR,
+            "metadata-snapshot",
+            path,
+            position=0,
+            expected=expected,
+            found=found,
+            advice=REPAIR,
+        )
+
+
+def _check_static(image: MetadataImage, sink: FindingSink, directory: Path) -> None:
+    """Check the invariants of everything in the newest image."""
+    changes = ImageChanges(
+        set(image.topics),
+        {(topic.name, each.partition) for topic in image.topics.values() for each in topic.partitions},
+        set(image.transactional_ids),
+    )
+    try:
+        check_invariants(image, image, changes)
+    except InvalidRecordError as error:
+        sink.add(
+            Severity.ERROR,
+            "image-invariant",
+            directory,
+            offset=image.next_offset,
+            expected="an image that keeps the invariants",
+            found=str(error),
+            advice="restore the metadata log from a copy",
+        )
 
 
 def check_own_root(log_dir: LogDir) -> list[Finding]:

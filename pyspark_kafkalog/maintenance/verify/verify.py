@@ -18,14 +18,13 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, count_by_severity
-from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
 from pyspark_kafkalog.maintenance.verify.partition import (
     SegmentUnit,
     check_directory,
     check_order,
     segment_units,
 )
-from pyspark_kafkalog.maintenance.verify.root import check_foreign_root, check_own_root
+from pyspark_kafkalog.maintenance.verify.root import check_foreign_root, check_metadata, check_own_root
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, foreign_scopes, own_scopes
 from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, check_unit
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs

@@ -31,7 +31,8 @@ from pyspark_kafkalog.storage.names import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.log_dir import LogDir, TopicDescription
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.descriptions import TopicDescription
     from pyspark_kafkalog.root.planned_state import PlannedState
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 

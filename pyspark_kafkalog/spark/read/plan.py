@@ -45,7 +45,8 @@ from pyspark_kafkalog.spark.read.filters import PushedFilters
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir, PartitionDescription
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.descriptions import PartitionDescription
     from pyspark_kafkalog.storage.log.reader import LogReader
 
 

@@ -13,7 +13,8 @@ from pyspark_kafkalog.spark.read.plan import readable_topics
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir, PartitionDescription
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.descriptions import PartitionDescription
 
 _TRIES: Final = 10
 

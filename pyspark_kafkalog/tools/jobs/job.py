@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.maintenance.jobs.delta_session import SPARK_SUBMIT
+from pyspark_kafkalog.maintenance.jobs.session import SPARK_SUBMIT
 from pyspark_kafkalog.stop_signal import stop_signal
 from pyspark_kafkalog.tools.arguments import FORMS, time_ms
 from pyspark_kafkalog.tools.command import UsageError, add_path, positive
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark_kafkalog.config.broker import BrokerConfig
     from pyspark_kafkalog.maintenance.jobs.runner import Job, ReportSink
-    from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
+    from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines, TextReport
     from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, Tasks
-    from pyspark_kafkalog.maintenance.jobs.text_report import TextReport
     from pyspark_kafkalog.storage.names import TopicPartition
 
 #: The value of USAGE_EXIT_CODE in the module of such a command.
@@ -55,12 +54,12 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run on Spark, however little there is to do (default: by its size)",
     )
-    parser.add_argument("--loop", action="store_true", help="go on, round after round, until SIGTERM or SIGINT")
+    parser.add_argument("--loop", action="store_true", help="run again and again, until SIGTERM or SIGINT")
     parser.add_argument(
         "--interval",
         type=_seconds,
         metavar="SECONDS",
-        help="with --loop: the pause between rounds (default: see above)",
+        help="with --loop: the pause between runs (default: see above)",
     )
     parser.add_argument(
         "--history", metavar="TABLE", help="append a row for each partition to this Delta table, a path or a name"
@@ -75,8 +74,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
 
 def job_output(options: argparse.Namespace) -> JsonLines | TextReport:
     """The sink that prints the reports to standard output."""
-    from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
-    from pyspark_kafkalog.maintenance.jobs.text_report import TextReport
+    from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines, TextReport
 
     is_text = options.output == "text" or (options.output is None and sys.stdout.isatty())
     return TextReport() if is_text else JsonLines()
@@ -93,23 +91,22 @@ def run_job(
     """Run the job according to the options; returns the exit status.
 
     Reports go to `output` (default: the one of the options) and to a progress bar. `interval_s` is the default pause
-    between rounds of a loop; `slots` returns the number of concurrent tasks, given the number of cores.
+    between runs of a loop; `slots` returns the number of concurrent tasks, given the number of cores.
     """
     _check(options)
-    from pyspark_kafkalog.maintenance.jobs.history_table import HistoryTable
-    from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, Round, run_loop, run_round
-    from pyspark_kafkalog.maintenance.jobs.sinks import ProgressBar
+    from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, JobRun, run_loop, run_once
+    from pyspark_kafkalog.maintenance.jobs.sinks import HistoryTable, ProgressBar
     from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError
 
     log_to_stderr()
     topics = tuple(dict.fromkeys(options.topic)) if options.topic else None
-    this_round = Round(path=options.path.absolute(), topics=topics, now_ms=options.now, dry_run=options.dry_run)
+    job_run = JobRun(path=options.path.absolute(), topics=topics, now_ms=options.now, dry_run=options.dry_run)
     pause_s = options.interval
-    log_dir = this_round.open()
-    this_round = replace(this_round, identity=log_dir.identity)
+    log_dir = job_run.open()
+    job_run = replace(job_run, identity=log_dir.identity)
     if pause_s is None and not log_dir.is_foreign:
         pause_s = interval_s(log_dir.own_root().broker_config())
-    job.choose(this_round)  # report mistakes in options before a session is started
+    job.choose(job_run)  # report mistakes in options before a session is started
 
     def slots_of(cores: int) -> int | None:
         if options.tasks is not None or slots is None:
@@ -122,9 +119,9 @@ def run_job(
         all_sinks: tuple[ReportSink, ...] = (*history, output or job_output(options), ProgressBar())
         try:
             if not options.loop:
-                return run_round(job, workplace.tasks, this_round, all_sinks)
+                return run_once(job, workplace.tasks, job_run, all_sinks)
             return run_loop(
-                job, workplace.tasks, this_round, all_sinks, interval_s=pause_s, stop=stop, is_alive=workplace.is_alive
+                job, workplace.tasks, job_run, all_sinks, interval_s=pause_s, stop=stop, is_alive=workplace.is_alive
             )
         except StoppedError:
             sys.stderr.write(f"kafkalog {job.action}: ended early, the next run goes on\n")
@@ -135,7 +132,7 @@ def run_job(
 
 
 class _Workplace:
-    """Runs the rounds of a job: small ones in this process, others on Spark, which is started when needed."""
+    """Runs a job once or repeatedly: small ones in this process, others on Spark, which is started when needed."""
 
     def __init__(
         self,
@@ -161,7 +158,7 @@ class _Workplace:
         self._open.close()
 
     def tasks(self, partitions: Sequence[TopicPartition]) -> Tasks:
-        """The tasks for a round over these partitions. A loop that has started Spark continues to use it."""
+        """The tasks for a run over these partitions. A loop that has started Spark continues to use it."""
         from pyspark_kafkalog.maintenance.jobs.runner import is_small
         from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks
 
@@ -174,7 +171,7 @@ class _Workplace:
         return self._tasks
 
     def is_alive(self) -> bool:
-        """Whether another round can run."""
+        """Whether another run can start."""
         return self._tasks is None or self._tasks.is_alive
 
     def _start_spark(self) -> None:
@@ -223,7 +220,7 @@ def job_session(name: str, *, delta: bool = False) -> Iterator[SparkSession]:
         return
     builder = SparkSession.builder.appName(name)
     if delta:
-        from pyspark_kafkalog.maintenance.jobs.delta_session import with_delta
+        from pyspark_kafkalog.maintenance.jobs.session import with_delta
 
         builder = with_delta(builder)
     if SPARK_SUBMIT not in os.environ:

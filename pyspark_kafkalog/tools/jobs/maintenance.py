@@ -154,13 +154,13 @@ def _clean(options: argparse.Namespace) -> int:
 
 
 def _retain(options: argparse.Namespace) -> int:
-    from pyspark_kafkalog.maintenance.jobs.chunks import RETENTION_JOB
+    from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB
 
     return job.run_job(options, RETENTION_JOB, interval_s=lambda config: config.log_retention_check_interval_ms / 1000)
 
 
 def _merge(options: argparse.Namespace) -> int:
-    from pyspark_kafkalog.maintenance.jobs.chunks import MERGE_JOB
+    from pyspark_kafkalog.maintenance.merge import MERGE_JOB
 
     return job.run_job(options, MERGE_JOB, interval_s=_hourly)
 
@@ -181,7 +181,7 @@ def _reindex(options: argparse.Namespace) -> int:
     if options.partition and not options.topic:
         raise UsageError("--partition is of a topic: name it with --topic")
     job.log_to_stderr()
-    from pyspark_kafkalog.maintenance.repair.reindex_job import ReindexJob
+    from pyspark_kafkalog.maintenance.repair.reindex import ReindexJob
 
     reindex_job = ReindexJob(numbers=tuple(options.partition or ()), force=options.force)
     return job.run_job(options, reindex_job, interval_s=_hourly)
@@ -242,7 +242,7 @@ def _add_delete_records(parser: argparse.ArgumentParser) -> None:
 def _delete_records(options: argparse.Namespace) -> int:
     """Move the log start offsets; returns the exit status."""
     from pyspark_kafkalog.maintenance.jobs import sinks as report_sinks
-    from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, Round
+    from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, JobRun
     from pyspark_kafkalog.maintenance.retention import delete_records
 
     offsets = read_offsets(options.offset_json_file)
@@ -254,7 +254,7 @@ def _delete_records(options: argparse.Namespace) -> int:
         _print_deleted(reports, options.dry_run)
     else:
         lines = report_sinks.JsonLines()
-        lines.begin(delete_records.ACTION, Round(path=options.path, dry_run=options.dry_run), len(reports))
+        lines.begin(delete_records.ACTION, JobRun(path=options.path, dry_run=options.dry_run), len(reports))
         for report in reports:
             lines.take(report)
     return ALL_FINE if all(each.is_fine for each in reports) else SOME_FAILED

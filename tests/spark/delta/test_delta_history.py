@@ -12,35 +12,35 @@ from pyspark.sql import functions as F
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.jobs.history_table import HistoryTable, append_rows, history_schema, read_history
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
-from pyspark_kafkalog.maintenance.jobs.runner import Round
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun
+from pyspark_kafkalog.maintenance.jobs.sinks import HistoryTable, append_rows, history_schema, read_history
 from pyspark_kafkalog.report.maintenance_runs import read_runs
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def this_round(tmp_path: Path) -> Round:
+def job_run(tmp_path: Path) -> JobRun:
     LogDir.create(tmp_path / "log").append("t", pa.table({"value": ["a", "b"]}))
-    return Round(path=tmp_path / "log")
+    return JobRun(path=tmp_path / "log")
 
 
-def run(sink: HistoryTable, this_round: Round, action: str, count: int = 2) -> None:
-    sink.begin(action, this_round, count)
+def run(sink: HistoryTable, job_run: JobRun, action: str, count: int = 2) -> None:
+    sink.begin(action, job_run, count)
     for partition in range(count):
         sink.take(PartitionReport(topic="t", partition=partition, action=action, seconds=0.5, bytes_read=7))
     sink.end()
 
 
 def test_runs_append_one_row_per_partition_with_kafkas_metrics(
-    spark: SparkSession, this_round: Round, tmp_path: Path
+    spark: SparkSession, job_run: JobRun, tmp_path: Path
 ) -> None:
     table = str(tmp_path / "history")
-    run(HistoryTable(table), this_round, "log-cleaner")
+    run(HistoryTable(table), job_run, "log-cleaner")
     # A table of an older version, which has other columns.
     spark.sql(f"ALTER TABLE delta.`{table}` ADD COLUMNS (was STRING)")
-    run(HistoryTable(table), this_round, "retention", 1)
+    run(HistoryTable(table), job_run, "retention", 1)
     rows = read_history(spark, table).collect()
     assert [(row.action, row.partition, row.bytes_read) for row in rows] == [
         ("log-cleaner", 0, 7),
@@ -81,8 +81,8 @@ def test_jobs_that_end_at_the_same_time_all_append_their_rows(spark: SparkSessio
 
 
 def test_history_that_cannot_be_written_fails_with_one_line(
-    spark: SparkSession, this_round: Round, tmp_path: Path
+    spark: SparkSession, job_run: JobRun, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(KafkalogError, match="the run is over, but not in the history"):
-        run(HistoryTable(str(tmp_path / "file" / "history")), this_round, "retention")
+        run(HistoryTable(str(tmp_path / "file" / "history")), job_run, "retention")

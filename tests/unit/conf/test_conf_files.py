@@ -15,7 +15,7 @@ from kafkalog_command import Command
 from report_roots import lively_root
 
 from pyspark_kafkalog.config.properties_file import parse_properties
-from pyspark_kafkalog.maintenance.jobs.last_run import CleanerRun, write_last_run
+from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun, write_last_run
 
 CONF = Path(__file__).parents[3] / "conf"
 _METRIC = re.compile(r"\b(?:kafka|kafkalog)_[a-z_]+\b")

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from pyspark_kafkalog.errors import LogDirError, ProducerFencedError
-from pyspark_kafkalog.log_dir import LogDir, WriteTransaction
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
+from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagedFileWriter
 

@@ -17,7 +17,7 @@ from verify_roots import findings_in, look_again_at_once
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.export.export import export_to
-from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, OLDEST_FORMAT_VERSION

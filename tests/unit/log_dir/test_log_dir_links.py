@@ -13,7 +13,7 @@ import pytest
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError, LogDirError
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
-from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.spark.options.parse import parse_read_options
 from pyspark_kafkalog.spark.options.positions import Assign, Subscribe

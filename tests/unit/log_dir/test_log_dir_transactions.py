@@ -16,10 +16,11 @@ from pyspark_kafkalog.errors import (
     InvalidOptionError,
     ProducerFencedError,
 )
-from pyspark_kafkalog.log_dir import LogDir, WriteTransaction
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.messages.records import transactional_id_record
 from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore
 from pyspark_kafkalog.root import write as write_commit
+from pyspark_kafkalog.root.write_transaction import WriteTransaction
 
 
 @pytest.fixture

@@ -15,20 +15,19 @@ from verify_roots import findings_in, look_again_at_once
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError, ProducerFencedError
-from pyspark_kafkalog.log_dir import WriteTransaction
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.export.export import export_to
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.maintenance.segments.swap import SWAP_SUFFIX
 from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.root.bootstrap import is_vacant
+from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import SWAP_SUFFIX, TopicPartition
 
 NOW_MS = 1_795_400_000_000
 USERS = TopicPartition("users", 0)

@@ -22,7 +22,7 @@ from thread_tasks import ThreadTasks
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
-from pyspark_kafkalog.maintenance.jobs.runner import Round
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -95,16 +95,16 @@ def test_records_after_cleaning_match_kafka_consumer(tmp_path: Path, dirty: str,
 def test_cleaner_job_cleans_all_partitions_dirtiest_first(tmp_path: Path) -> None:
     root = tmp_path / "root"
     _adopt("compacted-3-dirty", root)
-    this_round = Round(path=root)
+    job_run = JobRun(path=root)
     job = CleanerJob()
-    chosen = job.choose(this_round)
-    reports = [each for each in job.run(ThreadTasks(slots=1), this_round, chosen) if each.skipped is None]
+    chosen = job.choose(job_run)
+    reports = [each for each in job.run(ThreadTasks(slots=1), job_run, chosen) if each.skipped is None]
     assert [each.error for each in reports] == [None] * len(reports)
     assert sorted(each.topic for each in reports) == sorted(_TOPICS)
     ratios = [each.dirty_percent or 0 for each in reports]
     assert ratios == sorted(ratios, reverse=True)
     assert ratios[0] > ratios[-1]
-    assert all(each.skipped is not None for each in job.run(ThreadTasks(slots=1), this_round, chosen))
+    assert all(each.skipped is not None for each in job.run(ThreadTasks(slots=1), job_run, chosen))
 
 
 def test_cleaning_clean_log_changes_nothing(tmp_path: Path) -> None:

@@ -18,10 +18,9 @@ from verify_roots import findings_in, look_again_at_once
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.jobs.chunks import RETENTION_JOB
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock, shared_partition_lock
-from pyspark_kafkalog.maintenance.jobs.runner import Round, run_round
-from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once
+from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB, apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.commit_reserve import RESERVE_BYTES, RESERVE_FILES
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
@@ -230,13 +229,13 @@ def test_retention_removes_directories_of_deleted_topics_after_delay(tmp_path: P
     prepare(disk)
     for topic in ("old", "kept", "gone"):
         disk.open().delete_topic(topic)
-    job = Round(path=disk.root, now_ms=None)
+    job = JobRun(path=disk.root, now_ms=None)
     assert len(list(disk.root.glob("*-delete"))) == 3
-    run_round(RETENTION_JOB, lambda _: ThreadTasks(), job, [])
+    run_once(RETENTION_JOB, lambda _: ThreadTasks(), job, [])
     assert len(list(disk.root.glob("*-delete"))) == 3
-    run_round(RETENTION_JOB, lambda _: ThreadTasks(), replace(job, now_ms=time_ms() + DELAY_MS, dry_run=True), [])
+    run_once(RETENTION_JOB, lambda _: ThreadTasks(), replace(job, now_ms=time_ms() + DELAY_MS, dry_run=True), [])
     assert len(list(disk.root.glob("*-delete"))) == 3
-    run_round(RETENTION_JOB, lambda _: ThreadTasks(), replace(job, now_ms=time_ms() + DELAY_MS), [])
+    run_once(RETENTION_JOB, lambda _: ThreadTasks(), replace(job, now_ms=time_ms() + DELAY_MS), [])
     assert list(disk.root.glob("*-delete")) == []
 
 

@@ -16,15 +16,18 @@ from thread_tasks import ThreadTasks
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.job import TaskLimits, cleaner_slots
-from pyspark_kafkalog.maintenance.cleaner.uncleanable import (
+from pyspark_kafkalog.maintenance.cleaner.run_record import (
+    LAST_RUN_FILE,
     UNCLEANABLE_FILE,
+    CleanerRun,
     mark_cleanable,
     mark_uncleanable,
+    read_last_run,
     read_uncleanable,
+    write_last_run,
 )
-from pyspark_kafkalog.maintenance.jobs.last_run import LAST_RUN_FILE, CleanerRun, read_last_run, write_last_run
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
-from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, Round, run_chunks, run_loop, run_round
+from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, JobRun, run_chunks, run_loop, run_once
 from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks
 from pyspark_kafkalog.stop_signal import stop_signal
@@ -90,11 +93,11 @@ class CountingJob:
         self.rounds = 0
         self._failing = failing
 
-    def choose(self, this_round: Round) -> Sequence[TopicPartition]:
+    def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
         self.rounds += 1
         return [TopicPartition("a", self.rounds)]
 
-    def run(self, tasks: Tasks, this_round: Round, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+    def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         error = "broken" if self.rounds in self._failing else None
         raised = self._failing.get(self.rounds)
         if raised is not None:
@@ -124,7 +127,7 @@ class Seen:
     def __init__(self) -> None:
         self.told: list[object] = []
 
-    def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
+    def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
         self.told.append((action, partitions_count))
 
     def take(self, report: PartitionReport) -> None:
@@ -137,7 +140,7 @@ class Seen:
 def test_loop_continues_after_failed_round(tmp_path: Path) -> None:
     job, clock, seen = CountingJob({2: OSError("gone"), 3: RuntimeError("odd"), 4: None}), Clock(5), Seen()
     status = run_loop(
-        job, lambda _: ThreadTasks(), Round(path=tmp_path), [seen], interval_s=7.5, stop=clock, is_alive=lambda: True
+        job, lambda _: ThreadTasks(), JobRun(path=tmp_path), [seen], interval_s=7.5, stop=clock, is_alive=lambda: True
     )
     assert (status, job.rounds) == (ALL_FINE, 5)
     assert clock.pauses == [7.5] * 5
@@ -150,7 +153,7 @@ def test_loop_continues_after_failed_round(tmp_path: Path) -> None:
 
 def test_loop_fails_without_session_and_succeeds_when_stopped(tmp_path: Path) -> None:
     job, clock = CountingJob({}), Clock(9)
-    arguments = (lambda _: ThreadTasks(), Round(path=tmp_path), [])
+    arguments = (lambda _: ThreadTasks(), JobRun(path=tmp_path), [])
     assert run_loop(job, *arguments, interval_s=1, stop=clock, is_alive=lambda: False) == SOME_FAILED
     assert job.rounds == 1
     job = CountingJob({2: StoppedError("the session is gone")})
@@ -158,9 +161,9 @@ def test_loop_fails_without_session_and_succeeds_when_stopped(tmp_path: Path) ->
     assert job.rounds == 2
 
     class ToldToEnd(CountingJob):
-        def choose(self, this_round: Round) -> Sequence[TopicPartition]:
+        def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
             clock.set()
-            return super().choose(this_round)
+            return super().choose(job_run)
 
     job = ToldToEnd({1: StoppedError("told to end")})
     assert run_loop(job, *arguments, interval_s=1, stop=clock, is_alive=lambda: False) == ALL_FINE
@@ -168,8 +171,8 @@ def test_loop_fails_without_session_and_succeeds_when_stopped(tmp_path: Path) ->
 
 
 def test_failed_partition_fails_round(tmp_path: Path) -> None:
-    assert run_round(CountingJob({}), lambda _: ThreadTasks(), Round(path=tmp_path), []) == ALL_FINE
-    assert run_round(CountingJob({1: None}), lambda _: ThreadTasks(), Round(path=tmp_path), []) == SOME_FAILED
+    assert run_once(CountingJob({}), lambda _: ThreadTasks(), JobRun(path=tmp_path), []) == ALL_FINE
+    assert run_once(CountingJob({1: None}), lambda _: ThreadTasks(), JobRun(path=tmp_path), []) == SOME_FAILED
 
 
 def _reports(partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
@@ -206,7 +209,7 @@ def test_first_signal_requests_stop_and_second_acts_as_before() -> None:
 def test_json_report_has_zero_values_and_no_unset_ones() -> None:
     stream = io.StringIO()
     lines = JsonLines(stream)
-    lines.begin("x", Round(path=Path("/"), dry_run=True), 1)
+    lines.begin("x", JobRun(path=Path("/"), dry_run=True), 1)
     lines.take(PartitionReport(topic="ä", partition=0, action="x", log_start_offset=0, seconds=1.23456))
     tree = json.loads(stream.getvalue())
     assert (tree["topic"], tree["logStartOffset"], tree["seconds"], tree["dryRun"]) == ("ä", 0, 1.235, True)

@@ -14,8 +14,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.merge.merge import merge_segments
-from pyspark_kafkalog.maintenance.merge.plan import plan_merge
+from pyspark_kafkalog.maintenance.merge import merge_segments, plan_merge
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import TopicPartition

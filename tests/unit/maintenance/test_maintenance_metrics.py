@@ -10,8 +10,7 @@ import pytest
 from engine_fixtures import KAFKA_FIXTURES, partitions_with_offsets
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.cleaner.uncleanable import mark_uncleanable
-from pyspark_kafkalog.maintenance.jobs.last_run import CleanerRun, write_last_run
+from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun, mark_uncleanable, write_last_run
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, write_offset_checkpoint

@@ -14,7 +14,7 @@ from tiers import examples
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.maintenance.cleaner.kernels_offset_map import HAS_KEY, HAS_VALUE, hash_key
+from pyspark_kafkalog.maintenance.cleaner.kernels_cleaner import HAS_KEY, HAS_VALUE, hash_key
 from pyspark_kafkalog.maintenance.cleaner.offset_map import ALL_KEYS, ENTRY_BYTES, OffsetMap, Shard
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, IndexedRecords
 from pyspark_kafkalog.record.codecs.codec import CompressionType

@@ -18,7 +18,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import ReadOnlyLogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import LOCK_FILE, partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
-from pyspark_kafkalog.maintenance.jobs.runner import Round, run_round
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError
 from pyspark_kafkalog.maintenance.verify.job import VerifyJob
 from pyspark_kafkalog.metadata.snapshots import Snapshots
@@ -78,7 +78,7 @@ class Run:
     told: list[dict[str, Any]] = field(default_factory=list)
     reports: list[PartitionReport] = field(default_factory=list)
 
-    def begin(self, action: str, this_round: Round, partitions_count: int) -> None:
+    def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
         self.partitions_count = partitions_count
 
     def take(self, report: PartitionReport) -> None:
@@ -95,9 +95,9 @@ class Run:
 def run(root: Path, *, tasks: TasksHere | None = None, dry_run: bool = False, repair: bool = True) -> Run:
     forget_images()
     result = Run()
-    this_round = Round(path=root, dry_run=dry_run, now_ms=T0 + DAY_MS)
-    result.status = run_round(
-        VerifyJob(result.told.append, is_repairing=repair), lambda _: tasks or TasksHere(), this_round, [result]
+    job_run = JobRun(path=root, dry_run=dry_run, now_ms=T0 + DAY_MS)
+    result.status = run_once(
+        VerifyJob(result.told.append, is_repairing=repair), lambda _: tasks or TasksHere(), job_run, [result]
     )
     return result
 

@@ -11,8 +11,7 @@ from engine_fixtures import KAFKA_FIXTURES, files_of, manifest
 from thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
-from pyspark_kafkalog.maintenance.cleaner.cleaning import Cleaning
+from pyspark_kafkalog.maintenance.cleaner.clean import Cleaning, clean_partition
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
 from pyspark_kafkalog.maintenance.jobs.partition_lock import (
@@ -23,8 +22,8 @@ from pyspark_kafkalog.maintenance.jobs.partition_lock import (
     shared_partition_lock,
 )
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
-from pyspark_kafkalog.maintenance.jobs.runner import Round
-from pyspark_kafkalog.maintenance.jobs.throttle import Throttle
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun
+from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
 from pyspark_kafkalog.storage.names import TopicPartition
 
 NOW_MS = 1_795_400_000_000
@@ -137,14 +136,14 @@ def test_job_spreads_large_partition_and_cleans_small_ones_whole(root: Path) -> 
     for number in range(6):
         log_dir.append("small", pa.table({"key": ["a", "b", "c"], "value": [f"{number}" * 40] * 3}), flush="os")
     job = CleanerJob(spread_bytes=5000)
-    this_round = Round(path=root, now_ms=NOW_MS)
+    job_run = JobRun(path=root, now_ms=NOW_MS)
     tasks = ThreadTasks()
-    reports = list(job.run(tasks, this_round, job.choose(this_round)))
+    reports = list(job.run(tasks, job_run, job.choose(job_run)))
     assert sorted((each.topic, each.partition) for each in reports) == [("orders", 0), ("small", 0), ("small", 1)]
     assert [each.error for each in reports] == [None] * 3
     assert all(each.skipped in (None, "not dirty enough", "nothing to clean") for each in reports)
     assert tasks.submitted > 2 + 3
-    again = list(job.run(ThreadTasks(), this_round, job.choose(this_round)))
+    again = list(job.run(ThreadTasks(), job_run, job.choose(job_run)))
     assert [each.records_dropped for each in again] == [0] * 3
 
 

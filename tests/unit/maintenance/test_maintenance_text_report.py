@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
-from pyspark_kafkalog.maintenance.jobs.runner import Round
-from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
-from pyspark_kafkalog.maintenance.jobs.text_report import TextReport
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun
+from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines, TextReport
 from pyspark_kafkalog.tools.main import main
 
 FINDING = {
@@ -23,7 +22,7 @@ FINDING = {
 def printed(action: str, *reports: PartitionReport, dry_run: bool = False) -> list[str]:
     stream = io.StringIO()
     output = TextReport(stream, clock=iter((0.0, 1.25)).__next__)
-    output.begin(action, Round(path=Path("/"), dry_run=dry_run), len(reports))
+    output.begin(action, JobRun(path=Path("/"), dry_run=dry_run), len(reports))
     for report in reports:
         output.take(report)
     output.end()
@@ -95,7 +94,7 @@ def test_verdict_of_verify_counts_errors_and_warnings() -> None:
 def test_finding_is_printed_at_once_and_notes_are_only_counted() -> None:
     stream = io.StringIO()
     output = TextReport(stream, clock=iter((0.0, 1.25)).__next__)
-    output.begin("verify", Round(path=Path("/")), 0)
+    output.begin("verify", JobRun(path=Path("/")), 0)
     output.tell(FINDING)
     output.tell({**FINDING, "severity": "info"})
     assert stream.getvalue() == (
@@ -117,7 +116,7 @@ def test_finding_is_printed_at_once_and_notes_are_only_counted() -> None:
 def test_json_line_has_the_counters_of_its_action_only(action: str, absent: set[str], present: set[str]) -> None:
     stream = io.StringIO()
     lines = JsonLines(stream)
-    lines.begin(action, Round(path=Path("/")), 1)
+    lines.begin(action, JobRun(path=Path("/")), 1)
     lines.take(PartitionReport(topic="a", partition=0, action=action))
     tree = json.loads(stream.getvalue())
     assert not absent & tree.keys()

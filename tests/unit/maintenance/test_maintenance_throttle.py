@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafkalog.maintenance.jobs.throttle import NO_LIMIT, Throttle
+from pyspark_kafkalog.maintenance.jobs.tasks import NO_LIMIT, Throttle
 
 
 class Clock:

@@ -12,7 +12,7 @@ from verify_roots import FIXTURES, T0, findings_in, look_again_at_once, make_roo
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.maintenance.merge.merge import merge_segments
+from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.maintenance.verify.verify import plan_verification, run_unit, verify

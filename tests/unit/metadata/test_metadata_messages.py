@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedFormatError
-from pyspark_kafkalog.metadata.messages.codec import UNKNOWN_TAGS, MessageSchema
+from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.metadata.messages.json_form import json_text
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record, record
-from pyspark_kafkalog.metadata.messages.schema import SCHEMA_FILES, load_schema_file
+from pyspark_kafkalog.metadata.messages.schema import SCHEMA_FILES, UNKNOWN_TAGS, load_schema_file
 from pyspark_kafkalog.record.reference import Record, decode_batch
 
 METADATA_FILES = (

@@ -55,7 +55,7 @@ def test_digest_covers_every_module_imported_by_kernel_modules() -> None:
 
 
 @pytest.mark.parametrize(
-    "edited", ["record/kernels/layout.py", "record/header.py", "maintenance/cleaner/kernels_recopy.py", "units.py"]
+    "edited", ["record/kernels/layout.py", "record/header.py", "maintenance/cleaner/kernels_cleaner.py", "units.py"]
 )
 def test_edit_of_inlined_source_changes_digest(tmp_path: Path, edited: str) -> None:
     for folder in ("record", "maintenance"):

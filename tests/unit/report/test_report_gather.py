@@ -11,7 +11,7 @@ from kafkalog_command import Command
 from report_roots import HOUR_MS, NOW_MS, Clock, lively_root, records
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.cleaner.uncleanable import mark_uncleanable
+from pyspark_kafkalog.maintenance.cleaner.run_record import mark_uncleanable
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.report import heavy_keys
 from pyspark_kafkalog.report.facts import RootFacts, TopicFacts

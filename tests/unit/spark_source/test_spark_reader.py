@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
-from pyspark_kafkalog.log_dir import PartitionDescription
+from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.read import batch as batch_reader
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader, KafkalogPushdownReader

@@ -14,7 +14,7 @@ from verify_roots import findings_in, look_again_at_once
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.maintenance.export.return_to_broker import return_to_broker
+from pyspark_kafkalog.maintenance.export.export import return_to_broker
 from pyspark_kafkalog.metadata.acl import (
     Acl,
     AclFilter,

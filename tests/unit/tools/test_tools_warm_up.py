@@ -13,7 +13,7 @@ IMPORT_ALL = """
 from numba.core import event
 with event.install_recorder("numba:compile") as compiled:
     import pyspark_kafkalog.record.encode, pyspark_kafkalog.record.decode, pyspark_kafkalog.record.partitioner
-    import pyspark_kafkalog.maintenance.cleaner.kernels_offset_map, pyspark_kafkalog.maintenance.cleaner.kernels_recopy
+    import pyspark_kafkalog.maintenance.cleaner.kernels_cleaner, pyspark_kafkalog.maintenance.cleaner.kernels_cleaner
 print(len(compiled.buffer))
 """
 

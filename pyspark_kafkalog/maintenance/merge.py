@@ -3,11 +3,17 @@
     1  `.cleaned` files of the new segment: the `.log`s one after the other, copied in the kernel; indexes rebuilt from
        the headers of the copy; the transaction indexes one after the other
     2  all on disk, with the modification time of the last old segment, which retention may use
-    3  segment_swap replaces the old segments with them
+    3  a swap (segments/swap.py) replaces the old segments with them
 
 Offsets, log start offset and high watermark do not change, so nothing is committed. The partition's maintenance lock
 excludes other runs. The root's lock is held for step 3 only, where the topic id is checked. A kill before step 3 leaves
 `.cleaned` files, which the next run removes; after a kill in step 3 the next run completes it.
+
+Small neighbours are merged, within Kafka's limits for one segment. A small segment has less than half of segment.bytes.
+A merged segment stays within segment.bytes, within segment.index.bytes for either index, and within 2^31 offsets. The
+other segments of a group have together at least half the size of its largest one; otherwise a segment that grows with
+every run would be copied again and again. No group crosses a boundary, such as the offset up to which the log has been
+cleaned.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
-from pyspark_kafkalog.maintenance.merge.plan import plan_merge
+from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
 from pyspark_kafkalog.maintenance.segments.closed_segments import closed_segments
 from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_files
 from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory
@@ -39,6 +45,8 @@ from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
+from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -58,6 +66,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 ACTION: Final = "merge-segments"
 _BATCHES_A_SCAN: Final = 1 << 16
+
+
+_RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 
 
 def merge_segments(
@@ -161,6 +172,51 @@ class _PartitionMerge:
             bases = [each.base_offset for each in group]
             self.target.swap(bases[0], bases)
         return fits
+
+
+def plan_merge(
+    segments: Sequence[ClosedSegment], config: LogConfig, *, boundaries: Collection[int] = ()
+) -> list[tuple[ClosedSegment, ...]]:
+    """Groups of two or more neighbours of `segments`, which are in order; each group is to become one segment.
+
+    A group ends before a segment that begins at or above an offset of `boundaries` if the previous one began below it.
+    """
+    groups: list[tuple[ClosedSegment, ...]] = []
+    group: list[ClosedSegment] = []
+    for segment in segments:
+        if group and not _may_join(group, segment, config, boundaries):
+            groups.append(tuple(group))
+            group = []
+        if 2 * segment.size_bytes < config.segment_bytes:
+            group.append(segment)
+        elif group:
+            groups.append(tuple(group))
+            group = []
+    if group:
+        groups.append(tuple(group))
+    return [each for each in groups if _is_worth_it(each)]
+
+
+def _may_join(
+    group: Sequence[ClosedSegment], segment: ClosedSegment, config: LogConfig, boundaries: Collection[int]
+) -> bool:
+    first, last = group[0], group[-1]
+    joined = [*group, segment]
+    # A rebuilt index may have one entry more for each segment than the indexes of the parts.
+    offset_index_bytes = sum(each.offset_index_bytes + OFFSET_INDEX_ENTRY.itemsize for each in joined)
+    time_index_bytes = sum(each.time_index_bytes + TIME_INDEX_ENTRY.itemsize for each in joined)
+    return (
+        last.next_base_offset == segment.base_offset
+        and sum(each.size_bytes for each in joined) <= config.segment_bytes
+        and max(offset_index_bytes, time_index_bytes) <= config.segment_index_bytes
+        and segment.next_base_offset - 1 - first.base_offset <= _RELATIVE_OFFSET_MAX
+        and not any(last.base_offset < boundary <= segment.base_offset for boundary in boundaries)
+    )
+
+
+def _is_worth_it(group: Sequence[ClosedSegment]) -> bool:
+    largest_bytes = max(each.size_bytes for each in group)
+    return len(group) > 1 and 2 * sum(each.size_bytes for each in group) >= 3 * largest_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,3 +327,10 @@ def _out_of_order(
         expected=f"batches of offsets {least} to {limit - 1}",
         found=f"offsets {first_offset} to {end_offset - 1}",
     )
+
+
+def _merge(job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
+    return merge_segments(job_run.open(), partitions=partitions, now_ms=job_run.now_ms, dry_run=job_run.dry_run)
+
+
+MERGE_JOB: Final = ChunkJob(ACTION, _merge, 1)

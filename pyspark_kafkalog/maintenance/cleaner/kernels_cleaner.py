@@ -1,11 +1,19 @@
-"""Compiled parts of the offset map: hashing the keys of a run of batches, inserting them and looking them up.
+"""Compiled parts of the cleaner: the records of a run of batches, the offset map, and the rewriting of batches.
 
-An entry is three uint64: both halves of the key's hash, then its latest offset plus 1 (0: the slot is empty). Slots are
-chosen by the first half of the hash and probed linearly.
+    index_records                               the location, offset, time and hash of the key of each record
+    put_rows, drop_rows, narrow                 insert keys into the offset map, judge records by it, shrink it
+    mark_latest, find_unmarked                  the batches of which no record stays
+    summarize, rewrite                          write the batches that lose some of their records
+
+An entry of the map is three uint64: both halves of the key's hash, then its latest offset plus 1 (0: the slot is
+empty). Slots are chosen by the first half of the hash and probed linearly.
 
 The hash is SipHash-1-3 with 128 bits of output under a random seed. Of two colliding keys one would lose records, so
 writers of keys must not be able to find a collision. The map never reaches the disk, so the hash need not be Kafka's,
 which is MD5, many times slower for short keys.
+
+Rewriting keeps offsets, so a surviving record keeps its bytes except for the timestamp delta, which is relative to a
+base that may have moved, and the length in front. Layout of a record: record/kernels/layout.py.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg, misc, var-annotated"
@@ -19,10 +27,19 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from pyspark_kafkalog.record.header import CONTROL_MASK, TIMESTAMP_TYPE_MASK
+from pyspark_kafkalog.record.header import CONTROL_MASK, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES, TIMESTAMP_TYPE_MASK
 from pyspark_kafkalog.record.kernels.cache import kernel
 from pyspark_kafkalog.record.kernels.layout import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
-from pyspark_kafkalog.record.kernels.memory import load_byte, prefetch
+from pyspark_kafkalog.record.kernels.memory import (
+    copy_with_slack,
+    load_byte,
+    prefetch,
+    read_varint,
+    read_varlong,
+    store_byte,
+    varlong_size,
+    write_varlong,
+)
 from pyspark_kafkalog.record.kernels.scan import BATCH_TABLE
 
 #: Bits of a record's flags.
@@ -339,3 +356,62 @@ def narrow(table, shard_mask, shard):
         table[to + 2] = value
         left += 1
     return left
+
+
+#: The most bytes by which a record can grow: 10 for the timestamp delta, and 5 for its length.
+RECORD_GROWTH_BYTES = 15
+
+
+@kernel(types.void(_INT64_IN, _UINT8_IN, _UINT8_IN, _INT64_IN, _INT64, _INT64, _INT64, _INT64))
+def summarize(firsts, keep, flags, timestamps, kept, kept_tombstones, max_timestamps, first_timestamps):
+    """For each batch: the records and tombstones that stay, their largest timestamp and the timestamp of the first."""
+    for batch in range(len(firsts) - 1):
+        count, tombstones = np.int64(0), np.int64(0)
+        largest, first = np.int64(NO_TIMESTAMP), np.int64(NO_TIMESTAMP)
+        for row in range(firsts[batch], firsts[batch + 1]):
+            if not keep[row]:
+                continue
+            if count == 0:
+                first = timestamps[row]
+            count += 1
+            tombstones += not flags[row] & HAS_VALUE
+            largest = max(largest, timestamps[row])
+        kept[batch] = count
+        kept_tombstones[batch] = tombstones
+        max_timestamps[batch] = largest
+        first_timestamps[batch] = first
+
+
+@kernel(
+    types.void(_INT64_IN, _INT64_IN, _UINT8_IN, _INT64_IN, _INT64_IN, _INT64_IN, _INT64_IN, _INT64_IN, _UINT8, _INT64)
+)
+def rewrite(chosen, firsts, keep, record_starts, record_ends, timestamps, section_ends, base_timestamps, out, sizes):
+    """Write the surviving records of the batches `chosen`, batch after batch, each after room for its header.
+
+    Timestamp deltas are relative to base_timestamps[i] for chosen[i]. `out` needs COPY_SLACK_BYTES more than is
+    written. Sets sizes[i] to the bytes of batch chosen[i], including its header.
+    """
+    at = np.int64(out.ctypes.data)
+    for i in range(len(chosen)):
+        batch = chosen[i]
+        base_timestamp = base_timestamps[i]
+        section_end = section_ends[batch]
+        batch_at = at
+        at += RECORD_BATCH_OVERHEAD_BYTES
+        for row in range(firsts[batch], firsts[batch + 1]):
+            if not keep[row]:
+                continue
+            start, end = record_starts[row], record_ends[row]
+            delta = timestamps[row] - base_timestamp
+            _, body = read_varint(start, end)
+            old_delta, rest = read_varlong(body + 1, end)
+            if delta == old_delta:
+                copy_with_slack(at, start, end - start, section_end)
+                at += end - start
+                continue
+            at = write_varlong(at, 1 + varlong_size(delta) + (end - rest))
+            store_byte(at, np.uint8(0))
+            at = write_varlong(at + 1, delta)
+            copy_with_slack(at, rest, end - rest, section_end)
+            at += end - rest
+        sizes[i] = at - batch_at

@@ -1,0 +1,209 @@
+"""What runs of the cleaner store in the root for its metrics.
+
+    kafkalog-uncleanable.json    partitions whose last cleaning failed, each with the reason:
+                                 {"version": 1, "partitions": [{"topic": "users", "partition": 0, "topicId": "…",
+                                 "sinceMs": 1795…, "reason": "…"}]}
+    kafkalog-cleaner-run.json    the totals of the last run
+
+Kafka marks a partition uncleanable for as long as the broker runs; here each run tries again, and success removes the
+mark. Each file is replaced as a whole, that of the marks under the root's lock: a crash leaves the old one or the new
+one. Of two concurrent runs the one that ends later stores its totals. A broker ignores unknown files in its log
+directory. Without a file, or if it cannot be parsed, no partition is marked, or there was no run. Source of the rules:
+LogCleanerManager.markPartitionUncleanable.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
+from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
+from pyspark_kafkalog.storage.names import TopicPartition
+
+_LOG: Final = logging.getLogger(__name__)
+
+UNCLEANABLE_FILE: Final = "kafkalog-uncleanable.json"
+LAST_RUN_FILE: Final = "kafkalog-cleaner-run.json"
+
+_RUN_FILE_BYTES_MAX: Final = 64 << 10
+
+_VERSION: Final = 1
+_MARKS_FILE_BYTES_MAX: Final = 64 << 20
+_REASON_CHARS_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    topic_id: str
+    since_ms: int
+    reason: str
+
+
+def read_uncleanable(root: Path) -> Mapping[TopicPartition, str]:
+    """The reason of each partition whose last cleaning failed. Raises OSError if the file cannot be read."""
+    return {where: mark.reason for where, mark in _read(root).items()}
+
+
+def mark_uncleanable(root: OwnRoot, where: TopicPartition, reason: str, *, now_ms: int) -> None:
+    """Mark the partition: a cleaning failed. The time of the first of consecutive failures is kept."""
+    with root_lock(root.path, fs=root.fs):
+        topic = root.store.refresh().topics.get(where.topic)
+        if topic is None:
+            return
+        marks = _read(root.path)
+        before = marks.get(where)
+        is_old = before is not None and before.topic_id == topic.topic_id
+        since_ms = before.since_ms if before is not None and is_old else now_ms
+        marks[where] = _Mark(topic.topic_id, since_ms, reason[:_REASON_CHARS_MAX])
+        _write(root, marks)
+
+
+def mark_cleanable(root: OwnRoot, where: TopicPartition) -> None:
+    """Remove the partition's mark, if it has one."""
+    if where not in _read(root.path):
+        return
+    with root_lock(root.path, fs=root.fs):
+        root.store.refresh()
+        marks = _read(root.path)
+        if marks.pop(where, None) is not None:
+            _write(root, marks)
+
+
+def _read(root: Path) -> dict[TopicPartition, _Mark]:
+    path = root / UNCLEANABLE_FILE
+    try:
+        data = read_text_file(path, max_bytes=_MARKS_FILE_BYTES_MAX, kind=DiskFormatError, advice="delete the file")
+        return dict(_mark(entry) for entry in json.loads(data)["partitions"])
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        _LOG.warning("%s is passed over, it cannot be understood: %s", path, error)
+        return {}
+
+
+def _mark(entry: Any) -> tuple[TopicPartition, _Mark]:
+    where = TopicPartition(str(entry["topic"]), int(entry["partition"]))
+    return where, _Mark(str(entry["topicId"]), int(entry["sinceMs"]), str(entry["reason"]))
+
+
+def _write(root: OwnRoot, marks: Mapping[TopicPartition, _Mark]) -> None:
+    """Write the marks of topics that still exist; no file if there are none. The caller holds the root's lock."""
+    topics = root.store.image.topics
+    entries = [
+        {
+            "topic": where.topic,
+            "partition": where.partition,
+            "topicId": mark.topic_id,
+            "sinceMs": mark.since_ms,
+            "reason": mark.reason,
+        }
+        for where, mark in sorted(marks.items())
+        if where.topic in topics and topics[where.topic].topic_id == mark.topic_id
+    ]
+    path = root.path / UNCLEANABLE_FILE
+    if not entries:
+        root.fs.unlink_if_there(path)
+        return
+    data = json.dumps({"version": _VERSION, "partitions": entries}, ensure_ascii=False, indent=1)
+    root.fs.write_file_atomic(path, data.encode(errors="backslashreplace"), durable=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerRun:
+    """One run of the cleaner over a root; bytes are those of the recopying.
+
+    `max_clean_seconds` is that of the slowest partition, `max_dirty_percent` that of the filthiest one before the run.
+    """
+
+    began_ms: int
+    ended_ms: int
+    bytes_read: int = 0
+    bytes_written: int = 0
+    max_clean_seconds: float = 0.0
+    max_dirty_percent: float = 0.0
+    partitions_cleaned: int = 0
+    partitions_failed: int = 0
+
+
+def read_last_run(root: Path) -> CleanerRun | None:
+    """The last run, None if there was none. Raises OSError if the file cannot be read."""
+    path = root / LAST_RUN_FILE
+    try:
+        data = read_text_file(path, max_bytes=_RUN_FILE_BYTES_MAX, kind=DiskFormatError, advice="delete the file")
+        tree = json.loads(data)
+        return CleanerRun(
+            began_ms=int(tree["began_ms"]),
+            ended_ms=int(tree["ended_ms"]),
+            bytes_read=int(tree["bytes_read"]),
+            bytes_written=int(tree["bytes_written"]),
+            max_clean_seconds=float(tree["max_clean_seconds"]),
+            max_dirty_percent=float(tree["max_dirty_percent"]),
+            partitions_cleaned=int(tree["partitions_cleaned"]),
+            partitions_failed=int(tree["partitions_failed"]),
+        )
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        _LOG.warning("%s is passed over, it cannot be understood: %s", path, error)
+        return None
+
+
+def write_last_run(root: Path, run: CleanerRun, *, fs: FileSystem = LOCAL) -> None:
+    """Replace the stored results of the last run."""
+    fs.write_file_atomic(root / LAST_RUN_FILE, json.dumps(asdict(run)).encode(), durable=False)
+
+
+class CleanerRecord:
+    """Records the outcome of one run; nothing in a dry run. A failure to write is logged and otherwise ignored."""
+
+    def __init__(self, job_run: JobRun) -> None:
+        self._root = job_run.open().own_root()
+        self._is_kept = not job_run.dry_run
+        self._marked = set(read_uncleanable(self._root.path))
+        now_ms = self._root.clock()
+        self._run = CleanerRun(began_ms=now_ms, ended_ms=now_ms)
+
+    def took(self, report: PartitionReport) -> PartitionReport:
+        """Record a partition's report, and return it."""
+        run = self._run
+        is_cleaned = report.skipped is None and report.error is None
+        self._run = replace(
+            run,
+            bytes_read=run.bytes_read + report.bytes_read,
+            bytes_written=run.bytes_written + report.bytes_kept,
+            max_clean_seconds=max(run.max_clean_seconds, report.seconds if is_cleaned else 0.0),
+            max_dirty_percent=max(run.max_dirty_percent, report.dirty_percent or 0.0),
+            partitions_cleaned=run.partitions_cleaned + is_cleaned,
+            partitions_failed=run.partitions_failed + (report.error is not None),
+        )
+        if self._is_kept and report.skipped != ANOTHER_RUN:
+            try:
+                self._mark(report)
+            except (KafkalogError, OSError) as error:
+                _LOG.warning("%s-%d: its mark is not changed: %s", report.topic, report.partition, error)
+        return report
+
+    def _mark(self, report: PartitionReport) -> None:
+        where = TopicPartition(report.topic, report.partition)
+        if report.error is not None:
+            mark_uncleanable(self._root, where, report.error, now_ms=self._root.clock())
+        elif where in self._marked:
+            mark_cleanable(self._root, where)
+
+    def close(self) -> None:
+        """Store the totals. Call it when the run has gone through all partitions."""
+        if not self._is_kept:
+            return
+        try:
+            write_last_run(self._root.path, replace(self._run, ended_ms=self._root.clock()), fs=self._root.fs)
+        except OSError as error:
+            _LOG.warning("the sums of this run are not on record: %s", error)

@@ -1,0 +1,419 @@
+"""Copies a whole log directory as of one commit (a backup), while writers and maintenance continue.
+
+    <target>/
+      __cluster_metadata-0/kafkalog-format     "unfinished copy" until all the rest is on disk: then "version=1"
+      orders-0/ …                              the partitions
+      *-offset-checkpoint                      all four, the cleaner's as of the commit
+      __cluster_metadata-0.kafka-stray/        of an adopted directory: the broker's own metadata log
+      meta.properties                          the same cluster id, node id and directory id
+      __cluster_metadata-0/<offset>.checkpoint the metadata image as of the commit: topics with ids and configurations,
+                                               broker-level settings, access control entries, transactional ids, the
+                                               state of every partition
+
+A backup is restored by opening it. Commits continue at the offset at which the copy was made. Earlier commits (the
+history), staged files and the directories of deleted topics are not copied. A copy of selected topics contains those
+topics and everything else of the root. A crash leaves a directory whose marker says that it is unfinished. It cannot be
+opened; the next export into it removes its contents and starts over.
+
+While the logs are copied, hard links pin their files:
+
+    <root>/__cluster_metadata-0.<32 hex>-exporting-stray/
+      .maintenance-lock        held by the process that pinned them
+      orders-0/                hard links to the files of the log as of the commit
+
+The links are created under the root's lock. Commits, swaps of cleaned or merged segments, the removal of old segments
+and the deletion of topics all take that lock, so all links are as of the same moment. Afterwards writers and
+maintenance continue: they replace and remove names, and only append bytes beyond the ends that the commit has. The
+links are removed at the end. After a crash they stay until the next export of the root, which removes every such
+directory that is not locked. To Kafka the directory is a stray partition of the metadata topic, which it ignores.
+
+A log is copied from its pinned files and closed as a broker closes it. Closed segments can be hard links, since their
+bytes never change. The active segment and the small files are copied, since the next writer changes them in place. The
+copy is then resumed from the commit's LogState, which cuts off anything beyond it, and closed, which writes the last
+index entries and a producer snapshot. Copies keep the modification time, which retention uses for segments without
+timestamps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.config.broker import BrokerConfig
+from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.segments.swap import SwapTarget, finish_swaps, has_unfinished
+from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, OffsetHint
+from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, broker_configs
+from pyspark_kafkalog.metadata.root_format import (
+    FORMAT_MARKER,
+    FORMAT_VERSION,
+    METADATA_DIR,
+    is_copied,
+    metadata_dir,
+    write_marker,
+)
+from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
+from pyspark_kafkalog.metadata.snapshots import Snapshots
+from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
+from pyspark_kafkalog.root.bootstrap import begin_copy, is_vacant, make_dir
+from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    CLEANER_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, write_meta_properties, write_topic_id
+from pyspark_kafkalog.storage.artefacts.partition_listing import bases_and_swaps, list_base_offsets, refuse_link
+from pyspark_kafkalog.storage.filesystem import FileSystem, flush_earlier
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
+from pyspark_kafkalog.storage.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TopicPartition,
+    parse_segment_file,
+)
+
+_PIN_SUFFIX: Final = "-exporting-stray"
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedLogs:
+    """`image` is that of the commit. `directories` has the links of each partition with records; `cleaned` is the
+    cleaner's checkpoint at that moment.
+    """
+
+    image: MetadataImage
+    partitions: Sequence[TopicPartition]
+    directories: Mapping[TopicPartition, Path]
+    cleaned: Mapping[TopicPartition, int]
+
+    def state(self, where: TopicPartition) -> LogState:
+        return self.image.partition(where.topic, where.partition).state
+
+
+@contextlib.contextmanager
+def pinned_logs(root: OwnRoot, topics: Collection[str] | None = None) -> Iterator[PinnedLogs]:
+    """Pin the logs of `topics` (None: all) as of the newest commit, for the block.
+
+    Raises UnknownTopicError, and LogDirError when a log is missing or its segments are being swapped.
+    """
+    pin = root.path / f"{METADATA_DIR}.{uuid.uuid4().hex}{_PIN_SUFFIX}"
+    with contextlib.ExitStack() as held:
+        with root_lock(root.path, fs=root.fs):
+            _remove_abandoned(root)
+            root.fs.mkdir(pin)
+            held.callback(shutil.rmtree, pin, ignore_errors=True)
+            held.enter_context(partition_lock(pin, fs=root.fs))
+            root.refresh()
+            image = root.store.image
+            flush_earlier(root.path, root.fs)
+            partitions = root.partitions(topics)
+            directories = {}
+            for where in partitions:
+                if image.partition(where.topic, where.partition).state.log_end_offset:
+                    directories[where] = pin / str(where)
+                    _pin(root, image, where, directories[where])
+            cleaned = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
+        yield PinnedLogs(image, partitions, directories, cleaned)
+
+
+def _remove_abandoned(root: OwnRoot) -> None:
+    """Remove what killed exports left. The caller holds the root's lock, under which exports lock their own pins."""
+    for directory in root.path.glob(f"{METADATA_DIR}.*{_PIN_SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError), partition_lock(directory, fs=root.fs) as is_abandoned:
+            if is_abandoned:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _pin(root: OwnRoot, image: MetadataImage, where: TopicPartition, pin: Path) -> None:
+    source = root.path / str(where)
+    refuse_link(source)
+    if not source.is_dir():
+        raise LogDirError(f"{source} is missing, which holds committed records: restore it from a backup")
+    _finish_killed_swaps(root, where, source)
+    root.fs.mkdir(pin)
+    for name in _names(source, image.partition(where.topic, where.partition).state):
+        _pin_file(source / name, pin / name, root.fs)
+
+
+def _finish_killed_swaps(root: OwnRoot, where: TopicPartition, source: Path) -> None:
+    """Finish swaps of killed runs. Raises LogDirError when maintenance is running.
+
+    A swap holds the root's lock throughout, so one found incomplete under that lock belongs to a killed run.
+    """
+    if not bases_and_swaps(source)[1] or not has_unfinished(source):
+        return
+    with partition_lock(source, fs=root.fs) as is_free:
+        if not is_free:
+            raise LogDirError(f"maintenance is at work on {source}: wait for it to end, and run this again")
+        target = SwapTarget.look(root, where, root.clock())
+        finish_swaps(source, target.config, now_ms=target.now_ms, fs=root.fs)
+
+
+def _names(directory: Path, state: LogState) -> list[str]:
+    """The files of the log as of `state`; the copy cuts off what they contain beyond its end.
+
+    Segments entirely below the log start offset are omitted: retention has yet to remove them.
+    """
+    bases = bases_and_swaps(directory)[0]
+    first = max((base for base in bases if base <= state.log_start_offset), default=0)
+    names = []
+    for entry in os.scandir(directory):
+        parsed = parse_segment_file(entry.name)
+        if entry.name == LEADER_EPOCH_CHECKPOINT:
+            names.append(entry.name)
+        elif parsed is not None:
+            last = state.log_end_offset if parsed[1] == PRODUCER_SNAPSHOT_SUFFIX else state.active_base_offset
+            if first <= parsed[0] <= last:
+                names.append(entry.name)
+    return sorted(names)
+
+
+def _pin_file(source: Path, pin: Path, fs: FileSystem) -> None:
+    if not stat.S_ISREG(source.lstat().st_mode):
+        raise LogDirError(f"{source} is not a regular file, as a file of a log has to be")
+    fs.link(source, pin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedPartition:
+    """One partition with its offsets in the checkpoints, and the bytes linked and copied."""
+
+    topic_partition: TopicPartition
+    log_start_offset: int
+    high_watermark: int
+    linked_bytes: int = 0
+    copied_bytes: int = 0
+
+
+def copy_log(
+    logs: PinnedLogs,
+    where: TopicPartition,
+    directory: Path,
+    *,
+    link: bool,
+    clock: Callable[[], int],
+    fs: FileSystem,
+) -> ExportedPartition:
+    """Copy the log into `directory`, which exists and contains no log. It is on disk when this returns."""
+    state = logs.state(where)
+    linked_bytes = copied_bytes = 0
+    source = logs.directories.get(where)
+    if source is not None:
+        for name in sorted(os.listdir(source)):
+            if _is_log(name, below=state.active_base_offset):
+                size = _link(source / name, directory / name, fs) if link else None
+                linked_bytes += size or 0
+                copied_bytes += _copy(source / name, directory / name, fs) if size is None else 0
+            else:
+                most = state.active_size_bytes if _is_log(name) else None
+                copied_bytes += _copy(source / name, directory / name, fs, most)
+        with resume_log(logs.image, where, directory, clock=clock, fs=fs) as log:
+            log.close()
+    fs.fsync_dir(directory)
+    return exported_partition(where, state, linked_bytes, copied_bytes)
+
+
+def exported_partition(
+    where: TopicPartition, state: LogState, linked_bytes: int = 0, copied_bytes: int = 0
+) -> ExportedPartition:
+    return ExportedPartition(
+        topic_partition=where,
+        log_start_offset=state.log_start_offset,
+        high_watermark=state.log_end_offset,
+        linked_bytes=linked_bytes,
+        copied_bytes=copied_bytes,
+    )
+
+
+def resume_log(
+    image: MetadataImage, where: TopicPartition, directory: Path, *, clock: Callable[[], int], fs: FileSystem
+) -> UnifiedLog:
+    """Open the log in `directory` in the state that `image` has; anything beyond it is cut off."""
+    broker_config = BrokerConfig.from_properties(broker_configs(image))
+    return UnifiedLog.resume(
+        directory,
+        broker_config.log_config(image.topic(where.topic).configs),
+        image.partition(where.topic, where.partition).state,
+        clock=clock,
+        fs=fs,
+        producer_id_expiration_ms=broker_config.producer_id_expiration_ms,
+    )
+
+
+def write_checkpoints(
+    target: Path,
+    exported: Collection[ExportedPartition],
+    *,
+    cleaned: Mapping[TopicPartition, int] | None,
+    keep: Mapping[str, Mapping[TopicPartition, int]],
+    fs: FileSystem,
+) -> None:
+    """Write the checkpoint files with the partitions' offsets, and those of other partitions in `keep`.
+
+    With `cleaned` None the cleaner's checkpoint is unchanged. Recovery points and high watermarks are the log end
+    offsets. A log start offset is written only if it is above the base of the first segment.
+    """
+    ends = {each.topic_partition: each.high_watermark for each in exported}
+    starts = {
+        each.topic_partition: each.log_start_offset
+        for each in exported
+        if each.log_start_offset > _first_base(target / str(each.topic_partition))
+    }
+    offsets: dict[str, Mapping[TopicPartition, int]] = {
+        RECOVERY_POINT_CHECKPOINT: ends,
+        REPLICATION_OFFSET_CHECKPOINT: ends,
+        LOG_START_OFFSET_CHECKPOINT: starts,
+    }
+    if cleaned is not None:
+        offsets[CLEANER_OFFSET_CHECKPOINT] = {
+            where: min(at, ends[where]) for where, at in cleaned.items() if where in ends
+        }
+    for name, own in offsets.items():
+        others = {where: offset for where, offset in keep.get(name, {}).items() if where not in ends}
+        write_offset_checkpoint(target / name, {**others, **own}, fs=fs)
+
+
+def _first_base(directory: Path) -> int:
+    try:
+        return next(iter(list_base_offsets(directory)), 0)
+    except FileNotFoundError:
+        return 0
+
+
+def _is_log(name: str, *, below: int | None = None) -> bool:
+    parsed = parse_segment_file(name)
+    return parsed is not None and parsed[1] == LOG_SUFFIX and (below is None or parsed[0] < below)
+
+
+def _link(source: Path, target: Path, fs: FileSystem) -> int | None:
+    """Create `target` as a hard link, and return the file's size; None if the file system does not support it."""
+    try:
+        fs.link(source, target)
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+            return None
+        raise
+    return target.stat().st_size
+
+
+def _copy(source: Path, target: Path, fs: FileSystem, most: int | None = None) -> int:
+    """Copy the file, or its first `most` bytes, to disk durably. Returns the bytes copied."""
+    source_fd = fs.open(source, os.O_RDONLY)
+    try:
+        status = os.fstat(source_fd)
+        size_bytes = status.st_size if most is None else min(most, status.st_size)
+        fd = fs.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            fs.copy_range(source_fd, 0, fd, 0, size_bytes)
+            os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
+            fs.fsync(fd)
+        finally:
+            fs.close(fd)
+    finally:
+        fs.close(source_fd)
+    return size_bytes
+
+
+def back_up(
+    root: OwnRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True
+) -> list[ExportedPartition]:
+    """Make `target` a copy of `root` with `topics` (None: all). `target` is absent, empty or an unfinished copy.
+
+    Raises LogDirError for any other `target`, and the errors of `pinned_logs`.
+    """
+    with pinned_logs(root, topics) as logs:
+        return copy_root(root, logs, target, logs.image, link=link, keep_broker_metadata=topics is None)
+
+
+def copy_root(
+    root: OwnRoot, logs: PinnedLogs, target: Path, image: MetadataImage, *, link: bool, keep_broker_metadata: bool
+) -> list[ExportedPartition]:
+    """As `back_up`, from pinned logs. `image` is what the copy contains; partitions without a state have no log."""
+    fs = root.fs
+    make_dir(target, fs)
+    with root_lock(target, is_new=True, fs=fs):
+        _make_empty(target)
+        begin_copy(target, fs=fs)
+        exported = []
+        for topic, where in _partitions(logs, image):
+            directory = target / str(where)
+            fs.mkdir(directory)
+            write_topic_id(directory / PARTITION_METADATA, topic.topic_id, fs=fs, durable=False)
+            if topic.partitions[where.partition].state.log_end_offset:
+                exported.append(copy_log(logs, where, directory, link=link, clock=root.clock, fs=fs))
+            else:
+                exported.append(ExportedPartition(topic_partition=where, log_start_offset=0, high_watermark=0))
+        write_checkpoints(target, exported, cleaned=logs.cleaned, keep={}, fs=fs)
+        if keep_broker_metadata and (root.path / KEPT_METADATA_DIR).is_dir():
+            shutil.copytree(root.path / KEPT_METADATA_DIR, target / KEPT_METADATA_DIR, symlinks=True)
+            _sync_files(target / KEPT_METADATA_DIR, fs)
+        write_meta_properties(target / META_PROPERTIES, read_meta_properties(root.path / META_PROPERTIES), fs=fs)
+        _write_image(target, image, fs)
+        fs.fsync_dir(target)
+        write_marker(metadata_dir(target), fs, image.format_version or FORMAT_VERSION)  # now it is whole
+    return exported
+
+
+def only_topics(image: MetadataImage, topics: Collection[TopicImage]) -> MetadataImage:
+    """The image with `topics` instead of its own."""
+    return replace(
+        image,
+        topics={topic.name: topic for topic in topics},
+        topic_names={topic.topic_id: topic.name for topic in topics},
+    )
+
+
+def _make_empty(target: Path) -> None:
+    """Remove the contents of an unfinished copy. Raises LogDirError for a directory that contains anything else."""
+    if not is_copied(target) and not is_vacant(target):
+        raise LogDirError(
+            f"{target} is neither empty nor a broker's log directory (it has no {META_PROPERTIES}): name another"
+        )
+    metadata = metadata_dir(target)
+    for entry in [*target.iterdir(), *(metadata.iterdir() if metadata.is_dir() else ())]:
+        # The marker stays: after a crash, partitions without it would look like a broker's directory.
+        if entry.name in (LOCK_FILE, FORMAT_MARKER) or entry == metadata:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _partitions(logs: PinnedLogs, image: MetadataImage) -> Iterator[tuple[TopicImage, TopicPartition]]:
+    for where in logs.partitions:
+        if where.topic in image.topics:
+            yield image.topics[where.topic], where
+
+
+def _sync_files(directory: Path, fs: FileSystem) -> None:
+    for path in directory.iterdir():
+        fd = fs.open(path, os.O_RDONLY)
+        try:
+            fs.fsync(fd)
+        finally:
+            fs.close(fd)
+    fs.fsync_dir(directory)
+
+
+def _write_image(target: Path, image: MetadataImage, fs: FileSystem) -> None:
+    directory = metadata_dir(target)
+    Snapshots(directory, fs).write(image)
+    OffsetHint(directory / HEAD_FILE, fs).write(image.next_offset)

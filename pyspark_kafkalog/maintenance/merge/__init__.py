@@ -1,1 +1,0 @@
-"""Merge of small closed segments."""
