@@ -22,6 +22,8 @@ INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 TXN_INDEX_SUFFIX: Final = ".txnindex"
 PRODUCER_SNAPSHOT_SUFFIX: Final = ".snapshot"
+#: The files of a segment, the `.log` first: the order in which they are renamed and removed.
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 STAGED_SUFFIX: Final = ".staged"
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -35,10 +37,12 @@ CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
+_NUMBERED_SUFFIXES: Final = frozenset((*SEGMENT_SUFFIXES, PRODUCER_SNAPSHOT_SUFFIX))
 _TOPIC_MAX_CHARS: Final = 249
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _OFFSET_DIGITS: Final = 20
-_SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_OFFSET_MAX: Final = 0x7FFFFFFFFFFFFFFF
+_METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _PARTITION_DIR = re.compile(r"(.+)-(\d+)")
 
 
@@ -88,11 +92,18 @@ def offset_file_name(offset: int, suffix: str) -> str:
 
 
 def parse_segment_file(name: str) -> tuple[int, str] | None:
-    """The base offset and the suffix of a segment file's name, or None if `name` is not such a name."""
-    match = _SEGMENT_FILE.fullmatch(name)
-    if match is None or int(match[1]) > 0x7FFFFFFFFFFFFFFF:
+    """The offset and the suffix in the name of a segment's file or a producer snapshot; None for any other name."""
+    digits, suffix = name[:_OFFSET_DIGITS], name[_OFFSET_DIGITS:]
+    if suffix not in _NUMBERED_SUFFIXES or not (digits.isascii() and digits.isdigit()):
         return None
-    return int(match[1]), match[2]
+    offset = int(digits)
+    return None if offset > _OFFSET_MAX else (offset, suffix)
+
+
+def parse_metadata_snapshot(name: str) -> tuple[int, int] | None:
+    """The end offset and the leader epoch in the name of a metadata snapshot, or None if `name` is not such a name."""
+    match = _METADATA_SNAPSHOT.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:

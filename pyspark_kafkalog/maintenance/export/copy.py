@@ -50,7 +50,7 @@ from typing import Final
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.segments.swap import SwapTarget, finish_swaps, has_unfinished
+from pyspark_kafkalog.maintenance.segments.swap import SwapTarget, finish_swaps
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, OffsetHint
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, broker_configs
 from pyspark_kafkalog.metadata.root_format import (
@@ -75,7 +75,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     write_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, write_meta_properties, write_topic_id
-from pyspark_kafkalog.storage.artefacts.partition_listing import bases_and_swaps, list_base_offsets, refuse_link
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets, refuse_link
 from pyspark_kafkalog.storage.filesystem import FileSystem, flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
@@ -86,6 +86,7 @@ from pyspark_kafkalog.storage.names import (
     PARTITION_METADATA,
     PRODUCER_SNAPSHOT_SUFFIX,
     TopicPartition,
+    offset_file_name,
     parse_segment_file,
 )
 
@@ -157,7 +158,7 @@ def _finish_killed_swaps(root: OwnRoot, where: TopicPartition, source: Path) -> 
 
     A swap holds the root's lock throughout, so one found incomplete under that lock belongs to a killed run.
     """
-    if not bases_and_swaps(source)[1] or not has_unfinished(source):
+    if not PartitionListing.read(source).log_swaps:
         return
     with partition_lock(source, fs=root.fs) as is_free:
         if not is_free:
@@ -171,17 +172,12 @@ def _names(directory: Path, state: LogState) -> list[str]:
 
     Segments entirely below the log start offset are omitted: retention has yet to remove them.
     """
-    bases = bases_and_swaps(directory)[0]
-    first = max((base for base in bases if base <= state.log_start_offset), default=0)
-    names = []
-    for entry in os.scandir(directory):
-        parsed = parse_segment_file(entry.name)
-        if entry.name == LEADER_EPOCH_CHECKPOINT:
-            names.append(entry.name)
-        elif parsed is not None:
-            last = state.log_end_offset if parsed[1] == PRODUCER_SNAPSHOT_SUFFIX else state.active_base_offset
-            if first <= parsed[0] <= last:
-                names.append(entry.name)
+    listing = PartitionListing.read(directory)
+    first = max((base for base in listing.base_offsets if base <= state.log_start_offset), default=0)
+    names = [LEADER_EPOCH_CHECKPOINT] if LEADER_EPOCH_CHECKPOINT in listing.others else []
+    for suffix, offsets in listing.files.items():
+        last = state.log_end_offset if suffix == PRODUCER_SNAPSHOT_SUFFIX else state.active_base_offset
+        names += [offset_file_name(offset, suffix) for offset in offsets if first <= offset <= last]
     return sorted(names)
 
 

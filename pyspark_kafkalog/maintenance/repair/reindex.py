@@ -39,12 +39,12 @@ from pyspark_kafkalog.maintenance.verify.segment import check_segment
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, encode_snapshot, read_snapshot
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.producers import ProducerStateManager, java_hash_order, list_snapshots
+from pyspark_kafkalog.storage.log.producers import ProducerStateManager, java_hash_order
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -214,7 +214,10 @@ class _Reindexing:
 
     def _remove_damaged_snapshots(self) -> None:
         """Remove damaged snapshots that could not be rebuilt, since their contents are unknown."""
-        paths = [segment_file(self.directory, at, PRODUCER_SNAPSHOT_SUFFIX) for at in list_snapshots(self.directory)]
+        paths = [
+            segment_file(self.directory, at, PRODUCER_SNAPSHOT_SUFFIX)
+            for at in PartitionListing.read(self.directory).snapshot_offsets
+        ]
         self._replace({path: None for path in paths if _read_entries(path) is None})
 
     def _replace(self, files: Mapping[Path, bytes | None]) -> None:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import FileSystem, is_out_of_space
 from pyspark_kafkalog.storage.names import DELETED_SUFFIX, parse_segment_file
 
@@ -37,13 +38,12 @@ def mark_deleted(directory: Path, names: Iterable[str], *, now_ms: int, fs: File
 def remove_deleted_files(directory: Path, *, now_ms: int, delay_ms: int, fs: FileSystem) -> int:
     """Remove the segment files that were renamed at least `delay_ms` ago; return the bytes removed."""
     removed_bytes = 0
-    with os.scandir(directory) as entries:
-        found = [entry for entry in entries if is_deleted_file(entry.name)]
-    for entry in found:
+    for deleted in PartitionListing.read(directory).deleted:
+        path = directory / deleted.name
         with contextlib.suppress(FileNotFoundError):
-            status = entry.stat(follow_symlinks=False)
+            status = path.lstat()
             if status.st_mtime_ns // _NS_A_MS + delay_ms <= now_ms:
-                fs.unlink_if_there(directory / entry.name)
+                fs.unlink_if_there(path)
                 removed_bytes += status.st_size
     return removed_bytes
 

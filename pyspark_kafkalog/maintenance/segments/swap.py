@@ -24,34 +24,28 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.maintenance.segments.deleted_files import mark_deleted
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.artefacts.partition_listing import bases_and_swaps
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
-    INDEX_SUFFIX,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
+    SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     TopicPartition,
     offset_file_name,
-    parse_segment_file,
 )
 from pyspark_kafkalog.storage.segment.segment import LogSegment
 from pyspark_kafkalog.storage.staging.cleanup import remove_committed_names
-
-#: The files of a segment, in the order of renaming.
-SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +101,8 @@ class SwapTarget:
 
 def has_unfinished(directory: Path) -> bool:
     """Whether a killed run left `.cleaned` or `.swap` files."""
-    with os.scandir(directory) as entries:
-        return any(
-            _offset_of(entry.name, suffix) is not None for entry in entries for suffix in (CLEANED_SUFFIX, SWAP_SUFFIX)
-        )
+    listing = PartitionListing.read(directory)
+    return bool(listing.cleaned or listing.swaps)
 
 
 def swap_in(directory: Path, base_offset: int, old_bases: Collection[int], *, now_ms: int, fs: FileSystem) -> None:
@@ -132,26 +124,21 @@ def finish_swaps(directory: Path, config: LogConfig, *, now_ms: int, fs: FileSys
 
     Raises DiskFormatError when a swap file is damaged.
     """
-    names = sorted(entry.name for entry in os.scandir(directory))
-    cleaned = [name for name in names if _offset_of(name, CLEANED_SUFFIX) is not None]
-    first_cleaned = min((int(name[:20]) for name in cleaned), default=None)
-    swaps = [name for name in names if _offset_of(name, SWAP_SUFFIX) is not None]
-    undecided = [name for name in swaps if first_cleaned is not None and int(name[:20]) >= first_cleaned]
-    for name in undecided:
-        fs.unlink_if_there(directory / name)
-    if undecided:
+    listing = PartitionListing.read(directory)
+    for swap in listing.undecided_swaps:
+        fs.unlink_if_there(directory / swap.name)
+    if listing.undecided_swaps:
         fs.fsync_dir(directory)  # without .cleaned files, these swaps would count as decided
-    for name in cleaned:
-        fs.unlink_if_there(directory / name)
-    decided = sorted({int(name[:20]) for name in swaps if name not in undecided})
-    for base_offset in decided:
+    for cleaned in sorted(listing.cleaned):
+        fs.unlink_if_there(directory / cleaned.name)
+    for base_offset in sorted({swap.offset for swap in listing.decided_swaps}):
         if (directory / (offset_file_name(base_offset, LOG_SUFFIX) + SWAP_SUFFIX)).exists():
             end_offset = _end_offset(directory, base_offset, config, fs, now_ms)
-            old = [base for base in bases_and_swaps(directory)[0] if base_offset <= base < end_offset]
+            old = [base for base in PartitionListing.read(directory).base_offsets if base_offset <= base < end_offset]
             _complete(directory, base_offset, old, now_ms=now_ms, fs=fs)
         else:
             _remove_swap_names(directory, base_offset, fs)
-    if names and (cleaned or swaps):
+    if listing.cleaned or listing.swaps:
         fs.fsync_dir(directory)
 
 
@@ -201,9 +188,3 @@ def _remove_swap_names(directory: Path, base_offset: int, fs: FileSystem) -> Non
         fs.unlink_if_there(directory / (offset_file_name(base_offset, suffix) + SWAP_SUFFIX))
         if suffix == LOG_SUFFIX:
             fs.fsync_dir(directory)
-
-
-def _offset_of(name: str, suffix: str) -> int | None:
-    """The offset in the name of a segment file with the additional `suffix`, or None."""
-    parsed = parse_segment_file(name.removesuffix(suffix)) if name.endswith(suffix) else None
-    return None if parsed is None else parsed[0]

@@ -12,7 +12,6 @@ reading transactions is noted for the user; it fails neither the adoption nor th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,17 +32,16 @@ from pyspark_kafkalog.root.open_transactions import (
 )
 from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState, load_read_only
-from pyspark_kafkalog.storage.log.producers import list_snapshots
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
     TopicPartition,
-    parse_segment_file,
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.segment import LogSegment
@@ -130,19 +128,14 @@ def _count_index_bytes(segment: LogSegment) -> None:
 
 
 def _log_bytes(directory: Path) -> int:
-    total = 0
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            parsed = parse_segment_file(entry.name)
-            if parsed is not None and parsed[1] == LOG_SUFFIX:
-                total += entry.stat().st_size
-    return total
+    bases = PartitionListing.read(directory).base_offsets
+    return sum(segment_file(directory, base, LOG_SUFFIX).stat().st_size for base in bases)
 
 
 def _largest_snapshot_producer_id(directory: Path) -> int:
     """The largest producer id in all snapshots, which include expired producers."""
     largest = -1
-    for offset in list_snapshots(directory):
+    for offset in PartitionListing.read(directory).snapshot_offsets:
         try:
             entries = read_snapshot(segment_file(directory, offset, PRODUCER_SNAPSHOT_SUFFIX))
         except (CorruptIndexError, FileNotFoundError):

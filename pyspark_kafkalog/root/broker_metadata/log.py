@@ -10,7 +10,6 @@ crash.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,8 @@ from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHea
 from pyspark_kafkalog.record.reference import Record, check_crc, decode_batch
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.filesystem import open_to_read
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, parse_metadata_snapshot, segment_file
 
-_SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _FILE_BYTES_MAX: Final = 256 << 20
 
 
@@ -120,6 +118,9 @@ class BrokerLog:
 
 def _snapshots(directory: Path) -> list[tuple[int, int, Path]]:
     """End offsets, epochs and paths of the snapshots, the newest first."""
-    matches = [match for match in map(_SNAPSHOT.fullmatch, os.listdir(directory)) if match is not None]
-    found = [(int(match[1]), int(match[2]), directory / match[0]) for match in matches]
+    found = []
+    for name in os.listdir(directory):
+        parsed = parse_metadata_snapshot(name)
+        if parsed is not None:
+            found.append((*parsed, directory / name))
     return sorted(found, reverse=True)

@@ -10,7 +10,6 @@ org.apache.kafka.storage.internals.log.TransactionIndex.collectAbortedTxns and t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from enum import Enum, auto
 from pathlib import Path
@@ -19,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, TransactionIndex
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, TXN_INDEX_SUFFIX, parse_segment_file, segment_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
 
 
 class Isolation(Enum):
@@ -99,16 +99,7 @@ def _collect(directory: Path, bases: Iterable[int], start_offset: int, end_offse
 
 def _transaction_indexes(directory: Path, start_offset: int) -> dict[int, int]:
     """Base offset and inode of the `.txnindex` files that can hold markers at or above `start_offset`."""
-    logs: list[int] = []
-    indexes: dict[int, int] = {}
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            parsed = parse_segment_file(entry.name)
-            if parsed is None:
-                continue
-            if parsed[1] == TXN_INDEX_SUFFIX:
-                indexes[parsed[0]] = entry.inode()
-            elif parsed[1] == LOG_SUFFIX:  # a producer snapshot may have an offset inside a segment
-                logs.append(parsed[0])
-    floor = max((base for base in logs if base <= start_offset), default=0)
-    return {base: inode for base, inode in indexes.items() if base >= floor}
+    files = PartitionListing.read(directory).files
+    # Not by the snapshots: one may have an offset inside a segment.
+    floor = max((base for base in files[LOG_SUFFIX] if base <= start_offset), default=0)
+    return {base: inode for base, inode in files[TXN_INDEX_SUFFIX].items() if base >= floor}

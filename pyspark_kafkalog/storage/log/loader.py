@@ -15,9 +15,7 @@ org.apache.kafka.storage.internals.log.LogLoader.
 
 from __future__ import annotations
 
-import os
 import random
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,14 +23,13 @@ from typing import Final
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.artefacts.partition_listing import MarkedFile, PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.append_info import LoadedLog
 from pyspark_kafkalog.storage.log.producer_replay import rebuild_producer_state
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 from pyspark_kafkalog.storage.log.segment_list import SegmentList
 from pyspark_kafkalog.storage.names import (
-    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
@@ -41,15 +38,13 @@ from pyspark_kafkalog.storage.names import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    parse_segment_file,
+    parse_metadata_snapshot,
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.recovery import recover_segment
 from pyspark_kafkalog.storage.segment.segment import LogSegment
 
 _INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-#: Renamed snapshots of the KRaft quorum (`<offset>-<epoch>.checkpoint.deleted`), which the quorum removes itself.
-_METADATA_SNAPSHOT = re.compile(r"\d{20}-\d{10}\.checkpoint\.deleted")
 
 
 def load(
@@ -154,48 +149,49 @@ class _Loader:
 
     # Leftovers
 
-    def _remove_temporary_files(self) -> list[str]:
-        """Unlink what deletions and cleanings left behind; returns the names of the swap files to finish."""
-        names = sorted(entry.name for entry in os.scandir(self.directory) if entry.is_file())
-        cleaned = [name for name in names if _offset_of(name, CLEANED_SUFFIX) is not None]
-        first_cleaned = min((int(name[:20]) for name in cleaned), default=None)
-        swaps = []
-        for name in names:
-            offset = _offset_of(name, SWAP_SUFFIX)
-            if offset is not None and (first_cleaned is None or offset < first_cleaned):
-                swaps.append(name)
-            elif offset is not None or (name.endswith(DELETED_SUFFIX) and not _METADATA_SNAPSHOT.fullmatch(name)):
-                self.fs.unlink_if_there(self.directory / name)
-        for name in cleaned:
-            self.fs.unlink_if_there(self.directory / name)
-        return swaps
+    def _remove_temporary_files(self) -> list[MarkedFile]:
+        """Remove the files that deletions and cleanings left behind; returns the swap files to finish.
 
-    def _finish_swaps(self, swaps: list[str]) -> None:
+        Renamed snapshots of the KRaft quorum (`<offset>-<epoch>.checkpoint.deleted`) stay: the quorum removes them.
+        """
+        listing = PartitionListing.read(self.directory)
+        names = [each.name for each in (*listing.undecided_swaps, *sorted(listing.deleted))]
+        for name in sorted(listing.others):
+            if name.endswith(DELETED_SUFFIX) and parse_metadata_snapshot(name.removesuffix(DELETED_SUFFIX)) is None:
+                names.append(name)
+        # Last: without them, an undecided swap would count as decided.
+        names += [each.name for each in sorted(listing.cleaned)]
+        for name in names:
+            if (self.directory / name).is_file():
+                self.fs.unlink_if_there(self.directory / name)
+        return listing.decided_swaps
+
+    def _finish_swaps(self, swaps: list[MarkedFile]) -> None:
         """Remove the segments that the swap files replace, then rename the swap files into place."""
         ends = []
-        for name in swaps:
-            if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
-                segment = self._segment(int(name[:20]), suffix=SWAP_SUFFIX)
+        for swap in swaps:
+            if swap.suffix == LOG_SUFFIX:
+                segment = self._segment(swap.offset, suffix=SWAP_SUFFIX)
                 ends.append((segment.base_offset, segment.read_next_offset()))
                 segment.close_files()
         if ends:
             first, end = min(base for base, _ in ends), max(end for _, end in ends)
-            for entry in list(os.scandir(self.directory)):
-                parsed = parse_segment_file(entry.name)
-                if parsed is not None and first <= parsed[0] < end:
-                    self.fs.unlink_if_there(self.directory / entry.name)
-        for name in swaps:
-            path = self.directory / name
+            for suffix, offsets in PartitionListing.read(self.directory).files.items():
+                for offset in offsets:
+                    if first <= offset < end:
+                        self.fs.unlink_if_there(self._path(offset, suffix))
+        for swap in swaps:
+            path = self.directory / swap.name
             if path.exists():
-                self.fs.rename(path, path.with_name(name.removesuffix(SWAP_SUFFIX)))
+                self.fs.rename(path, self._path(swap.offset, swap.suffix))
 
     # Segments
 
     def _load_segments(self) -> None:
-        for entry in list(os.scandir(self.directory)):
-            parsed = parse_segment_file(entry.name)
-            if parsed is not None and parsed[1] in _INDEX_SUFFIXES and not self._path(parsed[0], LOG_SUFFIX).exists():
-                self.fs.unlink_if_there(self.directory / entry.name)
+        files = PartitionListing.read(self.directory).files
+        for suffix in _INDEX_SUFFIXES:
+            for offset in sorted(files[suffix].keys() - files[LOG_SUFFIX].keys()):
+                self.fs.unlink_if_there(self._path(offset, suffix))
         for base_offset in list_base_offsets(self.directory):
             segment = self._segment(base_offset)
             if not self._has_usable_indexes(segment):
@@ -282,11 +278,3 @@ class _Loader:
 
     def _path(self, offset: int, suffix: str) -> Path:
         return segment_file(self.directory, offset, suffix)
-
-
-def _offset_of(name: str, suffix: str) -> int | None:
-    """The offset in the name of a segment's file that has `suffix` after the usual suffix, or None."""
-    if not name.endswith(suffix):
-        return None
-    parsed = parse_segment_file(name.removesuffix(suffix))
-    return None if parsed is None else parsed[0]

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptIndexError, ProducerFencedError
 from pyspark_kafkalog.record.header import NO_SEQUENCE, next_sequence
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.log.producers import (
     CompletedTransaction,
     ProducerStateManager,
-    list_snapshots,
     producer_batches,
 )
 from pyspark_kafkalog.storage.log.segment_list import SegmentList
@@ -71,7 +70,7 @@ def rebuild_producer_state(
 
 def load_latest_snapshot(producers: ProducerStateManager, log_start_offset: int, end_offset: int, now_ms: int) -> None:
     """Start `producers` at the latest usable snapshot in (log start, end], or empty at the log start; no writes."""
-    for offset in sorted(list_snapshots(producers.directory), reverse=True):
+    for offset in reversed(PartitionListing.read(producers.directory).snapshot_offsets):
         if log_start_offset < offset <= end_offset:
             entries = _read_usable_snapshot(segment_file(producers.directory, offset, PRODUCER_SNAPSHOT_SUFFIX))
             if entries is not None:

@@ -15,7 +15,6 @@ ProducerAppendInfo.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -36,6 +35,7 @@ from pyspark_kafkalog.record.header import (
     next_sequence,
 )
 from pyspark_kafkalog.record.reference import decode_batch
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
     NO_OFFSET,
     ProducerStateEntry,
@@ -43,7 +43,7 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
     write_snapshot,
 )
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.names import PRODUCER_SNAPSHOT_SUFFIX, parse_segment_file, segment_file
+from pyspark_kafkalog.storage.names import PRODUCER_SNAPSHOT_SUFFIX, segment_file
 
 BATCHES_TO_RETAIN: Final = 5
 
@@ -325,7 +325,7 @@ class ProducerStateManager:
     @functools.cached_property
     def _snapshots(self) -> set[int]:
         """Offsets of the snapshots, listed on first use: a scan of a long log segment by segment does not need them."""
-        return list_snapshots(self.directory)
+        return set(PartitionListing.read(self.directory).snapshot_offsets)
 
     @property
     def is_empty(self) -> bool:
@@ -490,7 +490,7 @@ class ProducerStateManager:
     def remove_stray_snapshots(self, base_offsets: Iterable[int]) -> None:
         """Keep only the snapshots at base offsets of segments, and the largest other one if it is above them all."""
         bases = set(base_offsets)
-        self._snapshots = list_snapshots(self.directory)
+        self._snapshots = set(PartitionListing.read(self.directory).snapshot_offsets)
         strays = sorted(self._snapshots - bases)
         if strays and (not bases or strays[-1] >= max(bases)):
             strays.pop()
@@ -514,17 +514,6 @@ class ProducerStateManager:
 def is_expired(entry: ProducerStateEntry, now_ms: int, expiration_ms: int) -> bool:
     """Whether a producer without an open transaction has expired, by the timestamp of its last records."""
     return entry.current_txn_first_offset < 0 and now_ms - entry.last_timestamp_ms >= expiration_ms
-
-
-def list_snapshots(directory: Path) -> set[int]:
-    """Offsets of the `.snapshot` files in `directory`."""
-    offsets = set()
-    with os.scandir(directory) as files:
-        for file in files:
-            parsed = parse_segment_file(file.name)
-            if parsed is not None and parsed[1] == PRODUCER_SNAPSHOT_SUFFIX:
-                offsets.add(parsed[0])
-    return offsets
 
 
 def java_hash_order(producers: dict[int, ProducerState]) -> list[ProducerState]:

@@ -16,32 +16,25 @@ import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX, FileSystem
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.append_info import LoadedLog
 from pyspark_kafkalog.storage.log.loader import roll_jitter_ms
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers
 from pyspark_kafkalog.storage.log.segment_list import SegmentList
 from pyspark_kafkalog.storage.names import (
-    INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
-    STAGED_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     offset_file_name,
-    parse_segment_file,
 )
 from pyspark_kafkalog.storage.segment.index_entries import SegmentCounters
 from pyspark_kafkalog.storage.segment.segment import LogSegment
-
-_BESIDE_LOG: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
 
 
 def resume(
@@ -132,41 +125,30 @@ class _Found:
     closed_bases: list[int]
     has_active: bool
     later: list[str]
-    temporary: list[str]
+    temporary: tuple[str, ...]
     staged: list[str]
     committed: set[str]
 
     @classmethod
     def list(cls, directory: Path, state: LogState) -> _Found:
-        bases, later, temporary = [], [], []
-        staged: dict[str, int] = {}
-        log_inodes = set()
-        active_inode = None
-        active_name = offset_file_name(state.active_base_offset, "")
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name < active_name and entry.name.endswith(_BESIDE_LOG):
-                    continue  # a closed segment's file: most names in a long log
-                parsed = parse_segment_file(entry.name)
-                if parsed is None:
-                    if entry.name.endswith(STAGED_SUFFIX):
-                        staged[entry.name] = entry.inode()
-                    elif entry.name.endswith(TEMPORARY_SUFFIX):
-                        temporary.append(entry.name)
-                    continue
-                offset, suffix = parsed
-                last = state.log_end_offset if suffix == PRODUCER_SNAPSHOT_SUFFIX else state.active_base_offset
-                if offset > last:
-                    later.append(entry.name)
-                elif suffix == LOG_SUFFIX and offset < state.active_base_offset:
-                    bases.append(offset)
-                    log_inodes.add(entry.inode())
-                elif suffix == LOG_SUFFIX:
-                    active_inode = entry.inode()
-        if active_inode is not None and state.active_size_bytes:
-            log_inodes.add(active_inode)
-        committed = {name for name, inode in staged.items() if inode in log_inodes}
-        return cls(bases, active_inode is not None, later, temporary, [*staged], committed)
+        listing = PartitionListing.read(directory, only_logs_below=state.active_base_offset)
+        later = []
+        for suffix, offsets in listing.files.items():
+            last = state.log_end_offset if suffix == PRODUCER_SNAPSHOT_SUFFIX else state.active_base_offset
+            later += [offset_file_name(offset, suffix) for offset in offsets if offset > last]
+        logs = listing.files[LOG_SUFFIX]
+        closed_bases = [base for base in logs if base < state.active_base_offset]
+        log_inodes = {logs[base] for base in closed_bases}
+        if state.active_base_offset in logs and state.active_size_bytes:
+            log_inodes.add(logs[state.active_base_offset])
+        return cls(
+            closed_bases=closed_bases,
+            has_active=state.active_base_offset in logs,
+            later=later,
+            temporary=listing.temporary,
+            staged=[*listing.staged],
+            committed={name for name, inode in listing.staged.items() if inode in log_inodes},
+        )
 
     def remove_names(self, directory: Path, fs: FileSystem) -> None:
         """Remove the second names of committed files, and temporary files."""

@@ -18,8 +18,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, STAGED_SUFFIX, parse_partition_dir, parse_segment_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, STAGED_SUFFIX, parse_partition_dir
 from pyspark_kafkalog.storage.staging.staged_file import write_id_of
 
 _NS_A_MS = 1_000_000
@@ -51,18 +52,11 @@ def remove_committed_names(directory: Path, active_base_offset: int, fs: FileSys
     They are identified by sharing the file with a `.log`. Call this before such a `.log` is removed: afterwards the
     staged file would be taken for one that is still to be committed. The caller holds the root's lock.
     """
-    staged: dict[int, str] = {}
-    logs: set[int] = set()
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.name.endswith(STAGED_SUFFIX):
-                staged[entry.inode()] = entry.name
-            else:
-                parsed = parse_segment_file(entry.name)
-                if parsed is not None and parsed[1] == LOG_SUFFIX and parsed[0] < active_base_offset:
-                    logs.add(entry.inode())
-    for inode in logs & staged.keys():
-        fs.unlink_if_there(directory / staged[inode])
+    listing = PartitionListing.read(directory)
+    committed = {inode for base, inode in listing.files[LOG_SUFFIX].items() if base < active_base_offset}
+    for name, inode in listing.staged.items():
+        if inode in committed:
+            fs.unlink_if_there(directory / name)
 
 
 def _settle(ages: dict[Path, int], too_old_ns: int, fs: FileSystem) -> None:
