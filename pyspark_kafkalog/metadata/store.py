@@ -137,6 +137,8 @@ class MetadataStore:
         self._refresh_lock = threading.Lock()
         self._snapshots = Snapshots(self.log.directory, fs)
         self._housekeeping = Housekeeping(self.log, self._snapshots, fs)
+        #: By the key of a commit that may have been published: its commit id, and the first offset that it may have.
+        self._unknown_outcomes: dict[str | None, tuple[str, int]] = {}
         self._loaded = _CACHE.get(self._cache_key()) or self._load()
 
     @staticmethod
@@ -287,21 +289,27 @@ class MetadataStore:
             check_format_version(image.format_version, file)
 
     def commit(
-        self, build: Build, *, operation: str, max_attempts: int = _MAX_ATTEMPTS, frees_space: bool = False
+        self,
+        build: Build,
+        *,
+        operation: str,
+        key: str | None = None,
+        max_attempts: int = _MAX_ATTEMPTS,
+        frees_space: bool = False,
     ) -> CommitOutcome:
         """Publish the records that `build` makes from the newest image; retry if another writer commits first.
 
         - `build`: called with the newest image on each attempt. If it returns no records, nothing is published; an
           exception from it ends the commit
         - `operation`: one or two words for the history
+        - `key`: identifies the work, if the caller may repeat it after an error; `find_commit` then finds the commit
         - `frees_space`: see `CommitLog.publish`
 
         Raises InvalidRecordError if the commit would violate an invariant, CommitConflictError after `max_attempts`
         lost races, CommitStateUnknownError if publishing failed and it is unknown whether the commit was made,
         CorruptRecordError if a commit file was lost.
         """
-        # Never from `rng`: writers with the same seed would mistake each other's commits for their own.
-        commit_id = encode_uuid(os.urandom(16))
+        commit_id = self._commit_id_for(key)
         failure: CommitConflictError | CommitStateUnknownError | None = None
         unsure_since: int | None = None
         for attempt in range(max_attempts):
@@ -309,14 +317,19 @@ class MetadataStore:
                 image = self._refresh_to_head()
                 own = self._find_own(commit_id, unsure_since)
             if own is not None:
+                self._unknown_outcomes.pop(key, None)
                 return CommitOutcome(self.refresh(), own)
             records = build(image)
             if not records:
                 return CommitOutcome(image, None)
             header = record("CommitRecord", commitId=commit_id, operation=operation)
+            if key is not None:
+                self._unknown_outcomes[key] = (commit_id, image.next_offset)
             try:
                 with _in_doubt(unsure_since):
-                    return self._publish(image, (header, *records), frees_space)
+                    outcome = self._publish(image, (header, *records), frees_space)
+                self._unknown_outcomes.pop(key, None)
+                return outcome
             except CommitConflictError as error:
                 failure = error
             except CommitStateUnknownError as error:
@@ -326,8 +339,27 @@ class MetadataStore:
         with _in_doubt(unsure_since):
             own = self._find_own(commit_id, unsure_since)
         if own is not None:
+            self._unknown_outcomes.pop(key, None)
             return CommitOutcome(self.refresh(), own)
         raise failure if failure is not None else ValueError("max_attempts must be 1 or more")
+
+    def find_commit(self, key: str) -> Commit | None:
+        """The commit that an earlier call of `commit` with `key` published although it raised an error; None if none.
+
+        The commit is durable then. Raises CommitStateUnknownError if the commit log cannot be read.
+        """
+        commit_id, since = self._unknown_outcomes.get(key, ("", None))
+        with _in_doubt(since):
+            own = self._find_own(commit_id, since)
+        if own is not None:
+            self._unknown_outcomes.pop(key, None)
+        return own
+
+    def _commit_id_for(self, key: str | None) -> str:
+        """The commit id of the earlier calls with `key`, whose publishing may still take effect, or a new one."""
+        known = self._unknown_outcomes.get(key)
+        # Never from `rng`: writers with the same seed would mistake each other's commits for their own.
+        return encode_uuid(os.urandom(16)) if known is None else known[0]
 
     def _find_own(self, commit_id: str, unsure_since: int | None) -> Commit | None:
         """The commit with `commit_id`, made durable, if an attempt at `unsure_since` or later published it.

@@ -14,6 +14,11 @@ from pyspark_kafkalog.metadata.image import ALL_BROKERS, BROKER_RESOURCE, Metada
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
 
 
+def broker_config(image: MetadataImage) -> BrokerConfig:
+    """The broker-level configuration, parsed."""
+    return BrokerConfig.from_properties(broker_configs(image))
+
+
 def alter_broker_configs(
     image: MetadataImage, *, add: Mapping[str, str], delete: Collection[str] = ()
 ) -> list[MetadataRecord]:

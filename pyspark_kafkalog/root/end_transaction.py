@@ -38,7 +38,6 @@ from pyspark_kafkalog.root.open_transactions import (
     transaction_states_of,
 )
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.filesystem import flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import AppendOrigin, ProducerState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
@@ -164,8 +163,6 @@ class _Ending:
         self._image: MetadataImage = root.store.refresh()
         self._broker_config = root.broker_config()
         self._appended: dict[TopicPartition, LogState] = {}
-        if root.fs.waits_for_disk:
-            flush_earlier(root.path, root.fs)
 
     def open_producer(self, where: TopicPartition, first_offset: int) -> ProducerState:
         """The producer whose transaction began at `first_offset`. Raises OffsetOutOfRangeError if there is no such."""

@@ -20,7 +20,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_recor
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.own import OwnRoot
-from pyspark_kafkalog.storage.filesystem import flush_earlier, is_out_of_space
+from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -62,8 +62,6 @@ def move_log_starts(root: OwnRoot, moves: Sequence[LogStartMove], *, operation: 
     """
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
-        if root.fs.waits_for_disk:
-            flush_earlier(root.path, root.fs)
         moved = [_move(root, image, each) for each in moves]
 
         def build(newest: MetadataImage) -> list[MetadataRecord]:

@@ -57,7 +57,7 @@ class OwnRoot:
         self._store = store
         self._clock = clock
         self._fs = fs
-        self._unsure: dict[str, int] = {}
+        self._unflushed_store: MetadataStore | None = None
 
     def refresh(self) -> None:
         self._store.refresh()
@@ -254,15 +254,22 @@ class OwnRoot:
     def commit_staged(
         self, staged: Sequence[StagedFile], *, transaction: WriteTransaction | None, flush: FlushMode
     ) -> CommitResult:
-        from pyspark_kafkalog.root.write import WriteCommitter  # not needed by readers
+        from pyspark_kafkalog.root.write import commit_write  # not needed by readers
 
         fs = flushing_file_system(self._fs, flush)
         self._store.check_root()
-        store = self._store if fs is self._fs else MetadataStore(self.path, clock=self._clock, fs=fs)
-        result = WriteCommitter(store, _broker_config, self._clock, fs, self._unsure).commit(staged, transaction)
-        if store is not self._store:
+        result = commit_write(self._store_for(fs), staged, transaction, clock=self._clock, fs=fs)
+        if fs is not self._fs:
             self._store.refresh()
         return result
+
+    def _store_for(self, fs: FileSystem) -> MetadataStore:
+        """The store whose commits use `fs`: this root's own, or one for commits that do not wait for the disk."""
+        if fs is self._fs:
+            return self._store
+        if self._unflushed_store is None:
+            self._unflushed_store = MetadataStore(self.path, clock=self._clock, fs=fs)
+        return self._unflushed_store
 
     def init_transaction(self, transactional_id: str, incarnation: str) -> None:
         """Commit `incarnation` as the current one of the transactional id; earlier ones are fenced."""
