@@ -1,11 +1,28 @@
-"""Human-readable numbers, with their nouns and units."""
+"""Limits of integers, units of time and size, and numbers as text."""
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Final
 
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_UNIT_BYTES: Final = 1024
+INT16_MAX: Final = 2**15 - 1
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+INT64_MIN: Final = -(2**63)
+
+NS_PER_MS: Final = 1_000_000
+US_PER_MS: Final = 1000
+SECOND_MS: Final = 1000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+#: The start of timestamps.
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+_SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
@@ -15,9 +32,9 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 def size_text(size_bytes: int) -> str:
     """A size in bytes with a binary unit, to two or three digits: 999 B, 1.5 MiB, 120 GiB."""
-    size, unit = float(size_bytes), _UNITS[0]
-    for unit in _UNITS:
-        if size < _UNIT_BYTES or unit == _UNITS[-1]:
+    size, unit = float(size_bytes), _SIZE_UNITS[0]
+    for unit in _SIZE_UNITS:
+        if size < KIB or unit == _SIZE_UNITS[-1]:
             break
-        size /= _UNIT_BYTES
-    return f"{size:.1f} {unit}" if unit != _UNITS[0] and size < 100 else f"{size:.0f} {unit}"
+        size /= KIB
+    return f"{size:.1f} {unit}" if unit != _SIZE_UNITS[0] and size < 100 else f"{size:.0f} {unit}"

@@ -25,9 +25,9 @@ from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.record.codecs.codec import CODECS
+from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MIB
 
 _NO_EFFECT: Final = "Accepted for a broker's sake, has no effect here."
-_MIB: Final = 1 << 20
 
 _DEFINITIONS: Final = (
     ConfigDefinition(
@@ -61,7 +61,7 @@ _DEFINITIONS: Final = (
     ConfigDefinition(
         "staging.retention.ms",
         ConfigType.LONG,
-        86_400_000,
+        DAY_MS,
         "Staged files of a write whose youngest file is older than this count as abandoned and are removed.",
         at_least(0),
     ),
@@ -70,7 +70,7 @@ _DEFINITIONS: Final = (
     ConfigDefinition(
         "log.cleaner.dedupe.buffer.size",
         ConfigType.LONG,
-        128 * _MIB,
+        128 * MIB,
         "Bytes for the table of keys, over all cleaner threads; more than 1 MiB for each.",
     ),
     ConfigDefinition(
@@ -109,7 +109,7 @@ _DEFINITIONS: Final = (
     ConfigDefinition(
         "offsets.topic.segment.bytes",
         ConfigType.INT,
-        100 * _MIB,
+        100 * MIB,
         "segment.bytes of __consumer_offsets when it is created: small, so that it can soon be compacted.",
         at_least(1),
     ),
@@ -155,14 +155,14 @@ _DEFINITIONS: Final = (
     ConfigDefinition(
         "metadata.log.max.record.bytes.between.snapshots",
         ConfigType.LONG,
-        20 * _MIB,
+        20 * MIB,
         "Bytes of commits after which a metadata snapshot is written; earlier if the last snapshot is smaller.",
         at_least(1),
     ),
     ConfigDefinition(
         "metadata.log.max.snapshot.interval.ms",
         ConfigType.LONG,
-        3_600_000,
+        HOUR_MS,
         "Time after which the next commit writes a metadata snapshot; 0: no limit of time.",
         at_least(0),
     ),
@@ -253,7 +253,7 @@ def _topic_config(overrides: frozenset[tuple[str, str]], properties: frozenset[t
 
 def _check_dedupe_buffer(config: BrokerConfig) -> None:
     threads = config.log_cleaner_threads
-    if threads and config.log_cleaner_dedupe_buffer_size // threads <= _MIB:
+    if threads and config.log_cleaner_dedupe_buffer_size // threads <= MIB:
         size = config.log_cleaner_dedupe_buffer_size
         raise InvalidConfigError(
             f"log.cleaner.dedupe.buffer.size={size} is not allowed: expected more than 1 MiB "

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidConfigError
+from pyspark_kafkalog.units import DAY_MS, INT32_MAX, INT64_MAX
 
 ConfigValue = bool | int | float | str | tuple[str, ...] | None
 
@@ -21,10 +22,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LIST_SEPARATOR = re.compile(r"\s*,\s*")
 
-INT_MAX: Final = 2**31 - 1
-LONG_MAX: Final = 2**63 - 1
 #: Default of producer.id.expiration.ms.
-PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
+PRODUCER_ID_EXPIRATION_MS: Final = DAY_MS
 #: Uncompressed bytes of a record batch. Kafka's producers send batches of 16 KiB to keep latency low; a write of a
 #: whole DataFrame has no such need, and larger batches compress better and cost less for each record.
 BATCH_SIZE_BYTES: Final = 256 << 10
@@ -156,11 +155,11 @@ def _parse_integer(text: str, maximum: int) -> int:
 
 
 def _parse_int(text: str) -> int:
-    return _parse_integer(text, INT_MAX)
+    return _parse_integer(text, INT32_MAX)
 
 
 def _parse_long(text: str) -> int:
-    return _parse_integer(text, LONG_MAX)
+    return _parse_integer(text, INT64_MAX)
 
 
 def _parse_double(text: str) -> float:

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Final
 
 from pyspark_kafkalog.config.definitions import (
-    LONG_MAX,
     Allowed,
     ConfigDefinition,
     ConfigType,
@@ -26,6 +25,7 @@ from pyspark_kafkalog.config.definitions import (
     one_of,
 )
 from pyspark_kafkalog.record.codecs.codec import CODECS, TOPIC_CODEC_NAMES, Levels
+from pyspark_kafkalog.units import DAY_MS, HOUR_MS, INT64_MAX, MIB, MINUTE_MS
 
 CLEANUP_POLICY_COMPACT: Final = "compact"
 CLEANUP_POLICY_DELETE: Final = "delete"
@@ -35,11 +35,6 @@ COMPRESSION_PRODUCER: Final = "producer"
 
 _NO_EFFECT: Final = "Accepted for a broker's sake, has no effect here."
 
-_MIB: Final = 1 << 20
-_SECOND_MS: Final = 1000
-_MINUTE_MS: Final = 60 * _SECOND_MS
-_HOUR_MS: Final = 60 * _MINUTE_MS
-_DAY_MS: Final = 24 * _HOUR_MS
 _LOG_OVERHEAD_BYTES: Final = 12
 _DERIVED: Final = -2
 
@@ -92,17 +87,17 @@ def _segment_configs() -> Iterator[TopicConfig]:
         "segment.bytes",
         ConfigType.INT,
         1 << 30,
-        at_least(_MIB),
+        at_least(MIB),
         "Maximum size of a segment in bytes: an append that would exceed it first rolls the segment.",
         "log.segment.bytes",
     )
     yield _time_config(
         "segment.ms",
-        7 * _DAY_MS,
+        7 * DAY_MS,
         at_least(1),
         "A segment is rolled when the timestamps of its records span more than this, even if it is not full.",
         ("log.roll.ms", ConfigType.LONG, 1, at_least(1)),
-        ("log.roll.hours", ConfigType.INT, _HOUR_MS, at_least(1)),
+        ("log.roll.hours", ConfigType.INT, HOUR_MS, at_least(1)),
     )
     yield _time_config(
         "segment.jitter.ms",
@@ -110,12 +105,12 @@ def _segment_configs() -> Iterator[TopicConfig]:
         at_least(0),
         "Maximum random deduction from segment.ms, so that partitions do not all roll at once.",
         ("log.roll.jitter.ms", ConfigType.LONG, 1, at_least(0)),
-        ("log.roll.jitter.hours", ConfigType.INT, _HOUR_MS, at_least(0)),
+        ("log.roll.jitter.hours", ConfigType.INT, HOUR_MS, at_least(0)),
     )
     yield _config(
         "segment.index.bytes",
         ConfigType.INT,
-        10 * _MIB,
+        10 * MIB,
         at_least(4),
         "Preallocated size of each index of the active segment; a full index rolls the segment.",
         "log.index.size.max.bytes",
@@ -156,12 +151,12 @@ def _retention_configs() -> Iterator[TopicConfig]:
     )
     yield _time_config(
         "retention.ms",
-        7 * _DAY_MS,
+        7 * DAY_MS,
         at_least(-1),
         "With delete: a segment is deleted once its latest record is older than this; -1 keeps all.",
         ("log.retention.ms", ConfigType.LONG, 1, None),
-        ("log.retention.minutes", ConfigType.INT, _MINUTE_MS, None),
-        ("log.retention.hours", ConfigType.INT, _HOUR_MS, None),
+        ("log.retention.minutes", ConfigType.INT, MINUTE_MS, None),
+        ("log.retention.hours", ConfigType.INT, HOUR_MS, None),
     )
     yield _config(
         "retention.bytes",
@@ -174,7 +169,7 @@ def _retention_configs() -> Iterator[TopicConfig]:
     yield _config(
         "file.delete.delay.ms",
         ConfigType.LONG,
-        _MINUTE_MS,
+        MINUTE_MS,
         at_least(0),
         "How long the renamed files of a deleted segment are kept.",
         "log.segment.delete.delay.ms",
@@ -182,7 +177,7 @@ def _retention_configs() -> Iterator[TopicConfig]:
     yield _config(
         "delete.retention.ms",
         ConfigType.LONG,
-        _DAY_MS,
+        DAY_MS,
         at_least(0),
         "With compact: how long a tombstone is kept after the first cleaning pass that meets it.",
         "log.cleaner.delete.retention.ms",
@@ -198,7 +193,7 @@ def _retention_configs() -> Iterator[TopicConfig]:
     yield _config(
         "max.compaction.lag.ms",
         ConfigType.LONG,
-        LONG_MAX,
+        INT64_MAX,
         at_least(1),
         "With compact: an uncleaned record older than this makes its partition due for cleaning.",
         "log.cleaner.max.compaction.lag.ms",
@@ -217,7 +212,7 @@ def _message_configs() -> Iterator[TopicConfig]:
     yield _config(
         "max.message.bytes",
         ConfigType.INT,
-        _MIB + _LOG_OVERHEAD_BYTES,
+        MIB + _LOG_OVERHEAD_BYTES,
         at_least(0),
         "Maximum size of a record batch, after compression.",
         "message.max.bytes",
@@ -233,7 +228,7 @@ def _message_configs() -> Iterator[TopicConfig]:
     yield _config(
         "message.timestamp.before.max.ms",
         ConfigType.LONG,
-        LONG_MAX,
+        INT64_MAX,
         at_least(0),
         "With CreateTime: a record whose timestamp is further in the past than this is refused.",
         "log.message.timestamp.before.max.ms",
@@ -241,7 +236,7 @@ def _message_configs() -> Iterator[TopicConfig]:
     yield _config(
         "message.timestamp.after.max.ms",
         ConfigType.LONG,
-        _HOUR_MS,
+        HOUR_MS,
         at_least(0),
         "With CreateTime: a record whose timestamp is further in the future than this is refused.",
         "log.message.timestamp.after.max.ms",
@@ -277,14 +272,14 @@ def _durability_configs() -> Iterator[TopicConfig]:
     yield _config(
         "flush.messages",
         ConfigType.LONG,
-        LONG_MAX,
+        INT64_MAX,
         at_least(1),
         "A broker flushes the log after this many records. Here the writer's option flush decides.",
         "log.flush.interval.messages",
     )
     yield _time_config(
         "flush.ms",
-        LONG_MAX,
+        INT64_MAX,
         at_least(0),
         f"A broker flushes the log after this time. {_NO_EFFECT}",
         ("log.flush.interval.ms", ConfigType.LONG, 1, at_least(0)),

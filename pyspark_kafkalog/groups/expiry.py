@@ -6,17 +6,16 @@ here, so the age of an offset counts from its commit, as a broker counts it for 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import UnknownGroupError
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.groups.group_log import group_names
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import MINUTE_MS
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-
-_MINUTE_MS: Final = 60_000
 
 
 def expire_offsets(log_dir: LogDir) -> dict[str, list[TopicPartition]]:
@@ -26,7 +25,7 @@ def expire_offsets(log_dir: LogDir) -> dict[str, list[TopicPartition]]:
     """
     root = log_dir.own_root()
     log_dir.refresh()
-    older_than_ms = root.clock() - root.broker_config().offsets_retention_minutes * _MINUTE_MS
+    older_than_ms = root.clock() - root.broker_config().offsets_retention_minutes * MINUTE_MS
     expired: dict[str, list[TopicPartition]] = {}
     for name in group_names(log_dir):
         try:

@@ -49,12 +49,12 @@ from pyspark_kafkalog.groups.offsets_topic import append_records, group_lock
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import INT64_MAX
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
 
 _LOG: Final = logging.getLogger(__name__)
-_OFFSET_MAX: Final = 2**63 - 1
 
 #: A partition, or its topic and number.
 AnyPartition: TypeAlias = TopicPartition | tuple[str, int]
@@ -316,7 +316,7 @@ def _is_expired(value: bytes, older_than_ms: int, now_ms: int) -> bool:
 
 
 def _check(topic_partition: TopicPartition, committed: OffsetAndMetadata, max_chars: int) -> None:
-    if not 0 <= committed.offset <= _OFFSET_MAX:
+    if not 0 <= committed.offset <= INT64_MAX:
         raise InvalidGroupError(
             f"the offset {committed.offset} of {topic_partition} cannot be committed: not 0 or more"
         )

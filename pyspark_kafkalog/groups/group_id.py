@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidGroupError
+from pyspark_kafkalog.units import INT16_MAX
 
-_MAX_BYTES: Final = 0x7FFF
+_MAX_BYTES: Final = INT16_MAX
 
 
 def check_group_id(group: str) -> str:

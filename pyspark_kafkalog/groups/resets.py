@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from pyspark_kafkalog.errors import InvalidGroupError
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import EPOCH
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ def as_target(given: ResetTarget | str | int | datetime) -> ResetTarget:
         return ToOffset(given)
     if isinstance(given, datetime):
         moment = given if given.tzinfo is not None else given.replace(tzinfo=timezone.utc)
-        return ToTimestamp((moment - _EPOCH) // timedelta(milliseconds=1))
+        return ToTimestamp((moment - EPOCH) // timedelta(milliseconds=1))
     return given
 
 

@@ -26,10 +26,10 @@ from pyspark_kafkalog.java_regex.characters import (
     read_escape,
     single,
 )
+from pyspark_kafkalog.units import INT32_MAX
 
 _NAME_CHARS_MAX: Final = 249
 _NESTED_MAX: Final = 50
-_INT32_MAX: Final = 2**31 - 1
 _ASCII_DIGITS: Final = "0123456789"
 _ASCII_LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _ANCHORS: Final = {"A": r"\A", "G": r"\A", "Z": r"\Z", "z": r"\Z", "b": r"\b", "B": r"\B"}
@@ -231,7 +231,7 @@ class _Translator:
 
     def _count(self, at: int) -> int:
         digits = self._tokens.digits(_ASCII_DIGITS, 32)
-        if not digits or int(digits) > _INT32_MAX:
+        if not digits or int(digits) > INT32_MAX:
             self._tokens.invalid("a repetition needs numbers; write \\{ for the character", at)
         return int(digits)
 

@@ -45,6 +45,7 @@ from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES
@@ -66,9 +67,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 ACTION: Final = "merge-segments"
 _BATCHES_A_SCAN: Final = 1 << 16
-
-
-_RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 
 
 def merge_segments(
@@ -209,7 +207,7 @@ def _may_join(
         last.next_base_offset == segment.base_offset
         and sum(each.size_bytes for each in joined) <= config.segment_bytes
         and max(offset_index_bytes, time_index_bytes) <= config.segment_index_bytes
-        and segment.next_base_offset - 1 - first.base_offset <= _RELATIVE_OFFSET_MAX
+        and segment.next_base_offset - 1 - first.base_offset <= MAX_RELATIVE_OFFSET
         and not any(last.base_offset < boundary <= segment.base_offset for boundary in boundaries)
     )
 

@@ -12,11 +12,11 @@ from datetime import date, datetime, time, timedelta, timezone
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.units import EPOCH
 
 #: ISO 8601 text or a datetime; UTC if it has no zone. A date means its midnight.
 PointInTime: TypeAlias = str | date
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS: Final = timedelta(milliseconds=1)
 
 
@@ -31,13 +31,13 @@ def point_in_time_ms(point: PointInTime) -> int:
         point = datetime.combine(point, time())
     if point.tzinfo is None:
         point = point.replace(tzinfo=timezone.utc)
-    return -((_EPOCH - point) // _MS)
+    return -((EPOCH - point) // _MS)
 
 
 def iso_text(timestamp_ms: int) -> str:
     """`timestamp_ms` as ISO 8601 text in UTC; the number itself if it is outside the calendar."""
     try:
-        return (_EPOCH + timedelta(milliseconds=timestamp_ms)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        return (EPOCH + timedelta(milliseconds=timestamp_ms)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     except OverflowError:
         return f"{timestamp_ms} ms"
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns
+from pyspark_kafkalog.units import INT64_MAX, US_PER_MS
 
 _HEADER_FIELDS: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
@@ -30,8 +31,7 @@ KAFKA_SCHEMA: Final = pa.schema(
     ]
 )
 
-_US_PER_MS: Final = 1000
-_MAX_TIMESTAMP_MS: Final = (2**63 - 1) // _US_PER_MS
+_MAX_TIMESTAMP_MS: Final = INT64_MAX // US_PER_MS
 _CONSTANT_ROWS_STEP: Final = 16 * 1024
 
 
@@ -93,7 +93,7 @@ def _timestamps(columns: RecordColumns, where: str) -> pa.Array:
             f"a record of {where} has timestamp {int(timestamps_ms[too_far.argmax()])} ms; Spark's timestamps end at "
             f"{_MAX_TIMESTAMP_MS} ms; leave out the column timestamp to read such records"
         )
-    timestamps_us = timestamps_ms * _US_PER_MS
+    timestamps_us = timestamps_ms * US_PER_MS
     return pa.Array.from_buffers(pa.timestamp("us", "UTC"), columns.count, [None, pa.py_buffer(timestamps_us)])
 
 

@@ -37,13 +37,14 @@ from pyspark_kafkalog.record.kernels.decode import sections_in_time
 from pyspark_kafkalog.record.kernels.memory import COPY_SLACK_BYTES
 from pyspark_kafkalog.record.kernels.zstd import UNKNOWN, ZstdBatchDecoder, bounds_of
 from pyspark_kafkalog.record.scan import as_bytes_array, verify_crcs
+from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, INT64_MIN
 
 #: Default bounds of one result of `decode_slices`.
 DEFAULT_MAX_ROWS: Final = 64 * 1024
 DEFAULT_MAX_BYTES: Final = 16 * 1024 * 1024
 
 _SMALLEST_RECORD_BYTES: Final = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
-_MAX_COLUMN_BYTES: Final = 2**31 - 1  # Arrow's offsets are int32
+_MAX_COLUMN_BYTES: Final = INT32_MAX  # Arrow's offsets are int32
 
 _WANTED: Final = {
     "key": kernels.WANT_KEY,
@@ -76,8 +77,6 @@ _FOUND: Final = {
     frame.BAD_OFFSET_DELTA: "no such number",
 }
 
-_MIN_INT64: Final = -(2**63)
-_MAX_INT64: Final = 2**63 - 1
 _SCRATCH_BATCH_BYTES: Final = 1 << 20  # larger batches are not worth the copy
 
 
@@ -93,15 +92,15 @@ class Range:
     @classmethod
     def of(cls, start_offset: int, end_offset: int, min_ms: int | None, until_ms: int | None) -> Range:
         """The range with timestamps in [min_ms, until_ms); None means without that bound."""
-        first_ms = _MIN_INT64 if min_ms is None else max(min_ms, _MIN_INT64)
-        last_ms = _MAX_INT64 if until_ms is None else min(until_ms - 1, _MAX_INT64)
-        if last_ms < _MIN_INT64 or first_ms > _MAX_INT64:
+        first_ms = INT64_MIN if min_ms is None else max(min_ms, INT64_MIN)
+        last_ms = INT64_MAX if until_ms is None else min(until_ms - 1, INT64_MAX)
+        if last_ms < INT64_MIN or first_ms > INT64_MAX:
             first_ms, last_ms = 0, -1
-        return cls(max(start_offset, 0), min(end_offset, _MAX_INT64), first_ms, last_ms)
+        return cls(max(start_offset, 0), min(end_offset, INT64_MAX), first_ms, last_ms)
 
     @property
     def has_times(self) -> bool:
-        return self.first_ms > _MIN_INT64 or self.last_ms < _MAX_INT64
+        return self.first_ms > INT64_MIN or self.last_ms < INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,9 @@ from pyspark_kafkalog.record.kernels import encode as kernels
 from pyspark_kafkalog.record.kernels.memory import COPY_SLACK_BYTES
 from pyspark_kafkalog.record.kernels.native import crc32c_function
 from pyspark_kafkalog.record.kernels.scan import compute_crcs
+from pyspark_kafkalog.units import INT32_MAX
 
-_MAX_BATCH_BYTES: Final = 2**31 - 1  # batchLength is an int32
+_MAX_BATCH_BYTES: Final = INT32_MAX  # batchLength is an int32
 
 _ALL_NULL: Final = (0, 0, 0, 0)
 
@@ -228,7 +229,7 @@ def _fill_offsets(table: NDArray[np.void], base_offset: int, base_sequence: int)
     relative = ends - table["records_count"]
     table["base_offset"] = base_offset + relative
     table["last_offset"] = base_offset + ends - 1
-    table["base_sequence"] = NO_SEQUENCE if base_sequence == NO_SEQUENCE else (base_sequence + relative) & 0x7FFFFFFF
+    table["base_sequence"] = NO_SEQUENCE if base_sequence == NO_SEQUENCE else (base_sequence + relative) & INT32_MAX
 
 
 def seal_headers(data: NDArray[np.uint8], table: NDArray[np.void]) -> None:

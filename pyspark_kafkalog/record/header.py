@@ -34,6 +34,7 @@ import google_crc32c
 import numpy as np
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
+from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 
 Buffer = Any  # bytes, bytearray, memoryview, mmap or a uint8 array: anything that struct.unpack_from accepts
 
@@ -55,7 +56,7 @@ RECORDS_AT: Final = RECORDS_COUNT_AT + 4
 LOG_OVERHEAD_BYTES: Final = LEADER_EPOCH_AT  # baseOffset and batchLength, which the length does not include
 RECORD_BATCH_OVERHEAD_BYTES: Final = RECORDS_AT
 MAGIC_V2: Final = 2
-_MAX_OFFSET: Final = 2**63 - 2  # the offset after it must fit int64, too
+_MAX_OFFSET: Final = INT64_MAX - 1  # the offset after it must fit int64, too
 _SMALLEST_LEGACY_LENGTH: Final = 14  # a magic 0 message without key and value
 
 COMPRESSION_MASK: Final = 0x07
@@ -113,7 +114,7 @@ BATCH_DTYPE: Final = np.dtype(
 
 def next_sequence(sequence: int, by: int) -> int:
     """The sequence number `by` after `sequence`, wrapping from 2^31-1 to 0 (DefaultRecordBatch.incrementSequence)."""
-    return (sequence + by) & 0x7FFFFFFF
+    return (sequence + by) & INT32_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

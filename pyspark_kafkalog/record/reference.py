@@ -51,8 +51,8 @@ from pyspark_kafkalog.record.header import (
     next_sequence,
     parse_header,
 )
+from pyspark_kafkalog.units import INT32_MAX
 
-_INT32_MAX: Final = 2**31 - 1
 MAX_VARINT_BYTES: Final = 5
 MAX_VARLONG_BYTES: Final = 10
 
@@ -342,7 +342,7 @@ def encode_batch(
         raise InvalidRecordError(
             f"records {records[0].offset} to {records[-1].offset} are not within {base_offset} to {last_offset}"
         )
-    if not 0 <= base_offset <= last_offset <= base_offset + _INT32_MAX:
+    if not 0 <= base_offset <= last_offset <= base_offset + INT32_MAX:
         raise InvalidRecordError(f"a batch cannot span the offsets {base_offset} to {last_offset}")
     if delete_horizon_ms is not None and delete_horizon_ms < 0:
         raise InvalidRecordError(f"the delete horizon must be 0 ms or more, not {delete_horizon_ms}")
@@ -395,7 +395,7 @@ def encode_records(records: Iterable[Record], *, base_offset: int, base_timestam
 
 def seal(header: BatchHeader, body: bytes) -> bytes:
     """The batch's bytes with their CRC; `body` holds the bytes after the header, in the header's compression."""
-    if header.size_bytes > _INT32_MAX:
+    if header.size_bytes > INT32_MAX:
         raise InvalidRecordError(f"a batch of {header.size_bytes} bytes is longer than its length field can say")
     covered = header.pack()[ATTRIBUTES_AT:] + body
     return replace(header, crc=crc32c(covered)).pack()[:ATTRIBUTES_AT] + covered

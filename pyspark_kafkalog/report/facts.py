@@ -14,7 +14,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError
@@ -27,8 +26,7 @@ from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_he
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, STAGED_SUFFIX, TopicPartition, segment_file
-
-_NS_A_MS: Final = 1_000_000
+from pyspark_kafkalog.units import NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +158,7 @@ def _size_bins(segments: Sequence[StoredSegment]) -> Mapping[int, tuple[int, int
 
 def _cleaner_facts(look: PartitionLook, segments: Sequence[StoredSegment], now_ms: int) -> CleanerFacts:
     closed = [
-        ClosedSegment(each.base_offset, after.base_offset, each.size_bytes, 0, 0, each.modified_ms * _NS_A_MS)
+        ClosedSegment(each.base_offset, after.base_offset, each.size_bytes, 0, 0, each.modified_ms * NS_PER_MS)
         for each, after in itertools.pairwise(segments)
     ]
     plan = plan_cleaning(

@@ -12,6 +12,7 @@ import numpy as np
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.history import HistoryEntry
 from pyspark_kafkalog.report.facts import CommitFacts, Series, WriteHistory
+from pyspark_kafkalog.units import SECOND_MS
 
 #: Commits that are read, commits that are listed one by one, and topics with a series of their own.
 COMMITS_MAX: Final = 5_000
@@ -23,9 +24,8 @@ _BUCKETS_MIN: Final = 24
 _MAINTENANCE: Final = ("retention", "delete records")
 OTHER_TOPICS: Final = ""
 #: Widths of a bucket: round ones, so that buckets begin at round times.
-_SECOND_MS: Final = 1000
 _WIDTHS_MS: Final = tuple(
-    _SECOND_MS * seconds
+    SECOND_MS * seconds
     for seconds in (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 28 * 86400, 364 * 86400)
 )
 

@@ -39,6 +39,7 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
     parse_partition_dir,
 )
+from pyspark_kafkalog.units import NS_PER_MS
 
 _DELETE_SUFFIX: Final = "-delete"
 #: Maximum length of a file name in bytes, as in Kafka; topic names are ASCII.
@@ -126,7 +127,7 @@ def remove_deleted(root: Path, *, now_ms: int, delay_ms: int, fs: FileSystem = L
         if not _DELETED_DIR.fullmatch(directory.name) or directory.is_symlink():
             continue
         with contextlib.suppress(FileNotFoundError):
-            if directory.stat().st_mtime_ns // 1_000_000 + delay_ms <= now_ms:
+            if directory.stat().st_mtime_ns // NS_PER_MS + delay_ms <= now_ms:
                 _remove_tree(directory, fs)
 
 

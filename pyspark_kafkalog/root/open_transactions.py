@@ -35,9 +35,10 @@ from pyspark_kafkalog.storage.log.producers import ProducerState
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.units import INT16_MAX
 
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
-MAX_EPOCH: Final = 0x7FFF
+MAX_EPOCH: Final = INT16_MAX
 
 _INT16: Final = struct.Struct(">h")
 _NO_PRODUCER_ID: Final = -1

@@ -39,6 +39,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flush_earlier, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.units import NS_PER_MS
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -248,7 +249,7 @@ class OwnRoot:
 
     def _remove_deleted(self, now_ms: int | None, delay_ms: int) -> None:
         if now_ms is None:
-            now_ms = file_system_time_ns(self.path, self._fs) // 1_000_000
+            now_ms = file_system_time_ns(self.path, self._fs) // NS_PER_MS
         remove_deleted(self.path, now_ms=now_ms, delay_ms=delay_ms, fs=self._fs)
 
     def commit_staged(

@@ -22,15 +22,15 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Final
 
-from pyspark_kafkalog.config.definitions import LONG_MAX
 from pyspark_kafkalog.errors import InvalidOptionError, ProducerFencedError
 from pyspark_kafkalog.metadata.image import MetadataImage, TransactionalIdImage
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record, transactional_id_record
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import INT16_MAX, INT64_MAX
 
 #: The last epoch that Kafka gives to a writer: the next one is reserved for fencing it.
-LAST_PRODUCER_EPOCH: Final = (1 << 15) - 2
+LAST_PRODUCER_EPOCH: Final = INT16_MAX - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class WriteTransaction:
     incarnation: str
 
     def __post_init__(self) -> None:
-        if not self.transactional_id or not 0 <= self.version <= LONG_MAX:
+        if not self.transactional_id or not 0 <= self.version <= INT64_MAX:
             raise InvalidOptionError(
                 f"version {self.version} of transactional id {self.transactional_id!r}: expected a name and a number "
-                f"from 0 to {LONG_MAX}"
+                f"from 0 to {INT64_MAX}"
             )
 
 

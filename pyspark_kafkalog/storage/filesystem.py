@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
 
 from pyspark_kafkalog.errors import DiskFormatError, InvalidOptionError
+from pyspark_kafkalog.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.record.header import Buffer
@@ -385,4 +386,4 @@ def flush_earlier(root: Path, fs: FileSystem) -> None:
 
 def time_ms() -> int:
     """Wall clock time in ms since 1970."""
-    return time.time_ns() // 1_000_000
+    return time.time_ns() // NS_PER_MS

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidTopicError
+from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -41,7 +42,6 @@ _NUMBERED_SUFFIXES: Final = frozenset((*SEGMENT_SUFFIXES, PRODUCER_SNAPSHOT_SUFF
 _TOPIC_MAX_CHARS: Final = 249
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _OFFSET_DIGITS: Final = 20
-_OFFSET_MAX: Final = 0x7FFFFFFFFFFFFFFF
 _METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _PARTITION_DIR = re.compile(r"(.+)-(\d+)")
 
@@ -81,7 +81,7 @@ def parse_partition_dir(name: str) -> TopicPartition | None:
     if match is None or not _TOPIC.fullmatch(match[1]) or match[1] in (".", ".."):
         return None
     partition = int(match[2])
-    if partition > 0x7FFFFFFF or str(partition) != match[2]:
+    if partition > INT32_MAX or str(partition) != match[2]:
         return None
     return TopicPartition(match[1], partition)
 
@@ -97,7 +97,7 @@ def parse_segment_file(name: str) -> tuple[int, str] | None:
     if suffix not in _NUMBERED_SUFFIXES or not (digits.isascii() and digits.isdigit()):
         return None
     offset = int(digits)
-    return None if offset > _OFFSET_MAX else (offset, suffix)
+    return None if offset > INT64_MAX else (offset, suffix)
 
 
 def parse_metadata_snapshot(name: str) -> tuple[int, int] | None:

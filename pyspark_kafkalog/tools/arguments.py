@@ -25,6 +25,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.dump.java_text import parse_long
+from pyspark_kafkalog.units import EPOCH, INT32_MAX
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -36,7 +37,6 @@ _ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](
 
 #: java.time.ZoneOffset
 _ZONE_HOURS_MAX: Final = 18
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def parse_time_ms(text: str) -> int | None:
@@ -68,7 +68,7 @@ def epoch_seconds(local: str, zone: str, *, zone_hours_max: int) -> int:
             raise ValueError(zone)
         offset = timedelta(hours=hours, minutes=minutes)
         moment = moment + offset if zone[0] == "-" else moment - offset
-    return (moment - _EPOCH) // timedelta(seconds=1)
+    return (moment - EPOCH) // timedelta(seconds=1)
 
 
 def time_ms(text: str) -> int:
@@ -99,7 +99,6 @@ PartitionFilter = Callable[[TopicPartition], bool]
 
 _RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
 _ANY_TOPIC: Final = ".*"
-_INT_MAX: Final = 2**31 - 1
 _PARTITION_DIGITS_MAX: Final = 10
 
 
@@ -142,7 +141,7 @@ def _rule(text: str) -> PartitionFilter:
     if match[2]:
         first, end = int(match[2]), int(match[2]) + 1
     else:
-        first, end = int(match[3] or 0), int(match[4] or _INT_MAX)
+        first, end = int(match[3] or 0), int(match[4] or INT32_MAX)
     return lambda each: pattern.matches(each.topic) and first <= each.partition < end
 
 

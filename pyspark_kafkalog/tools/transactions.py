@@ -52,6 +52,7 @@ from pyspark_kafkalog.tools.command import (
     tell_unread,
     utc_time,
 )
+from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
 
 #: Kafka's default of --max-transaction-timeout.
 _TIMEOUT_MINUTES: Final = 15
-_MS_A_MINUTE: Final = 60_000
 _NONE: Final = "None"
 
 
@@ -209,7 +209,7 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace) -> None:
     open_now = [
         each
         for each in _open_transactions(log_dir, options, now_ms).in_partitions
-        if (is_all and not minutes) or now_ms - each.producer.last_timestamp_ms > minutes * _MS_A_MINUTE
+        if (is_all and not minutes) or now_ms - each.producer.last_timestamp_ms > minutes * MINUTE_MS
     ]
     header: tuple[str, ...] = (
         "Topic",
@@ -226,7 +226,7 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace) -> None:
             *(each.topic_partition.topic, each.topic_partition.partition),
             *(each.producer.producer_id, each.producer.producer_epoch, each.producer.coordinator_epoch),
             *(each.first_offset, each.producer.last_timestamp_ms),
-            (now_ms - each.producer.last_timestamp_ms) // _MS_A_MINUTE,
+            (now_ms - each.producer.last_timestamp_ms) // MINUTE_MS,
         )
         for each in open_now
         # Kafka's tool omits transactions that a coordinator may still end. There is no coordinator here.
@@ -382,7 +382,7 @@ def _node(log_dir: LogDir) -> int:
 
 #: The states in which the outcome is decided: such transactions are completed, not aborted.
 _DECIDED: Final = ("PrepareCommit", "PrepareAbort")
-_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+_UNITS: Final = ((DAY_MS, "d"), (HOUR_MS, "h"), (MINUTE_MS, "min"), (SECOND_MS, "s"))
 
 
 def describe_open(each: OpenTransaction, now_ms: int) -> str:

@@ -50,8 +50,7 @@ from pyspark_kafkalog.record.header import (
 from pyspark_kafkalog.record.kernels.memory import COPY_SLACK_BYTES
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
-
-_INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
+from pyspark_kafkalog.units import INT64_MAX
 
 _KEPT_FLAGS: Final = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 
@@ -167,7 +166,7 @@ class RetentionRules:
         Without a horizon they stay forever, as in Kafka, where the sum overflows.
         """
         horizon_ms = self.now_ms + self.delete_retention_ms
-        return horizon_ms if horizon_ms <= _INT64_MAX else NO_TIMESTAMP
+        return horizon_ms if horizon_ms <= INT64_MAX else NO_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True)

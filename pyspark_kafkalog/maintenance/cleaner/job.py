@@ -33,6 +33,7 @@ from pyspark_kafkalog.maintenance.jobs.runner import JobRun, failed
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks, Throttle
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import INT32_MAX
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ _PARTITIONS_A_LOOK: Final = 128
 #: Kafka requires more than 1 MiB of the buffer for each thread.
 _BUFFER_BYTES_MIN: Final = 2 << 20
 #: The largest map that Kafka creates for a thread.
-_BUFFER_BYTES_MAX: Final = 0x7FFFFFFF
+_BUFFER_BYTES_MAX: Final = INT32_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

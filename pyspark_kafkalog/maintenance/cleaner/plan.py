@@ -11,12 +11,10 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.storage.log.log_state import LogState
-
-_INT32_MAX: Final = 0x7FFFFFFF
+from pyspark_kafkalog.units import INT32_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,7 @@ def group_segments(
     for segment, end in zip(segments, ends, strict=True):
         own = (segment.size_bytes, segment.offset_index_bytes, segment.time_index_bytes)
         together = tuple(a + b for a, b in zip(sizes, own, strict=True))
-        is_near = segment.size_bytes == 0 or not groups or end - 1 - groups[-1][0].base_offset <= _INT32_MAX
+        is_near = segment.size_bytes == 0 or not groups or end - 1 - groups[-1][0].base_offset <= INT32_MAX
         limits = (config.segment_bytes, config.segment_index_bytes, config.segment_index_bytes)
         if groups and is_near and all(a <= b for a, b in zip(together, limits, strict=True)):
             groups[-1].append(segment)

@@ -25,6 +25,7 @@ from pyspark_kafkalog.record.kernels.layout import NO_FAULT, STATE_SIZE
 from pyspark_kafkalog.record.scan import verify_crcs
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES as RUN_BYTES
 from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
+from pyspark_kafkalog.units import INT64_MAX
 
 #: Decompressed bytes of records held at a time, but never less than one batch.
 CHUNK_BYTES: Final = 8 << 20
@@ -32,7 +33,6 @@ _SCRATCH_SLACK_BYTES: Final = 1 << 20
 #: The stored bytes of a piece, which a thread takes at a time; compressed bytes count _UNFOLDING times.
 _PIECE_WEIGHT: Final = 4 << 20
 _UNFOLDING: Final = 2
-_OFFSET_MAX: Final = (1 << 63) - 1
 
 #: Returns which of the batches (BATCH_DTYPE) need not be read, since none of their records stays.
 DropsBatches: TypeAlias = Callable[[NDArray[np.void]], NDArray[np.bool_]]
@@ -175,7 +175,7 @@ class ChunkReader:
             runs = segment.runs(
                 segment.position_for_offset(self.start_offset) if is_inside else 0,
                 start_offset=self.start_offset,
-                end_offset=_OFFSET_MAX,
+                end_offset=INT64_MAX,
                 limit_offset=self.limit_offset,
                 take_buffer=buffers.take,
                 check_crcs=False,

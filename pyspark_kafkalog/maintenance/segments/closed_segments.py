@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 from pathlib import Path
-from typing import Final
 
 from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
 from pyspark_kafkalog.maintenance.retention.plan import StoredSegment
@@ -25,8 +24,7 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
-
-_NS_A_MS: Final = 1_000_000
+from pyspark_kafkalog.units import NS_PER_MS
 
 
 def closed_segments(directory: Path, state: LogState) -> list[ClosedSegment]:
@@ -58,7 +56,7 @@ def closed_segments(directory: Path, state: LogState) -> list[ClosedSegment]:
 
 def largest_timestamp_ms(directory: Path, segment: ClosedSegment) -> int:
     """The largest timestamp of the segment's batches; the file's modification time if none has a timestamp."""
-    modified_ms = segment.modified_ns // _NS_A_MS
+    modified_ms = segment.modified_ns // NS_PER_MS
     stored = StoredSegment(segment.base_offset, segment.size_bytes, modified_ms)
     found_ms = stored_segments.closed_largest_timestamp_ms(directory, stored)
     return found_ms if found_ms >= 0 else modified_ms

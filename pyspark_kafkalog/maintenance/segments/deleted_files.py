@@ -16,8 +16,7 @@ from pathlib import Path
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import FileSystem, is_out_of_space
 from pyspark_kafkalog.storage.names import DELETED_SUFFIX, parse_segment_file
-
-_NS_A_MS = 1_000_000
+from pyspark_kafkalog.units import NS_PER_MS
 
 
 def mark_deleted(directory: Path, names: Iterable[str], *, now_ms: int, fs: FileSystem) -> None:
@@ -32,7 +31,7 @@ def mark_deleted(directory: Path, names: Iterable[str], *, now_ms: int, fs: File
                     raise
                 fs.unlink(directory / name)
                 continue
-            os.utime(target, ns=(now_ms * _NS_A_MS, now_ms * _NS_A_MS))
+            os.utime(target, ns=(now_ms * NS_PER_MS, now_ms * NS_PER_MS))
 
 
 def remove_deleted_files(directory: Path, *, now_ms: int, delay_ms: int, fs: FileSystem) -> int:
@@ -42,7 +41,7 @@ def remove_deleted_files(directory: Path, *, now_ms: int, delay_ms: int, fs: Fil
         path = directory / deleted.name
         with contextlib.suppress(FileNotFoundError):
             status = path.lstat()
-            if status.st_mtime_ns // _NS_A_MS + delay_ms <= now_ms:
+            if status.st_mtime_ns // NS_PER_MS + delay_ms <= now_ms:
                 fs.unlink_if_there(path)
                 removed_bytes += status.st_size
     return removed_bytes

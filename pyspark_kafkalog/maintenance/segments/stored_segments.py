@@ -27,9 +27,9 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.units import NS_PER_MS
 
 _TIME_ENTRY: Final = TimeIndex.entry_struct
-_NS_A_MS: Final = 1_000_000
 
 
 def has_directory(root: OwnRoot, where: TopicPartition) -> bool:
@@ -58,7 +58,7 @@ def stored_segments(directory: Path, state: LogState) -> list[StoredSegment]:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 status = entry.stat()
-                modified_ms = status.st_mtime_ns // _NS_A_MS
+                modified_ms = status.st_mtime_ns // NS_PER_MS
                 if parsed[0] == state.active_base_offset:
                     active = StoredSegment(parsed[0], state.active_size_bytes, modified_ms)
                 else:

@@ -31,11 +31,11 @@ from pyspark_kafkalog.record.header import (
 from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches
 from pyspark_kafkalog.storage.filesystem import pread, preadv
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX
+from pyspark_kafkalog.units import INT64_MAX
 
 CHUNK_BYTES: Final = 4 << 20
 _NO_COLUMNS: Final[frozenset[str]] = frozenset()
 _ROWS_MAX: Final = 1 << 20
-_END: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class BatchWalk:
                     file=self._file,
                     columns=_NO_COLUMNS,
                     start_offset=0,
-                    end_offset=_END,
+                    end_offset=INT64_MAX,
                     max_rows=_ROWS_MAX,
                 ):
                     pass

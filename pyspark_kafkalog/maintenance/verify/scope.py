@@ -30,9 +30,10 @@ from pyspark_kafkalog.storage.artefacts.marker_files import was_clean_shutdown
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.units import INT64_MAX
 
 #: Above every offset.
-NO_END: Final = (1 << 63) - 1
+NO_END: Final = INT64_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from pyspark_kafkalog.metadata.messages.schema import (
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.names import decode_uuid
 from pyspark_kafkalog.storage.names import encode_uuid as encode_one_uuid
+from pyspark_kafkalog.units import INT16_MAX
 
 Fields = Mapping[str, Any]
 
@@ -130,7 +131,7 @@ class MessageSchema:
         return struct_to_json(self.spec.fields, version, fields)
 
 
-_STRING_MAX_BYTES: Final = 0x7FFF
+_STRING_MAX_BYTES: Final = INT16_MAX
 _FORMATS: Final[Mapping[str, str]] = {**INTEGER_FORMATS, "bool": "?", "float64": "d", "uuid": "16s"}
 
 #: The ids of topics come again in the record of each partition: one text for all of them.

@@ -40,6 +40,7 @@ from typing import Any, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.units import INT16_MAX, INT32_MAX
 
 #: Key of a struct's dict under which tagged fields of unknown tags are kept: a tuple of (tag, bytes), by tag.
 UNKNOWN_TAGS: Final = "_unknownTaggedFields"
@@ -52,7 +53,7 @@ SCHEMA_FILES: Final = (
     "share_coordinator",
 )
 _NO_VERSION: Final = range(0)
-_MAX_VERSION: Final = 0x7FFF
+_MAX_VERSION: Final = INT16_MAX
 _ZERO_VALUES: Final[Mapping[str, Any]] = {
     "bool": False,
     "float64": 0.0,
@@ -177,7 +178,6 @@ def find_spec(name: str) -> MessageSpec:
 
 
 _VARINT_MAX_BYTES = 5
-_INT32_MAX = 0x7FFFFFFF
 
 
 class MessageReader:
@@ -226,8 +226,8 @@ class MessageReader:
             at += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                if value > _INT32_MAX:
-                    raise self.error(expected=f"{what} of at most {_INT32_MAX}", found=str(value))
+                if value > INT32_MAX:
+                    raise self.error(expected=f"{what} of at most {INT32_MAX}", found=str(value))
                 self.at = at
                 return value
         raise self.error(expected=f"a varint of at most {_VARINT_MAX_BYTES} bytes for {what}", found="a longer one")
@@ -235,7 +235,7 @@ class MessageReader:
 
 def write_unsigned_varint(out: bytearray, value: int) -> None:
     """Append `value` (0 to 2^31-1) as an unsigned varint."""
-    if not 0 <= value <= _INT32_MAX:
+    if not 0 <= value <= INT32_MAX:
         raise InvalidRecordError(f"{value} does not fit an unsigned varint of 31 bits")
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)

@@ -23,14 +23,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
+from pyspark_kafkalog.units import MIB
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from pyspark_kafkalog.record.header import Buffer
-
-_MIB: Final = 1024 * 1024
 
 
 class CompressionType(IntEnum):
@@ -160,7 +159,7 @@ class BadCompressedDataError(KafkalogError, ValueError):
 
 def decompressed_limit_bytes(compressed_bytes: int) -> int:
     """The maximum decompressed size of `compressed_bytes` of a batch."""
-    return min(max(1000 * compressed_bytes, 32 * _MIB), 256 * _MIB)
+    return min(max(1000 * compressed_bytes, 32 * MIB), 256 * MIB)
 
 
 def _as_array(data: Buffer) -> NDArray[np.uint8]:

@@ -30,13 +30,14 @@ from pyspark_kafkalog.record.header import (
 )
 from pyspark_kafkalog.record.kernels.cache import kernel
 from pyspark_kafkalog.record.kernels.native import call_crc32c
+from pyspark_kafkalog.units import INT64_MAX
 
 #: Reasons why a scan stopped.
 END_OF_DATA = 0
 TABLE_FULL = 1
 BAD_HEADER = 2
 
-_MAX_INT64 = np.int64(2**63 - 1)
+_MAX_INT64 = np.int64(INT64_MAX)
 
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 BATCH_TABLE = types.Array(from_dtype(BATCH_DTYPE), 1, "C", readonly=True)

@@ -39,6 +39,7 @@ from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
 from pyspark_kafkalog.storage.filesystem import read_text_file
 from pyspark_kafkalog.storage.names import META_PROPERTIES, encode_uuid
+from pyspark_kafkalog.units import INT32_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,6 @@ QUORUM_STATE: Final = "quorum-state"
 NO_LEADER: Final = -1
 _VERSION_MAX: Final = 1
 _BYTES_MAX: Final = 1 << 16
-_INT32_MAX: Final = 2**31 - 1
 _ADVICE: Final = "copy the file again, or start the node: it makes one when there is none"
 
 
@@ -236,7 +236,7 @@ def _voter_ids(tree: Mapping[str, Any], file: str) -> tuple[int, ...]:
 
 def _int(tree: Mapping[str, Any], name: str, file: str, smallest: int) -> int:
     value = tree.get(name)
-    if type(value) is not int or not smallest <= value <= _INT32_MAX:  # bool is an int to isinstance
+    if type(value) is not int or not smallest <= value <= INT32_MAX:  # bool is an int to isinstance
         raise _error(file, f"{name}, an integer of 32 bits from {smallest} on", _shown(value))
     return value
 

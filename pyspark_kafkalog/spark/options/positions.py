@@ -19,12 +19,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 
 _LISTED_AT_MOST: Final = 20
 LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
-_INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
 _ANY_OFFSETS: Final = 'expected earliest, latest, or JSON as {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 
 OnNoMatch: TypeAlias = Literal["error", "latest"]
@@ -176,7 +175,7 @@ def parse_timestamp(text: str) -> GlobalTimestamp:
         timestamp_ms = int(text.strip())
     except ValueError:
         timestamp_ms = -1
-    if not 0 <= timestamp_ms <= _INT64_MAX:
+    if not 0 <= timestamp_ms <= INT64_MAX:
         raise ValueError(
             "expected a timestamp in milliseconds since 1970, 0 or more, as 1704067200000 for 2024-01-01T00:00:00Z; "
             "unix_millis(timestamp) gives it in SQL"
@@ -213,7 +212,7 @@ def _parse_by_partition(text: str, expected: str) -> dict[TopicPartition, int]:
         if not isinstance(by_partition, dict):
             raise ValueError(expected)
         for number, value in by_partition.items():
-            if not isinstance(value, int) or isinstance(value, bool) or not -_INT64_MAX <= value <= _INT64_MAX:
+            if not isinstance(value, int) or isinstance(value, bool) or not -INT64_MAX <= value <= INT64_MAX:
                 raise ValueError(f"{expected}; {topic}-{number} has {value!r}")
             topic_partition = TopicPartition(topic, _checked_partition(number, expected))
             if topic_partition in values:
@@ -225,7 +224,7 @@ def _parse_by_partition(text: str, expected: str) -> dict[TopicPartition, int]:
 def _checked_partition(number: object, expected: str) -> int:
     if isinstance(number, str) and number.isascii() and number.isdigit():
         number = int(number)
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _INT32_MAX:
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= INT32_MAX:
         raise ValueError(f"{expected}; {number!r} is no partition number")
     return number
 

@@ -37,6 +37,7 @@ from pyspark_kafkalog.spark.options.positions import (
 )
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import validate_topic_name
+from pyspark_kafkalog.units import DAY_MS, HOUR_MS, INT32_MAX, INT64_MAX, MINUTE_MS, SECOND_MS
 
 Direction: TypeAlias = Literal["read", "stream", "write"]
 
@@ -52,7 +53,15 @@ ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 OFFSET_RESETS: Final = get_args(OffsetReset)
 PARTITIONERS: Final = ("murmur2", "round_robin")
 _DURATION: Final = re.compile(r"([0-9]{1,15})([a-z]*)", re.ASCII)
-_UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNIT_MS: Final = {
+    "": 1,
+    "ms": 1,
+    "s": SECOND_MS,
+    "m": MINUTE_MS,
+    "min": MINUTE_MS,
+    "h": HOUR_MS,
+    "d": DAY_MS,
+}
 
 
 def parse_text(text: str) -> str:
@@ -250,7 +259,7 @@ IGNORED_OPTIONS: Final = (
 
 
 DEFAULT_MAX_BYTES_PER_PARTITION: Final = 128 << 20
-DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
+DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 15 * MINUTE_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,14 +400,14 @@ OPTIONS: Final = (
         default="",
         doc="Approximate minimum number of tasks of a read; large topic partitions are split in proportion "
         "to their offsets. Without it a streaming read puts partitions with few new records together in a task.",
-        parse=integer(1, 2**31 - 1),
+        parse=integer(1, INT32_MAX),
     ),
     Option(
         name="maxRecordsPerPartition",
         applies_to=READ,
         default="",
         doc="Maximum number of offsets in a task.",
-        parse=integer(1, 2**63 - 1),
+        parse=integer(1, INT64_MAX),
     ),
     Option(
         name="maxBytesPerPartition",
@@ -414,7 +423,7 @@ OPTIONS: Final = (
         default="no limit",
         doc="Maximum number of offsets in a micro-batch, divided among the partitions in proportion to their new "
         "offsets, at least one for each.",
-        parse=integer(1, 2**63 - 1),
+        parse=integer(1, INT64_MAX),
     ),
     Option(
         name="maxBytesPerTrigger",
@@ -429,7 +438,7 @@ OPTIONS: Final = (
         applies_to=STREAM_READ,
         default="",
         doc="Minimum number of new offsets for a micro-batch; it waits for them, but no longer than maxTriggerDelay.",
-        parse=integer(1, 2**63 - 1),
+        parse=integer(1, INT64_MAX),
     ),
     Option(
         name="maxTriggerDelay",
@@ -546,7 +555,7 @@ OPTIONS: Final = (
         applies_to=WRITE,
         default="",
         doc="The version for txnAppId: an integer from 0 that increases from write to write.",
-        parse=integer(0, 2**63 - 1),
+        parse=integer(0, INT64_MAX),
     ),
     Option(
         name="flush",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pyspark.sql.datasource import (
@@ -31,7 +31,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+from pyspark_kafkalog.units import EPOCH
+
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
 
 #: Comparisons of a value on the left with a literal on the right.
@@ -198,7 +199,7 @@ def _offset_interval(comparison: type[Filter], literal: object) -> Interval | No
 def _timestamp_interval(comparison: type[Filter], literal: object) -> Interval | None:
     if not isinstance(literal, datetime) or literal.tzinfo is None:
         return None
-    timestamp_us = (literal - _EPOCH) // timedelta(microseconds=1)
+    timestamp_us = (literal - EPOCH) // timedelta(microseconds=1)
     floor_ms, rest_us = divmod(timestamp_us, 1000)
     at_or_after_ms = floor_ms + 1 if rest_us else floor_ms
     return _between(comparison, at=at_or_after_ms, after=floor_ms + 1, is_there=rest_us == 0)

@@ -46,6 +46,7 @@ from pyspark_kafkalog.spark.stream.view import StreamView, take_view
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import NS_PER_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -351,4 +352,4 @@ class _Source:
 
 
 def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+    return time.monotonic_ns() // NS_PER_MS

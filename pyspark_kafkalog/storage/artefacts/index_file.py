@@ -25,9 +25,10 @@ from typing import ClassVar, Final, TypeVar
 from pyspark_kafkalog.errors import CorruptIndexError, InvalidConfigError
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, pread
+from pyspark_kafkalog.units import INT32_MAX
 
-MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
-MAX_INDEX_BYTES: Final = 0x7FFFFFFF
+MAX_RELATIVE_OFFSET: Final = INT32_MAX
+MAX_INDEX_BYTES: Final = INT32_MAX
 _WARM_BYTES: Final = 8192  # Most lookups are near the end; searching there first touches the same few pages each time.
 _NOT_OPEN: Final = -1
 

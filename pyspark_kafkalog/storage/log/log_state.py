@@ -30,12 +30,12 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offse
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.units import INT64_MAX
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.producers import CompletedTransaction, ProducerStateManager
 
 _LISTING_TRIES: Final = 10
-_MAX_OFFSET: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def _end_offset(directory: Path, base_offset: int) -> int:
     """The offset after the last valid batch of the segment; its base offset without one."""
     with SegmentReader(directory, base_offset) as reader:
         # From the last index entry back to one that points at a valid batch: the indexed batch may be the torn one.
-        below = _MAX_OFFSET
+        below = INT64_MAX
         while True:
             position = reader.position_for_offset(below)
             end_offset = _end_offset_from(reader, position)

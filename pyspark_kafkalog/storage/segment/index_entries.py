@@ -16,7 +16,6 @@ appended to batch by batch, without a restart, and then closed: trimmed, with th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +24,7 @@ from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
-
-_INT32_MAX: Final = 0x7FFFFFFF
+from pyspark_kafkalog.units import INT32_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +146,7 @@ def _must_roll(
     """For each batch, whether its size, time or offset makes the segment roll before it."""
     too_large = (positions > 0) & (positions + sizes > limits.segment_bytes)
     relative = batches["last_offset"].astype(np.int64) - limits.base_offset
-    too_far = (relative < 0) | (relative > _INT32_MAX)
+    too_far = (relative < 0) | (relative > INT32_MAX)
     first_ms = counters.first_timestamp_ms if counters.size_bytes else int(batches["max_timestamp_ms"][0])
     if first_ms >= 0:
         # Subtraction of longs, as in Kafka: a timestamp is -1 or at least 0 here, so it cannot overflow.
@@ -162,7 +160,7 @@ def _must_roll(
 
 def _first_row_when_full(entries: IndexEntries, limits: SegmentLimits, *, empty: bool) -> int:
     """Row of the first batch that finds an index full, or a number past every row."""
-    first = _INT32_MAX
+    first = INT32_MAX
     for rows, left in (
         (entries.offset_rows, limits.offset_entries_left),
         (entries.time_rows, limits.time_entries_left),

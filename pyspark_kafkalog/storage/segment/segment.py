@@ -40,6 +40,7 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.record.scan import scan_batches
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex, TimestampOffset
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
@@ -61,6 +62,7 @@ from pyspark_kafkalog.storage.segment.index_entries import (
     plan_run,
 )
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, CHUNK_BYTES
+from pyspark_kafkalog.units import INT64_MAX
 
 _CLOSED: Final = -1
 _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
@@ -204,10 +206,6 @@ class SegmentFiles:
             self.fs.close(fd)
 
 
-_RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
-_OFFSET_MAX: Final = (1 << 63) - 1
-
-
 @dataclass(frozen=True, slots=True)
 class BatchChunk:
     """Consecutive whole batches: `data` (uint8) starts at byte `position` of the file, `batches` has BATCH_DTYPE."""
@@ -247,7 +245,7 @@ def read_chunks(
     """
     position = start
     min_offset = base_offset
-    max_offset = min(base_offset + _RELATIVE_OFFSET_MAX, _OFFSET_MAX)
+    max_offset = min(base_offset + MAX_RELATIVE_OFFSET, INT64_MAX)
     length = chunk_bytes
     while position < end:
         data = read_range(fd, position, min(length, end - position))

@@ -22,8 +22,7 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListin
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, STAGED_SUFFIX, parse_partition_dir
 from pyspark_kafkalog.storage.staging.staged_file import write_id_of
-
-_NS_A_MS = 1_000_000
+from pyspark_kafkalog.units import NS_PER_MS
 
 
 def remove_abandoned(root: Path, seen: Iterable[Path], *, now_ns: int, retention_ms: int, fs: FileSystem) -> None:
@@ -31,7 +30,7 @@ def remove_abandoned(root: Path, seen: Iterable[Path], *, now_ns: int, retention
 
     `now_ns` is the time by the file system's clock (`root_lock.file_system_time_ns`).
     """
-    too_old_ns = now_ns - retention_ms * _NS_A_MS
+    too_old_ns = now_ns - retention_ms * NS_PER_MS
     suspects = {write_id_of(path.name) for path in seen if (_modified_ns(path) or too_old_ns + 1) <= too_old_ns}
     if not suspects:
         return

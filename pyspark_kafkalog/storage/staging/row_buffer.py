@@ -17,9 +17,9 @@ from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.arrow import from_arrow
 from pyspark_kafkalog.record.columns import RecordColumns
 from pyspark_kafkalog.record.partitioner import NO_PARTITION, group_rows
+from pyspark_kafkalog.units import US_PER_MS
 
 _COLUMNS = ("key", "value", "headers", "topic", "partition", "timestamp")
-_US_PER_MS = 1000
 
 
 class Rows:
@@ -98,5 +98,5 @@ def _timestamps_ms(column: pa.Array | None, count: int, now_ms: int) -> NDArray[
         raise InvalidRecordError(f"the column timestamp is of type {column.type}, it must be an Arrow timestamp")
     is_finer = column.type.unit == "ns"
     timestamps_us = column.cast(pa.timestamp("us", column.type.tz), safe=not is_finer).cast(pa.int64())
-    filled: NDArray[np.int64] = pc.fill_null(timestamps_us, now_ms * _US_PER_MS).to_numpy(zero_copy_only=False)
-    return filled // _US_PER_MS
+    filled: NDArray[np.int64] = pc.fill_null(timestamps_us, now_ms * US_PER_MS).to_numpy(zero_copy_only=False)
+    return filled // US_PER_MS

@@ -36,6 +36,7 @@ from pyspark_kafkalog.tools.arguments import is_true
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.dump.decoders import CoordinatorDecoder, UnknownRecordTypeError
 from pyspark_kafkalog.tools.dump.java_text import decode_utf8
+from pyspark_kafkalog.units import US_PER_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -188,7 +189,6 @@ class CoordinatorFormat:
 
 
 _TIMESTAMP_TYPES: Final = pa.array([b"CreateTime", b"LogAppendTime"], pa.binary())
-_US_PER_MS: Final = 1000
 
 #: Values that a console consumer never knows; their columns are printed nevertheless.
 _NOT_PRESENT: Final = {"delivery": b"Delivery:NOT_PRESENT", "epoch": b"Epoch:NOT_PRESENT"}
@@ -247,7 +247,7 @@ class RecordFormat:
         if name in _NOT_PRESENT:
             return pa.repeat(pa.scalar(_NOT_PRESENT[name], pa.binary()), len(batch))
         if name == "timestamp":
-            times_ms = pc.divide(batch.column("timestamp").cast(pa.int64()), _US_PER_MS)
+            times_ms = pc.divide(batch.column("timestamp").cast(pa.int64()), US_PER_MS)
             types = _TIMESTAMP_TYPES.take(batch.column("timestampType"))
             return pc.binary_join_element_wise(types, _number_text(times_ms), b":")
         if name in ("partition", "offset"):

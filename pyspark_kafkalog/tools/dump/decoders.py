@@ -22,10 +22,10 @@ from pyspark_kafkalog.metadata.messages.schema import MessageReader, load_schema
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 from pyspark_kafkalog.tools.dump.printers import Contents, RecordDecoder
 from pyspark_kafkalog.tools.dump.walk import DumpError, DumpRecord
+from pyspark_kafkalog.units import INT16_MAX
 
 TOMBSTONE: Final = "<DELETE>"
 _INT16: Final = struct.Struct(">h")
-_INT16_MAX: Final = 0x7FFF
 _GROUP_METADATA: Final = "GroupMetadataValue"
 _CONSUMER_PROTOCOL: Final = "consumer"
 _MEMBER_FIELDS: Final = {"subscription": "ConsumerProtocolSubscription", "assignment": "ConsumerProtocolAssignment"}
@@ -196,7 +196,7 @@ def _frame_number(reader: MessageReader, entity: str) -> int:
         number = reader.unsigned_varint(entity)
     except KafkalogError as error:
         raise KafkalogError(f"Error while reading {entity}") from error
-    if number > _INT16_MAX:
+    if number > INT16_MAX:
         raise KafkalogError(f"Value for {entity} was too large.")
     return number
 

@@ -20,9 +20,10 @@ from typing import Final, TextIO
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, crc32c
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX
-from pyspark_kafkalog.tools.dump.java_text import INT32_MAX, ScalaHashOrder, absolute_path, parse_long, wrap_int64
+from pyspark_kafkalog.tools.dump.java_text import ScalaHashOrder, absolute_path, parse_long, wrap_int64
 from pyspark_kafkalog.tools.dump.printers import AbortedTxnEntry, Printer
 from pyspark_kafkalog.tools.dump.walk import DumpedBatch, DumpError, LogFile, open_to_dump
+from pyspark_kafkalog.units import INT32_MAX
 
 _Pair = tuple[int, int]
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from typing import Final
 
-INT32_MAX: Final = 0x7FFFFFFF
-INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
+from pyspark_kafkalog.units import INT64_MAX
 
 _LONG = re.compile(r"[+-]?\d+")
 _REPEATED_SLASH = re.compile(r"/{2,}")

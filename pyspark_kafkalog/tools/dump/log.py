@@ -35,14 +35,7 @@ from pyspark_kafkalog.tools.dump.indexes import (
     dump_time_index,
     dump_transaction_index,
 )
-from pyspark_kafkalog.tools.dump.java_text import (
-    INT32_MAX,
-    absolute_path,
-    normalize_path,
-    parse_long,
-    split_files,
-    wrap_int64,
-)
+from pyspark_kafkalog.tools.dump.java_text import absolute_path, normalize_path, parse_long, split_files, wrap_int64
 from pyspark_kafkalog.tools.dump.printers import (
     DECODER_CLASSES,
     STRING_DECODER,
@@ -53,6 +46,7 @@ from pyspark_kafkalog.tools.dump.printers import (
     TextPrinter,
 )
 from pyspark_kafkalog.tools.dump.walk import DumpError, LogFile
+from pyspark_kafkalog.units import INT32_MAX
 
 _DEFAULT_MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
 INTERNAL_TOPICS_BY_DECODER: Final = {

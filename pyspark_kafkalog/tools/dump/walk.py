@@ -36,7 +36,8 @@ from pyspark_kafkalog.record.header import (
     crc32c,
 )
 from pyspark_kafkalog.record.reference import read_varint, read_varlong
-from pyspark_kafkalog.tools.dump.java_text import INT32_MAX, INT64_MAX, wrap_int32, wrap_int64
+from pyspark_kafkalog.tools.dump.java_text import wrap_int32, wrap_int64
+from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 
 Headers = tuple[tuple[bytes, bytes | None], ...]
 

@@ -33,6 +33,7 @@ from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.arguments import epoch_seconds, topic_partitions
 from pyspark_kafkalog.tools.command import UsageError, print_json
+from pyspark_kafkalog.units import INT64_MAX
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -47,7 +48,6 @@ _DURATION = re.compile(
 )
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _MAX_FILE_BYTES: Final = 64 << 20
-_INT64_MAX: Final = 2**63 - 1
 #: The CSV writer of Kafka's tool quotes texts that are longer than this, or contain a character below this one.
 _UNQUOTED_MAX_CHARS: Final = 24
 _UNQUOTED_FROM: Final = "-"
@@ -172,7 +172,7 @@ def _read_plans(path: Path, names: Sequence[str]) -> dict[str, dict[TopicPartiti
 def _number(text: str) -> int:
     if not _NUMBER.fullmatch(text.strip()):
         raise ValueError(text)
-    return min(int(text), _INT64_MAX)
+    return min(int(text), INT64_MAX)
 
 
 def _plan_of(plans: Mapping[str, Mapping[TopicPartition, int]], name: str) -> ToOffsets | None:

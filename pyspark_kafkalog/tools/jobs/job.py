@@ -20,6 +20,7 @@ from pyspark_kafkalog.maintenance.jobs.session import SPARK_SUBMIT
 from pyspark_kafkalog.stop_signal import stop_signal
 from pyspark_kafkalog.tools.arguments import FORMS, time_ms
 from pyspark_kafkalog.tools.command import UsageError, add_path, positive
+from pyspark_kafkalog.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 #: The value of USAGE_EXIT_CODE in the module of such a command.
 USAGE_EXIT_CODE: Final = 2
 #: The latest time that can be a file's, in ns in 64 bits: in the year 2262.
-_TIME_MAX_MS: Final = (1 << 63) // 1_000_000
+_TIME_MAX_MS: Final = (1 << 63) // NS_PER_MS
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:

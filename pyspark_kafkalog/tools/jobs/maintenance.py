@@ -13,6 +13,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import Command, UsageError, add_output, add_path, one_line, open_log_dir
 from pyspark_kafkalog.tools.jobs import job
+from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.broker import BrokerConfig
@@ -221,8 +222,6 @@ def _hourly(config: BrokerConfig) -> float:
 
 _VERSION: Final = 1
 _MAX_FILE_BYTES: Final = 64 << 20
-_INT32_MAX: Final = 0x7FFFFFFF
-_INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
 class OffsetFileError(KafkalogError, ValueError):
@@ -290,7 +289,7 @@ def parse_offsets(data: bytes) -> dict[TopicPartition, int]:
         raise OffsetFileError("it is not valid JSON") from None
     if not isinstance(tree, dict):
         raise OffsetFileError("expected a JSON object")
-    if "version" in tree and _integer(tree, "version", "it", _INT32_MAX) != _VERSION:
+    if "version" in tree and _integer(tree, "version", "it", INT32_MAX) != _VERSION:
         raise OffsetFileError(f"version {tree['version']} is not supported: expected {_VERSION}")
     if not isinstance(tree.get("partitions"), list):
         raise OffsetFileError("expected a list in the field partitions")
@@ -312,8 +311,8 @@ def _entry(entry: Any, what: str) -> tuple[TopicPartition, int]:
     topic = entry.get("topic")
     if not isinstance(topic, str):
         raise OffsetFileError(f"{what} needs a string in the field topic")
-    partition = _integer(entry, "partition", what, _INT32_MAX)
-    return TopicPartition(topic, partition), _integer(entry, "offset", what, _INT64_MAX)
+    partition = _integer(entry, "partition", what, INT32_MAX)
+    return TopicPartition(topic, partition), _integer(entry, "offset", what, INT64_MAX)
 
 
 def _integer(tree: Mapping[str, Any], name: str, what: str, largest: int) -> int:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.console.follow import Chunk, Consumer
+from pyspark_kafkalog.units import MIB
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import FlushMode, LogDir
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, "
 _HEADER_END: Final = "fetch.MB.sec, fetch.nMsg.sec\n"
-_MIB: Final = 1024 * 1024
 _THREAD: Final = 0
 
 #: Letters of java.text.SimpleDateFormat, and their counterparts in strftime.
@@ -141,9 +141,9 @@ class _Counted:
 def _rates(size_bytes: int, messages: int, elapsed_s: float, total: tuple[int, int]) -> str:
     """MB and records, total and per second; there are no rebalances, so the fetch rates are the same."""
     elapsed_s = max(elapsed_s, 1e-3)
-    mib_rate, rate = size_bytes / _MIB / elapsed_s, messages / elapsed_s
+    mib_rate, rate = size_bytes / MIB / elapsed_s, messages / elapsed_s
     return (
-        f"{total[0] / _MIB:.4f}, {mib_rate:.4f}, {total[1]}, {rate:.4f}, 0, {round(elapsed_s * 1000)}, "
+        f"{total[0] / MIB:.4f}, {mib_rate:.4f}, {total[1]}, {rate:.4f}, 0, {round(elapsed_s * 1000)}, "
         f"{mib_rate:.4f}, {rate:.4f}"
     )
 
@@ -335,5 +335,5 @@ class _Sums:
 
     def rates(self, elapsed_s: float) -> str:
         elapsed_s = max(elapsed_s, 1e-3)
-        rate, mib_rate = self._count / elapsed_s, self._bytes / elapsed_s / _MIB
+        rate, mib_rate = self._count / elapsed_s, self._bytes / elapsed_s / MIB
         return f"{self._count} records sent, {rate:.1f} records/sec ({mib_rate:.2f} MB/sec)"
