@@ -26,7 +26,7 @@ def main() -> None:
     log_dir = LogDir.open(root)
     reset_peak()
     before_kb = status_kb("VmRSS")
-    report = clean_partition(log_dir, topic, 0, force=True, dedupe_buffer_bytes=buffer_bytes)
+    report = clean_partition(log_dir.root, topic, 0, force=True, dedupe_buffer_bytes=buffer_bytes)
     peak_mb = (status_kb("VmHWM") - before_kb) * 1024 / 1e6
     print(json.dumps({**dataclasses.asdict(report), "peak_mb": peak_mb}))
 

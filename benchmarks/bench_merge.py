@@ -59,7 +59,7 @@ def copy_seconds(root: Path, target: Path) -> float:
 def merge_seconds(root: Path) -> float:
     """The duration of `merge_segments`, to the end."""
     began = time.perf_counter()
-    [report] = merge_segments(LogDir.open(root))
+    [report] = merge_segments(LogDir.open(root).root)
     seconds = time.perf_counter() - began
     assert report.error is None
     assert report.segments_dropped > 0

@@ -68,7 +68,7 @@ def ceiling_seconds(root: Path) -> float:
 def verify_seconds(root: Path, size_bytes: int) -> float:
     """The duration of `verify`, to the end."""
     began = time.perf_counter()
-    result = verify(LogDir.open(root))
+    result = verify(LogDir.open(root).root)
     seconds = time.perf_counter() - began
     assert not result.findings, result.findings[:3]
     assert sum(report.bytes_read for report in result.reports) == size_bytes

@@ -1,4 +1,4 @@
-"""`LogDir`: a log directory opened from Python, native or a Kafka broker's.
+"""`LogDir`: a log directory opened from Python, native or a Kafka broker's; the facade over a `Root` for users.
 
 >>> import tempfile, pyarrow as pa
 >>> from pyspark_kafkalog import LogDir
@@ -20,45 +20,47 @@ A write with a transactional id and a version is committed once, however often i
 True
 >>> scratch.cleanup()
 
+Topics and logs by square brackets:
+
+    log_dir["orders"]           a topic                      notebook.topic_log.TopicLog
+    log_dir["orders", 0]        one partition's log          notebook.partition_log.PartitionLog
+    "orders" in log_dir         whether the topic exists
+    for name in log_dir         the names of the topics
+
 A root without a commit log of this package is a broker's directory: it can be read at any time and is never written to.
 """
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, overload
 
-from pyspark_kafkalog.config.broker import BrokerConfig
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import (
     InvalidOptionError,
-    LogDirError,
     OffsetOutOfRangeError,
-    ReadOnlyLogDirError,
     UnknownTopicError,
 )
-from pyspark_kafkalog.log_dir_items import LogDirItems
-from pyspark_kafkalog.metadata.root_format import is_native_root
-from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
-from pyspark_kafkalog.root.broker import ForeignRoot
 from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.protocol import IsolationLevel, Root
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
-from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_properties_file
+from pyspark_kafkalog.security.open import create_native_root, open_access_control, open_or_create_root, open_root
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, read_properties_file
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode, flushing_file_system, time_ms
-from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, discard_staged
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafkalog.groups.guarded_group import AnyGroup
     from pyspark_kafkalog.metadata.history import HistoryEntry
-    from pyspark_kafkalog.root.planned_state import PlannedState
+    from pyspark_kafkalog.notebook.partition_log import PartitionLog
+    from pyspark_kafkalog.notebook.topic_log import TopicLog
+    from pyspark_kafkalog.security.access_control import AccessControl
     from pyspark_kafkalog.storage.log.reader import LogReader
 
 __all__ = [
@@ -72,19 +74,15 @@ __all__ = [
     "WriteTransaction",
 ]
 
-IsolationLevel = Literal["read_uncommitted", "read_committed"]
 
-_LOG: Final = logging.getLogger(__name__)
-
-
-class LogDir(LogDirItems):
+class LogDir:
     """An open log directory. All methods see the state as of `open` or the last `refresh`, consistent over partitions.
 
     A crash of the process leaves nothing that has to be cleaned up: each commit is atomic, and the next writer recovers
     the logs.
     """
 
-    def __init__(self, root: OwnRoot | ForeignRoot, *, clock: Callable[[], int], fs: FileSystem) -> None:
+    def __init__(self, root: Root, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> None:
         self._root = root
         self._clock = clock
         self._fs = fs
@@ -109,22 +107,10 @@ class LogDir(LogDirItems):
 
         Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
         """
-        path = Path(path)
-        check_identity(path, identity)
-        root: OwnRoot | ForeignRoot
-        if is_native_root(path):
-            root = OwnRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs)
-            if read_to_log_end:
-                _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
-        else:
-            from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
-
-            root = ForeignRoot(path, topic_configs=read_topic_configs, clock=clock, read_to_log_end=read_to_log_end)
-        if principal is None:
-            return cls(root, clock=clock, fs=fs)
-        from pyspark_kafkalog.authorized_log_dir import AuthorizedLogDir
-
-        return AuthorizedLogDir(root, principal=principal, clock=clock, fs=fs)
+        root = open_root(
+            path, principal=principal, read_to_log_end=read_to_log_end, identity=identity, clock=clock, fs=fs
+        )
+        return cls(root, clock=clock, fs=fs)
 
     @classmethod
     def create(
@@ -148,9 +134,10 @@ class LogDir(LogDirItems):
             if server_properties is None
             else BrokerConfig.from_properties(read_properties_file(Path(server_properties)))
         )
-        root = OwnRoot(create_root(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
+        root = create_native_root(path, clock=clock, fs=fs)
         if broker_config is not None:
-            root.set_broker_configs(broker_config.properties)
+            given = broker_config.properties.items()
+            root.alter_broker_configs(add={name: value for name, value in given if name in BROKER_CONFIGS})
         return cls(root, clock=clock, fs=fs)
 
     @classmethod
@@ -194,17 +181,12 @@ class LogDir(LogDirItems):
 
         Concurrent calls are safe, and a call completes a creation that a crash interrupted.
         """
-        root = Path(path)
-        if not is_vacant(root):
-            try:
-                return cls.open(root, clock=clock, fs=fs)
-            except LogDirError:
-                if not is_native_root(root):
-                    raise
-        try:
-            return cls.create(root, clock=clock, fs=fs)
-        except LogDirError:
-            return cls.open(root, clock=clock, fs=fs)
+        return cls(open_or_create_root(path, clock=clock, fs=fs), clock=clock, fs=fs)
+
+    @property
+    def root(self) -> Root:
+        """The log directory in the form that the functions of this package take, such as those for maintenance."""
+        return self._root
 
     @property
     def path(self) -> Path:
@@ -212,9 +194,9 @@ class LogDir(LogDirItems):
         return self._root.path
 
     @property
-    def is_foreign(self) -> bool:
+    def is_broker_directory(self) -> bool:
         """Whether this is a broker's directory, which is read-only."""
-        return self._root.is_foreign
+        return self._root.is_broker_directory
 
     @property
     def identity(self) -> RootIdentity | None:
@@ -228,16 +210,7 @@ class LogDir(LogDirItems):
     @property
     def version(self) -> int | None:
         """Version of the metadata: `refresh` increases it if there are new commits; None for a broker's directory."""
-        return None if isinstance(self._root, ForeignRoot) else self._root.version
-
-    def planned_state(self) -> PlannedState:
-        """The state of the last `refresh`, in a form that lets a task detect that log start offsets have changed."""
-        from pyspark_kafkalog.root.planned_state import PlannedState
-
-        if isinstance(self._root, ForeignRoot):
-            return PlannedState(str(self.path))
-        last_file, next_file = self._root.store.last_and_next_file
-        return PlannedState(str(self.path), str(last_file), str(next_file))
+        return self._root.version
 
     def history(
         self, *, topic: str | None = None, limit: int | None = None, newest_first: bool = True
@@ -246,26 +219,11 @@ class LogDir(LogDirItems):
 
         Raises ReadOnlyLogDirError for a broker's directory, which has no commits of this package.
         """
-        if isinstance(self._root, ForeignRoot):
-            raise ReadOnlyLogDirError(
-                f"{self.path} is a Kafka broker's log directory, which has no commits of this package to list; "
-                "kafkalog dump-log --cluster-metadata-decoder shows the broker's own, in __cluster_metadata-0"
-            )
         return self._root.history(topic=topic, limit=limit, newest_first=newest_first)
 
-    def check_read(self, topics: Collection[str]) -> None:
-        """Raises AuthorizationError if this was opened for a principal that may not read all of the topics."""
-
-    def check_writable(self) -> None:
-        """Raises ReadOnlyLogDirError for a broker's directory."""
-        self._own()
-
-    def check_write(self, topic: str) -> None:
-        """Raises AuthorizationError if this was opened for a principal that may not write to the topic."""
-
-    def looked_at(self) -> tuple[PartitionDescription, ...]:
-        """The partitions read since the last refresh of a broker's directory; empty for a native log directory."""
-        return self._root.looked_at() if isinstance(self._root, ForeignRoot) else ()
+    def access_control(self) -> AccessControl:
+        """Lists and changes the access control entries. They apply to a LogDir opened with a principal."""
+        return open_access_control(self._root)
 
     # Topics
 
@@ -279,28 +237,22 @@ class LogDir(LogDirItems):
         Raises LogDirError for a partition of a broker's directory that is a symbolic link; with `without_links`, such
         partitions are omitted and listed in `links`.
         """
-        if isinstance(self._root, ForeignRoot):
-            return self._root.topic(name, without_links=without_links)
-        return self._root.topic(name)
+        return self._root.topic(name, without_links=without_links)
 
     def log_config(self, topic: str) -> LogConfig:
         """The topic's configuration: its overrides, else the broker-level settings, else Kafka's defaults."""
-        return self._own().log_config(topic)
-
-    def config_for_write(self, topic: str) -> LogConfig:
-        """As `log_config`, but requires permission to write to the topic, not to describe its configuration."""
-        return self._own().log_config(topic)
+        return self._root.log_config(topic)
 
     def broker_configs(self) -> Mapping[str, str]:
         """The broker-level settings that have been set (`log.*`, `num.partitions`, …), by name."""
-        return self._own().broker_configs()
+        return self._root.broker_configs()
 
     def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
         """Set the broker-level settings in `add` and reset those in `delete` to their defaults.
 
         Raises InvalidConfigError for a setting that is unknown or has an invalid value.
         """
-        self._own().alter_broker_configs(add=add or {}, delete=delete)
+        self._root.alter_broker_configs(add=add, delete=delete)
 
     def create_topic(
         self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
@@ -309,25 +261,23 @@ class LogDir(LogDirItems):
 
         Raises InvalidTopicError for an invalid name or number of partitions, TopicExistsError, InvalidConfigError.
         """
-        self._own().create_topic(name, partitions=partitions, configs=configs or {})
-        return self.topic(name)
+        return self._root.create_topic(name, partitions, configs)
 
     def ensure_topic(self, name: str) -> TopicDescription:
         """The topic; it is created if it does not exist and auto.create.topics.enable is true."""
-        self._own().ensure_topic(name)
-        return self.topic(name)
+        return self._root.ensure_topic(name)
 
     def add_partitions(self, name: str, total: int) -> None:
         """Increase the topic's number of partitions to `total`. Raises InvalidTopicError if that is no increase."""
-        self._own().add_partitions(name, total=total)
+        self._root.add_partitions(name, total)
 
     def alter_topic(self, name: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
         """Set and delete configuration overrides of the topic. Raises InvalidConfigError."""
-        self._own().alter_configs(name, add=add or {}, delete=delete)
+        self._root.alter_topic(name, add=add, delete=delete)
 
     def delete_topic(self, name: str) -> None:
         """Delete the topic; its files are deleted after file.delete.delay.ms."""
-        self._own().delete_topic(name)
+        self._root.delete_topic(name)
 
     # Reading
 
@@ -337,17 +287,15 @@ class LogDir(LogDirItems):
 
     def partition(self, topic: str, partition: int) -> PartitionDescription:
         """One partition. Raises UnknownTopicError."""
-        return self._root.partition(TopicPartition(topic, partition))
+        return self._root.partition(topic, partition)
 
     def last_stable_offset(self, topic: str, partition: int) -> int:
         """The end of `read_committed` reads: first offset of the oldest open transaction, else the high watermark."""
-        return self._root.last_stable_offset(TopicPartition(topic, partition))
+        return self._root.last_stable_offset(topic, partition)
 
     def reader(self, topic: str, partition: int) -> LogReader:
         """A reader of the partition's records, from any offset."""
-        from pyspark_kafkalog.storage.log.reader import LogReader
-
-        return LogReader(self.partition(topic, partition).directory, TopicPartition(topic, partition))
+        return self._root.reader(topic, partition)
 
     def read(
         self,
@@ -372,12 +320,12 @@ class LogDir(LogDirItems):
 
         Raises OffsetOutOfRangeError, UnknownTopicError, CorruptRecordError.
         """
-        from pyspark_kafkalog.partition_reads import read_table
+        from pyspark_kafkalog.root.reads import read_table  # imports the record columns
 
         if partition is None and (start_offset is not None or end_offset is not None):
             raise OffsetOutOfRangeError("offsets are of one partition: name it")
         chosen = self.topic(topic).partitions if partition is None else (self.partition(topic, partition),)
-        return read_table(self, chosen, start_offset, end_offset, isolation, columns, local_only=local_only)
+        return read_table(self._root, chosen, start_offset, end_offset, isolation, columns, local_only=local_only)
 
     # Writing
 
@@ -407,6 +355,9 @@ class LogDir(LogDirItems):
         """
         from pyspark_kafkalog.storage.staging.stager import StagingTask, stage_table
 
+        self._root.check_write(topic)  # before anything is staged
+        if transactional_id is not None:
+            self._root.check_transactional_id(transactional_id)
         transaction = self._transaction(transactional_id, transaction_version)
         fs = flushing_file_system(self._fs, flush)
         if transaction is not None and self.has_committed(transaction):
@@ -420,7 +371,7 @@ class LogDir(LogDirItems):
             records,
             partitions_count=len(described.partitions),
             partition=partition,
-            config=self.config_for_write(topic),
+            config=self._root.config_for_write(topic),
             asked_compression=compression_type,
             batch_size_bytes=BATCH_SIZE_BYTES,
             clock_ms=self._clock,
@@ -447,7 +398,7 @@ class LogDir(LogDirItems):
         Raises ProducerFencedError if a later incarnation has taken over the transactional id, UnknownTopicError,
         CommitConflictError, CommitStateUnknownError.
         """
-        return self._own().commit_staged(staged, transaction=transaction, flush=flush)
+        return self._root.commit_staged(staged, transaction=transaction, flush=flush)
 
     def init_transaction(self, transactional_id: str, incarnation: str) -> None:
         """Register `incarnation` as the current one of the transactional id, and fence the earlier ones.
@@ -455,20 +406,19 @@ class LogDir(LogDirItems):
         A writer that does not call this takes over the id with its first commit. Raises ProducerFencedError if
         `incarnation` is itself fenced.
         """
-        self._own().init_transaction(transactional_id, incarnation)
+        self._root.init_transaction(transactional_id, incarnation)
 
     def has_transactional_id(self, transactional_id: str) -> bool:
         """Whether a writer has committed or registered with the transactional id, as of the last refresh."""
-        return self._own().has_transactional_id(transactional_id)
+        return self._root.has_transactional_id(transactional_id)
 
     def last_version(self, transactional_id: str) -> int | None:
         """The last committed version of the transactional id; None if it has none."""
-        return self._own().last_version(transactional_id)
+        return self._root.last_version(transactional_id)
 
     def has_committed(self, transaction: WriteTransaction) -> bool:
         """Whether this version of the transactional id, or a later one, has been committed."""
-        last_version = self.last_version(transaction.transactional_id)
-        return last_version is not None and transaction.version <= last_version
+        return self._root.has_committed(transaction)
 
     def _transaction(self, transactional_id: str | None, version: int | None) -> WriteTransaction | None:
         if transactional_id is None and version is None:
@@ -477,14 +427,47 @@ class LogDir(LogDirItems):
             raise InvalidOptionError("transactional_id and transaction_version go together: give both or none")
         return WriteTransaction(transactional_id, version, self._incarnation)
 
-    def own_root(self) -> OwnRoot:
-        """The native root itself, for maintenance. Raises ReadOnlyLogDirError for a broker's directory."""
-        return self._own()
+    # Consumer groups
 
-    def _own(self) -> OwnRoot:
-        if isinstance(self._root, ForeignRoot):
-            raise ReadOnlyLogDirError(
-                f"{self.path} is a Kafka broker's log directory: it can be read, not written to or reconfigured; "
-                "kafkalog adopt makes it one of this package's"
-            )
-        return self._root
+    def group(self, group_id: str) -> AnyGroup:
+        """The consumer group of that name, which need not exist yet. Raises InvalidGroupError for an invalid name."""
+        from pyspark_kafkalog.groups.guarded_group import open_group
+
+        return open_group(self._root, group_id)
+
+    def groups(self) -> tuple[str, ...]:
+        """Names of all groups in `__consumer_offsets`, in order."""
+        from pyspark_kafkalog.groups.guarded_group import list_groups
+
+        return list_groups(self._root)
+
+    # As a collection of topics, and in a notebook
+
+    @overload
+    def __getitem__(self, item: str) -> TopicLog: ...
+
+    @overload
+    def __getitem__(self, item: tuple[str, int]) -> PartitionLog: ...
+
+    def __getitem__(self, item: str | tuple[str, int]) -> TopicLog | PartitionLog:
+        """A topic, by name; or a partition's log, by topic name and partition number. Raises UnknownTopicError."""
+        from pyspark_kafkalog.notebook.topic_log import TopicLog
+
+        if isinstance(item, tuple):
+            topic, partition = item
+            return TopicLog.open(self._root, topic)[partition]
+        return TopicLog.open(self._root, item)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.topics())
+
+    def __contains__(self, topic: object) -> bool:
+        return topic in self.topics()
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.topics())
+
+    def _repr_html_(self) -> str:
+        from pyspark_kafkalog.notebook.log_html import log_dir_html
+
+        return log_dir_html(self._root)

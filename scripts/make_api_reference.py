@@ -16,7 +16,7 @@ from typing import Final
 PACKAGE: Final = "pyspark_kafkalog"
 PUBLIC_MODULES: Final = (
     "pyspark_kafkalog",
-    "pyspark_kafkalog.access_control",
+    "pyspark_kafkalog.security.access_control",
     "pyspark_kafkalog.delta.delta_to_topic",
     "pyspark_kafkalog.delta.topic_to_delta",
     "pyspark_kafkalog.errors",
@@ -24,7 +24,7 @@ PUBLIC_MODULES: Final = (
     "pyspark_kafkalog.groups.group_state",
     "pyspark_kafkalog.groups.resets",
     "pyspark_kafkalog.log_dir",
-    "pyspark_kafkalog.log_dir_items",
+    "pyspark_kafkalog.root.protocol",
     "pyspark_kafkalog.maintenance.cleaner.clean",
     "pyspark_kafkalog.maintenance.retention.delete_records",
     "pyspark_kafkalog.maintenance.export.export",

@@ -15,21 +15,21 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MINUTE_MS
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.protocol import Root
 
 
-def expire_offsets(log_dir: LogDir) -> dict[str, list[TopicPartition]]:
+def expire_offsets(root: Root) -> dict[str, list[TopicPartition]]:
     """Delete expired offsets, one commit for each group; return their partitions by group.
 
     Raises ReadOnlyLogDirError for a broker's directory.
     """
-    root = log_dir.own_root()
-    log_dir.refresh()
-    older_than_ms = root.clock() - root.broker_config().offsets_retention_minutes * MINUTE_MS
+    native = root.native()
+    root.refresh()
+    older_than_ms = native.clock() - native.broker_config().offsets_retention_minutes * MINUTE_MS
     expired: dict[str, list[TopicPartition]] = {}
-    for name in group_names(log_dir):
+    for name in group_names(root):
         try:
-            gone = Group(log_dir, name).expire_offsets(older_than_ms)
+            gone = Group(root, name).expire_offsets(older_than_ms)
         except UnknownGroupError:
             continue  # deleted meanwhile
         if gone:

@@ -52,7 +52,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import INT64_MAX
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.protocol import Root
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -86,18 +86,18 @@ class PartitionLag:
 class Group:
     """One group. It need not exist: its first commit creates it."""
 
-    def __init__(self, log_dir: LogDir, group_id: str) -> None:
+    def __init__(self, root: Root, group_id: str) -> None:
         self.group_id = check_group_id(group_id)
-        self._log_dir = log_dir
-        self._logs = GroupLogs.of(log_dir)
+        self._root = root
+        self._logs = GroupLogs.of(root)
 
     def __repr__(self) -> str:
-        return f"Group({self.group_id!r}, {str(self._log_dir.path)!r})"
+        return f"Group({self.group_id!r}, {str(self._root.path)!r})"
 
     @property
-    def log_dir(self) -> LogDir:
+    def root(self) -> Root:
         """The log directory that stores the group."""
-        return self._log_dir
+        return self._root
 
     def exists(self) -> bool:
         """Whether the group has any record."""
@@ -105,13 +105,13 @@ class Group:
 
     def _records(self) -> Mapping[bytes, bytes]:
         """The group's live records in `__consumer_offsets`, value by key."""
-        partitions = offsets_partitions(self._log_dir)
+        partitions = offsets_partitions(self._root)
         if not partitions:
             return {}
-        if not self._log_dir.is_foreign:
+        if not self._root.is_broker_directory:
             partitions = [group_partition(self.group_id, len(partitions))]
         # A broker's directory may hold only some of the partitions, so their total number is unknown.
-        found = (self._logs.caught_up(self._log_dir, each).records(self.group_id) for each in partitions)
+        found = (self._logs.caught_up(self._root, each).records(self.group_id) for each in partitions)
         return next((records for records in found if records), {})
 
     def fetch(self, topics: Collection[str] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -125,7 +125,7 @@ class Group:
             topic_partition = parse_offset_key(key)
             if topic_partition is not None and (topics is None or topic_partition.topic in topics):
                 found[topic_partition] = parse_offset_value(value)
-        if self._log_dir.is_foreign:
+        if self._root.is_broker_directory:
             return dict(sorted(found.items()))
         topic_ids = {topic: self._topic_id(topic) for topic in {each.topic for each in found}}
         return {each: found[each] for each in sorted(found) if found[each].topic_id in (None, topic_ids[each.topic])}
@@ -151,15 +151,15 @@ class Group:
         """
         records = self._offset_records(offsets, metadata)
         if records:
-            with group_lock(self._log_dir, self.group_id):
-                append_records(self._log_dir, self.group_id, records, flush=flush)
+            with group_lock(self._root, self.group_id):
+                append_records(self._root, self.group_id, records, flush=flush)
 
     def _offset_records(self, offsets: AnyOffsets, metadata: str) -> dict[bytes, bytes | None]:
-        root = self._log_dir.own_root()
+        root = self._root.native()
         max_chars = root.broker_config().offset_metadata_max_bytes
         now_ms = root.clock()
         given = {as_topic_partition(partition): offset for partition, offset in offsets.items()}
-        topics = {name: self._log_dir.topic(name) for name in {each.topic for each in given}}
+        topics = {name: self._root.topic(name) for name in {each.topic for each in given}}
         counts = {name: len(topic.partitions) for name, topic in topics.items()}
         records: dict[bytes, bytes | None] = {}
         for topic_partition, offset in given.items():
@@ -197,11 +197,11 @@ class Group:
         """
         to = as_target(target)
         if dry_run:
-            self._log_dir.refresh()
+            self._root.refresh()
             return self._reset_offsets(to, partitions, tell)
-        with group_lock(self._log_dir, self.group_id):
+        with group_lock(self._root, self.group_id):
             offsets = self._reset_offsets(to, partitions, tell)
-            append_records(self._log_dir, self.group_id, self._offset_records(offsets, ""))
+            append_records(self._root, self.group_id, self._offset_records(offsets, ""))
         return offsets
 
     def _reset_offsets(
@@ -210,7 +210,7 @@ class Group:
         committed = self.fetch()
         if partitions is None:
             partitions = target.offsets if isinstance(target, ToOffsets) else committed
-        return reset_offsets(self._log_dir, committed, map(as_topic_partition, partitions), target, tell)
+        return reset_offsets(self._root, committed, map(as_topic_partition, partitions), target, tell)
 
     def describe(self) -> GroupDescription:
         """Kind, state and members of the group. Raises UnknownGroupError.
@@ -222,7 +222,7 @@ class Group:
         if not records:
             raise self._unknown()
         return describe_group(
-            self.group_id, records, topic_names=TopicIds(self._log_dir), with_members=self._log_dir.is_foreign
+            self.group_id, records, topic_names=TopicIds(self._root), with_members=self._root.is_broker_directory
         )
 
     def delete_offsets(self, partitions: Iterable[AnyPartition]) -> list[TopicPartition]:
@@ -233,7 +233,7 @@ class Group:
         wanted = {as_topic_partition(each) for each in partitions}
         with self._changing() as records:
             had = {key: found for key in records if (found := parse_offset_key(key)) is not None and found in wanted}
-            append_records(self._log_dir, self.group_id, dict.fromkeys(had))
+            append_records(self._root, self.group_id, dict.fromkeys(had))
         return sorted(set(had.values()))
 
     def delete(self) -> None:
@@ -242,7 +242,7 @@ class Group:
             tombstones: dict[bytes, bytes | None] = dict.fromkeys(records)
             # Even if the group has no such record, as a broker does: a broker that replays the log drops the group.
             tombstones.setdefault(group_key("GroupMetadataKey", group=self.group_id))
-            append_records(self._log_dir, self.group_id, tombstones)
+            append_records(self._root, self.group_id, tombstones)
 
     def expire_offsets(self, older_than_ms: int) -> list[TopicPartition]:
         """Delete the offsets that were committed before the time `older_than_ms`; return their partitions.
@@ -251,41 +251,41 @@ class Group:
         expiry time, which is used instead. Raises UnknownGroupError, ReadOnlyLogDirError.
         """
         with self._changing() as records:
-            now_ms = self._log_dir.own_root().clock()
+            now_ms = self._root.native().clock()
             all_offsets = {key: found for key in records if (found := parse_offset_key(key)) is not None}
             expired = {
                 key: found for key, found in all_offsets.items() if _is_expired(records[key], older_than_ms, now_ms)
             }
             # A group without offsets has no state worth keeping, since it has no members either.
             gone = records if len(expired) == len(all_offsets) else expired
-            append_records(self._log_dir, self.group_id, dict.fromkeys(gone))
+            append_records(self._root, self.group_id, dict.fromkeys(gone))
         return sorted(set(expired.values()))
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Mapping[bytes, bytes]]:
         """Lock the group for the block; yields its live records. Raises UnknownGroupError."""
-        self._log_dir.own_root()
-        self._log_dir.refresh()
+        self._root.native()
+        self._root.refresh()
         if not self.exists():  # checked first, so that no lock file and no topic are created for it
             raise self._unknown()
-        with group_lock(self._log_dir, self.group_id):
+        with group_lock(self._root, self.group_id):
             records = self._records()
             if not records:
                 raise self._unknown()
             yield records
 
     def _unknown(self) -> UnknownGroupError:
-        return UnknownGroupError(f"there is no consumer group {self.group_id!r} in {self._log_dir.path}")
+        return UnknownGroupError(f"there is no consumer group {self.group_id!r} in {self._root.path}")
 
     def _topic_id(self, topic: str) -> str | None:
         try:
-            return self._log_dir.topic(topic).topic_id
+            return self._root.topic(topic).topic_id
         except UnknownTopicError:
             return None
 
     def _log_end_offset(self, topic_partition: TopicPartition) -> int | None:
         try:
-            return self._log_dir.partition(topic_partition.topic, topic_partition.partition).high_watermark
+            return self._root.partition(topic_partition.topic, topic_partition.partition).high_watermark
         except UnknownTopicError:
             return None
 
@@ -293,13 +293,13 @@ class Group:
 class TopicIds:
     """Maps topic ids to names; lists the topics on the first call. An unknown id is returned as it is."""
 
-    def __init__(self, log_dir: LogDir) -> None:
-        self._log_dir = log_dir
+    def __init__(self, root: Root) -> None:
+        self._root = root
         self._names: dict[str | None, str] | None = None
 
     def __call__(self, topic_id: str) -> str:
         if self._names is None:
-            self._names = {self._log_dir.topic(name).topic_id: name for name in self._log_dir.topics()}
+            self._names = {self._root.topic(name).topic_id: name for name in self._root.topics()}
         return self._names.get(topic_id, topic_id)
 
 

@@ -21,8 +21,8 @@ from pyspark_kafkalog.record.control import ControlRecordType, parse_control_typ
 from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.root.descriptions import PartitionDescription
+    from pyspark_kafkalog.root.protocol import Root
 
 _LOG: Final = logging.getLogger(__name__)
 _KEY_AND_VALUE: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
@@ -42,21 +42,21 @@ class GroupLog:
         self._decided: dict[str, dict[bytes, bytes]] = {}
         self._undecided: dict[str, _Changes] = {}
 
-    def catch_up(self, log_dir: LogDir, topic_id: str | None) -> None:
-        """Read the partition's records in `log_dir` that have not been read yet.
+    def catch_up(self, root: Root, topic_id: str | None) -> None:
+        """Read the partition's records that have not been read yet.
 
         Raises CorruptRecordError, OffsetOutOfRangeError if retention deletes the records meanwhile.
         """
-        found = log_dir.partition(OFFSETS_TOPIC, self.partition)
+        found = root.partition(OFFSETS_TOPIC, self.partition)
         if self._origin != (topic_id, found.log_start_offset) or found.high_watermark < self._end_offset:
             self._origin = (topic_id, found.log_start_offset)
             self._next_offset = self._end_offset = found.log_start_offset
             self._decided, self._undecided = {}, {}
         if found.high_watermark == self._end_offset and not self._undecided:
             return
-        stable_offset = log_dir.last_stable_offset(OFFSETS_TOPIC, self.partition)
-        self._read_decided(log_dir, found, stable_offset)
-        self._undecided = self._read_undecided(log_dir, found.high_watermark)
+        stable_offset = root.last_stable_offset(OFFSETS_TOPIC, self.partition)
+        self._read_decided(root, found, stable_offset)
+        self._undecided = self._read_undecided(root, found.high_watermark)
         self._end_offset = found.high_watermark
 
     def groups(self) -> set[str]:
@@ -72,8 +72,8 @@ class GroupLog:
         merged = {**decided, **undecided}
         return {key: value for key, value in merged.items() if value is not None}
 
-    def _read_decided(self, log_dir: LogDir, found: PartitionDescription, stable_offset: int) -> None:
-        reader = log_dir.reader(OFFSETS_TOPIC, self.partition)
+    def _read_decided(self, root: Root, found: PartitionDescription, stable_offset: int) -> None:
+        reader = root.reader(OFFSETS_TOPIC, self.partition)
         if stable_offset == found.high_watermark > self._next_offset:
             reader.check_end(stable_offset)
         for batch in reader.read(self._next_offset, stable_offset, schema=_KEY_AND_VALUE, committed=True):
@@ -92,12 +92,12 @@ class GroupLog:
                     del self._decided[group]
         self._next_offset = max(self._next_offset, stable_offset)
 
-    def _read_undecided(self, log_dir: LogDir, end_offset: int) -> dict[str, _Changes]:
+    def _read_undecided(self, root: Root, end_offset: int) -> dict[str, _Changes]:
         if self._next_offset >= end_offset:
             return {}
         changes: list[tuple[int, bytes, bytes | None]] = []
         open_transactions: dict[int, list[tuple[int, bytes, bytes | None]]] = {}
-        for run in log_dir.reader(OFFSETS_TOPIC, self.partition).runs(self._next_offset, end_offset):
+        for run in root.reader(OFFSETS_TOPIC, self.partition).runs(self._next_offset, end_offset):
             for at in run.batches["position"].tolist():
                 batch = decode_batch(run.data, at - run.position, file=run.file, file_position=at)
                 producer_id = batch.header.producer_id
@@ -142,33 +142,31 @@ class GroupLogs:
         self._logs: dict[int, GroupLog] = {}
 
     @staticmethod
-    def of(log_dir: LogDir) -> GroupLogs:
-        """The cache of `log_dir`, which lives as long as `log_dir` does."""
-        return _LOGS.setdefault(log_dir, GroupLogs())
+    def of(root: Root) -> GroupLogs:
+        """The cache of `root`, which lives as long as `root` does."""
+        return _LOGS.setdefault(root, GroupLogs())
 
-    def caught_up(self, log_dir: LogDir, partition: int) -> GroupLog:
-        """The live records of one partition as of the last refresh of `log_dir`."""
+    def caught_up(self, root: Root, partition: int) -> GroupLog:
+        """The live records of one partition as of the last refresh of `root`."""
         log = self._logs.setdefault(partition, GroupLog(partition))
-        log.catch_up(log_dir, log_dir.topic(OFFSETS_TOPIC).topic_id)
+        log.catch_up(root, root.topic(OFFSETS_TOPIC).topic_id)
         return log
 
 
-_LOGS: Final[WeakKeyDictionary[LogDir, GroupLogs]] = WeakKeyDictionary()
+_LOGS: Final[WeakKeyDictionary[Root, GroupLogs]] = WeakKeyDictionary()
 
 
-def offsets_partitions(log_dir: LogDir) -> list[int]:
+def offsets_partitions(root: Root) -> list[int]:
     """The partitions of `__consumer_offsets` in this directory: none before the first commit of a group.
 
     A broker's directory may hold only some of the topic's partitions.
     """
-    if OFFSETS_TOPIC not in log_dir.topics():
+    if OFFSETS_TOPIC not in root.topics():
         return []
-    return [each.partition for each in log_dir.topic(OFFSETS_TOPIC).partitions]
+    return [each.partition for each in root.topic(OFFSETS_TOPIC).partitions]
 
 
-def group_names(log_dir: LogDir) -> tuple[str, ...]:
+def group_names(root: Root) -> tuple[str, ...]:
     """Names of all groups with live records, of every kind, in order."""
-    logs = GroupLogs.of(log_dir)
-    return tuple(
-        sorted({name for each in offsets_partitions(log_dir) for name in logs.caught_up(log_dir, each).groups()})
-    )
+    logs = GroupLogs.of(root)
+    return tuple(sorted({name for each in offsets_partitions(root) for name in logs.caught_up(root, each).groups()}))

@@ -33,7 +33,7 @@ from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter, disca
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.log_config import LogConfig
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.protocol import Root
 
 #: Bytes of keys and values in one batch; a typical commit is one batch.
 _BATCH_BYTES: Final = 256 << 10
@@ -44,53 +44,53 @@ _Records = Mapping[bytes, "bytes | None"]
 
 
 @contextlib.contextmanager
-def group_lock(log_dir: LogDir, group: str) -> Iterator[None]:
-    """Lock the group against changes for the block, and refresh `log_dir`. Readers do not need the lock.
+def group_lock(root: Root, group: str) -> Iterator[None]:
+    """Lock the group against changes for the block, and refresh the root. Readers do not need the lock.
 
     Raises LogDirError if another process holds the lock for too long.
     """
-    root = log_dir.own_root()
-    path = log_dir.path / str(_partition_of(group, _ensure_topic(log_dir))) / _LOCK_FILE
+    native = root.native()
+    path = root.path / str(_partition_of(group, _ensure_topic(root))) / _LOCK_FILE
     try:
-        fd = root.fs.open(path, os.O_RDWR | os.O_CREAT)
+        fd = native.fs.open(path, os.O_RDWR | os.O_CREAT)
     except FileNotFoundError:  # the topic's creator was killed before it created the directories
-        root.ensure_topic(OFFSETS_TOPIC)
-        fd = root.fs.open(path, os.O_RDWR | os.O_CREAT)
+        native.ensure_topic(OFFSETS_TOPIC)
+        fd = native.fs.open(path, os.O_RDWR | os.O_CREAT)
     try:
         acquire_flock(fd, path)
         try:
-            log_dir.refresh()
+            root.refresh()
             yield
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         with contextlib.suppress(OSError):
-            root.fs.close(fd)
+            native.fs.close(fd)
 
 
-def append_records(log_dir: LogDir, group: str, records: _Records, *, flush: FlushMode = "fsync") -> None:
+def append_records(root: Root, group: str, records: _Records, *, flush: FlushMode = "fsync") -> None:
     """Append a group's records, value by key, None for a tombstone. All become visible at once.
 
     The caller holds the group's lock.
     """
     if not records:
         return
-    root = log_dir.own_root()
-    fs = flushing_file_system(root.fs, flush)
-    topic_partition = _partition_of(group, _ensure_topic(log_dir))
-    writer = StagedFileWriter(log_dir.path, topic_partition, write_id=uuid.uuid4().hex, task=0, fs=fs)
+    native = root.native()
+    fs = flushing_file_system(native.fs, flush)
+    topic_partition = _partition_of(group, _ensure_topic(root))
+    writer = StagedFileWriter(root.path, topic_partition, write_id=uuid.uuid4().hex, task=0, fs=fs)
     try:
-        codec = CompressionType(root.broker_config().offsets_topic_compression_codec)
-        for batch in _encode(records, log_dir.log_config(OFFSETS_TOPIC), codec, now_ms=root.clock()):
+        codec = CompressionType(native.broker_config().offsets_topic_compression_codec)
+        for batch in _encode(records, root.log_config(OFFSETS_TOPIC), codec, now_ms=native.clock()):
             _append(writer, batch)
         staged = [writer.finish()]
     except BaseException:
         writer.discard()
         raise
     try:
-        log_dir.commit_staged(staged, flush=flush)
+        root.commit_staged(staged, flush=flush)
     except BaseException:
-        discard_staged(log_dir.path, staged, fs)
+        discard_staged(root.path, staged, fs)
         raise
 
 
@@ -98,12 +98,12 @@ def _partition_of(group: str, partitions_count: int) -> TopicPartition:
     return TopicPartition(OFFSETS_TOPIC, group_partition(group, partitions_count))
 
 
-def _ensure_topic(log_dir: LogDir) -> int:
+def _ensure_topic(root: Root) -> int:
     """The topic's number of partitions; creates the topic, with Kafka's settings for it, if it does not exist."""
-    if OFFSETS_TOPIC not in log_dir.topics():
-        config = log_dir.own_root().broker_config()
+    if OFFSETS_TOPIC not in root.topics():
+        config = root.native().broker_config()
         with contextlib.suppress(TopicExistsError):  # another process created it meanwhile
-            log_dir.create_topic(
+            root.create_topic(
                 OFFSETS_TOPIC,
                 config.offsets_topic_num_partitions,
                 {
@@ -112,8 +112,8 @@ def _ensure_topic(log_dir: LogDir) -> int:
                     "segment.bytes": str(config.offsets_topic_segment_bytes),
                 },
             )
-        log_dir.refresh()
-    return len(log_dir.topic(OFFSETS_TOPIC).partitions)
+        root.refresh()
+    return len(root.topic(OFFSETS_TOPIC).partitions)
 
 
 def _encode(records: _Records, config: LogConfig, codec: CompressionType, *, now_ms: int) -> Iterator[bytes]:

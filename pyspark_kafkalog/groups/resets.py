@@ -18,7 +18,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import EPOCH
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.protocol import Root
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def as_target(given: ResetTarget | str | int | datetime) -> ResetTarget:
 
 
 def reset_offsets(
-    log_dir: LogDir,
+    root: Root,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     partitions: Iterable[TopicPartition],
     target: ResetTarget,
@@ -98,17 +98,17 @@ def reset_offsets(
 
     Raises UnknownTopicError, and InvalidGroupError for a shift of a partition without a committed offset.
     """
-    return {each: _offset(log_dir, committed, each, target, tell) for each in sorted(set(partitions))}
+    return {each: _offset(root, committed, each, target, tell) for each in sorted(set(partitions))}
 
 
 def _offset(
-    log_dir: LogDir,
+    root: Root,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     each: TopicPartition,
     target: ResetTarget,
     tell: Callable[[str], None],
 ) -> int:
-    found = log_dir.partition(each.topic, each.partition)
+    found = root.partition(each.topic, each.partition)
     start_offset, end_offset = found.log_start_offset, found.high_watermark
     match target:
         case ToEarliest():
@@ -118,7 +118,7 @@ def _offset(
         case ToCurrent():
             return committed[each].offset if each in committed else end_offset
         case ToTimestamp(timestamp_ms):
-            reader = log_dir.reader(each.topic, each.partition)
+            reader = root.reader(each.topic, each.partition)
             record = reader.offset_for_timestamp(timestamp_ms, start_offset, end_offset)
             if record is not None:
                 return record.offset

@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
@@ -43,7 +42,8 @@ from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_f
 from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory
 from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
@@ -70,7 +70,7 @@ _BATCHES_A_SCAN: Final = 1 << 16
 
 
 def merge_segments(
-    log_dir: LogDir,
+    root: Root,
     *,
     topics: Collection[str] | None = None,
     partitions: Collection[TopicPartition] | None = None,
@@ -84,14 +84,14 @@ def merge_segments(
     are, and the other partitions continue. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's
     directory, and UnknownTopicError.
     """
-    root = log_dir.own_root()
-    root.refresh()
-    now_ms = root.clock() if now_ms is None else now_ms
-    chosen = root.partitions(topics) if partitions is None else partitions
-    return [_merge_partition(root, where, now_ms, dry_run) for where in sorted(chosen)]
+    native = root.native()
+    native.refresh()
+    now_ms = native.clock() if now_ms is None else now_ms
+    chosen = native.partitions(topics) if partitions is None else partitions
+    return [_merge_partition(native, where, now_ms, dry_run) for where in sorted(chosen)]
 
 
-def _merge_partition(root: OwnRoot, where: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
+def _merge_partition(root: NativeRoot, where: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
     began = time.perf_counter()
     done: list[Sequence[ClosedSegment]] = []
     error: Exception | None = None
@@ -128,7 +128,7 @@ class _PartitionMerge:
     state: LogState
 
     @classmethod
-    def look(cls, root: OwnRoot, where: TopicPartition, now_ms: int) -> _PartitionMerge:
+    def look(cls, root: NativeRoot, where: TopicPartition, now_ms: int) -> _PartitionMerge:
         root.refresh()
         state = root.store.image.partition(where.topic, where.partition).state
         return cls(SwapTarget.look(root, where, now_ms), state)

@@ -5,8 +5,8 @@ Prometheus name follows the usual rules of Prometheus' JMX exporter (`kafka_log_
 brokers find it.
 
 For a native log directory, offsets come from the commit log, and sizes and numbers of segments from one listing of each
-partition's directory; no record is read. For a broker's directory, the end of each log is found in its files, as LogDir
-does, and its last stable offset by reading batch headers after the last producer snapshot, if the partition has
+partition's directory; no record is read. For a broker's directory, the end of each log is found in its files, as in
+reads, and its last stable offset by reading batch headers after the last producer snapshot, if the partition has
 changed. The cleaner's metrics are those that its last run stored.
 
 Sources of names and meanings: org.apache.kafka.storage.internals.log.UnifiedLog, LogCleaner, LogCleanerManager,
@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
 from pyspark_kafkalog.maintenance.segments.stored_segments import stored_segments
 from pyspark_kafkalog.root.descriptions import PartitionDescription
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets, list_partitions
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -72,7 +73,7 @@ class LogSize:
     offsets_above_high_watermark: int | None = None
 
 
-def collect_metrics(log_dir: LogDir, *, now_ms: int) -> list[Metric]:
+def collect_metrics(root: Root, *, now_ms: int) -> list[Metric]:
     """All metrics of the log directory as of its last `refresh`.
 
     A partition that cannot be read is omitted and counted as offline. Raises LogDirError when the root itself cannot be
@@ -80,18 +81,18 @@ def collect_metrics(log_dir: LogDir, *, now_ms: int) -> list[Metric]:
     """
     logs: dict[TopicPartition, LogSize] = {}
     offline = 0
-    for where, found in _look(log_dir):
+    for where, found in _look(root):
         if found is None:
             offline += 1
         else:
             logs[where] = found
     return [
         *_log_metrics(logs),
-        *_uncleanable_metrics(logs, log_dir, now_ms),
-        *_cleaner_metrics(log_dir.path, now_ms),
-        *offline_metrics(log_dir.path, is_offline=False),
+        *_uncleanable_metrics(logs, root, now_ms),
+        *_cleaner_metrics(root.path, now_ms),
+        *offline_metrics(root.path, is_offline=False),
         *_replica_metrics(logs, offline),
-        _lag_metric(log_dir),
+        _lag_metric(root),
     ]
 
 
@@ -111,15 +112,15 @@ def offline_metrics(root: Path, *, is_offline: bool) -> list[Metric]:
     ]
 
 
-def _look(log_dir: LogDir) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+def _look(root: Root) -> Iterator[tuple[TopicPartition, LogSize | None]]:
     """The sizes of every partition; None for one that cannot be read, which is logged."""
-    if log_dir.is_foreign:
-        yield from _look_at_foreign(log_dir)
+    if root.is_broker_directory:
+        yield from _look_at_foreign(root)
     else:
-        yield from _look_at_own(log_dir.own_root())
+        yield from _look_at_own(root.native())
 
 
-def _look_at_own(root: OwnRoot) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+def _look_at_own(root: NativeRoot) -> Iterator[tuple[TopicPartition, LogSize | None]]:
     for topic in root.store.image.topics.values():
         for partition in topic.partitions:
             where = TopicPartition(topic.name, partition.partition)
@@ -145,18 +146,18 @@ def own_log_size(directory: Path, state: LogState) -> LogSize:
     )
 
 
-def _look_at_foreign(log_dir: LogDir) -> Iterator[tuple[TopicPartition, LogSize | None]]:
-    for where in list_partitions(log_dir.path):
+def _look_at_foreign(root: Root) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+    for where in list_partitions(root.path):
         if where.topic == CLUSTER_METADATA_TOPIC:
             continue
         try:
-            yield where, _foreign_log_size(log_dir, log_dir.partition(where.topic, where.partition))
+            yield where, _foreign_log_size(root, root.partition(where.topic, where.partition))
         except (KafkalogError, OSError) as error:
             _tell_unreadable(where, error)
             yield where, None
 
 
-def _foreign_log_size(log_dir: LogDir, found: PartitionDescription) -> LogSize:
+def _foreign_log_size(root: Root, found: PartitionDescription) -> LogSize:
     sizes_bytes = []
     for base_offset in list_base_offsets(found.directory):
         try:
@@ -168,7 +169,7 @@ def _foreign_log_size(log_dir: LogDir, found: PartitionDescription) -> LogSize:
         segments_count=len(sizes_bytes),
         log_start_offset=found.log_start_offset,
         log_end_offset=found.log_end_offset,
-        last_stable_offset_lag=found.high_watermark - log_dir.last_stable_offset(found.topic, found.partition),
+        last_stable_offset_lag=found.high_watermark - root.last_stable_offset(found.topic, found.partition),
         offsets_above_high_watermark=found.offsets_above_high_watermark,
     )
 
@@ -205,18 +206,18 @@ def _log_metrics(logs: Mapping[TopicPartition, LogSize]) -> Iterator[Metric]:
     )
 
 
-def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], log_dir: LogDir, now_ms: int) -> Iterator[Metric]:
-    marked = [where for where in read_uncleanable(log_dir.path) if where in logs]
-    cleanable_bytes = sum(_cleanable_bytes(log_dir.own_root(), where, now_ms) for where in marked)
+def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], root: Root, now_ms: int) -> Iterator[Metric]:
+    marked = [where for where in read_uncleanable(root.path) if where in logs]
+    cleanable_bytes = sum(_cleanable_bytes(root.native(), where, now_ms) for where in marked)
     for name, meaning, value in (
         ("uncleanable-partitions-count", "partitions whose last cleaning failed", len(marked)),
         ("uncleanable-bytes", "bytes that a cleaning of those partitions would be about", cleanable_bytes),
     ):
-        values: dict[tuple[str, ...], float] = {(str(log_dir.path),): float(value)}
+        values: dict[tuple[str, ...], float] = {(str(root.path),): float(value)}
         yield Metric("kafka.log", "LogCleanerManager", name, meaning, ("logDirectory",), values)
 
 
-def _cleanable_bytes(root: OwnRoot, where: TopicPartition, now_ms: int) -> int:
+def _cleanable_bytes(root: NativeRoot, where: TopicPartition, now_ms: int) -> int:
     """Bytes of the segments that the next cleaning would read as dirty; 0 if damage prevents the calculation."""
     from pyspark_kafkalog.maintenance.cleaner.clean import (
         look_at,  # loads the cleaner, which other roots do not need
@@ -260,12 +261,12 @@ def _replica_metrics(logs: Mapping[TopicPartition, LogSize], offline_count: int)
     yield _metric(*controller, "GlobalPartitionCount", "partitions", total)
 
 
-def _lag_metric(log_dir: LogDir) -> Metric:
+def _lag_metric(root: Root) -> Metric:
     """The lag of each group; a group whose offsets cannot be read is omitted, and logged."""
     values: dict[tuple[str, ...], float] = {}
     try:
-        for group_id in log_dir.groups():
-            for found in log_dir.group(group_id).lag():
+        for group_id in list_groups(root):
+            for found in open_group(root, group_id).lag():
                 if found.lag is not None:
                     where = found.topic_partition
                     values[group_id, where.topic, str(where.partition)] = float(found.lag)

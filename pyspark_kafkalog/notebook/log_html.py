@@ -35,7 +35,7 @@ from pyspark_kafkalog.notebook.topic_log import TopicLog
 from pyspark_kafkalog.units import plural, size_text
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.protocol import Root
 
 
 #: The maximum numbers of topics listed, and of partitions whose offsets and sizes are read.
@@ -44,25 +44,25 @@ _PARTITIONS_LOOKED_AT: Final = 300
 _NOT_LOOKED_AT: Final = "…"
 
 
-def log_dir_html(log_dir: LogDir) -> str:
+def log_dir_html(root: Root) -> str:
     """HTML with the directory's topics, their partitions, offsets, segments and sizes."""
-    topics = log_dir.topics()
+    topics = root.topics()
     shown = topics[:TOPICS_SHOWN]
-    whose = "a Kafka broker's log directory, read-only" if log_dir.is_foreign else f"version {log_dir.version}"
+    whose = "a Kafka broker's log directory, read-only" if root.is_broker_directory else f"version {root.version}"
     rows: list[list[object]] = []
     left = _PARTITIONS_LOOKED_AT
-    marks = CleanerMarks(log_dir)
+    marks = CleanerMarks(root)
     for name in shown:
-        numbers = log_dir.partition_numbers(name)
+        numbers = root.partition_numbers(name)
         left -= len(numbers)
         details: list[object] = [_NOT_LOOKED_AT] * 3
         if left >= 0:
             try:
-                details = _details(log_dir, name, numbers, marks)
+                details = _details(root, name, numbers, marks)
             except (KafkalogError, OSError):  # an error in one topic does not affect the others
                 details = ["cannot be read", "", ""]
         rows.append([name, f"{len(numbers):,}", *details])
-    parts = [heading(str(log_dir.path.name), f"{whose}, {plural(len(topics), 'topic')}")]
+    parts = [heading(str(root.path.name), f"{whose}, {plural(len(topics), 'topic')}")]
     if rows:
         parts.append(table(["topic", "partitions", "offsets", "segments", "size"], rows))
     if len(shown) < len(topics):
@@ -72,12 +72,12 @@ def log_dir_html(log_dir: LogDir) -> str:
     return view(*parts)
 
 
-def _details(log_dir: LogDir, name: str, numbers: tuple[int, ...], marks: CleanerMarks) -> list[object]:
+def _details(root: Root, name: str, numbers: tuple[int, ...], marks: CleanerMarks) -> list[object]:
     offsets = segments = size_bytes = 0
     for number in numbers:
-        found = log_dir.partition(name, number)
+        found = root.partition(name, number)
         offsets += found.high_watermark - found.local_log_start_offset
-        listed = list_segments(log_dir, found, marks=marks)
+        listed = list_segments(root, found, marks=marks)
         segments += len(listed)
         size_bytes += sum(each.size_bytes for each in listed)
     return [f"{offsets:,}", f"{segments:,}", size_text(size_bytes)]
@@ -100,7 +100,7 @@ _LEGEND: Final = (
 def partition_log_html(log: PartitionLog) -> str:
     """The log with its segments, watermarks and times."""
     found = log.describe()
-    segments = list_segments(log.log_dir, found)
+    segments = list_segments(log.root, found)
     total = sum(each.size_bytes for each in segments)
     start, end = log.start_offset, log.end_offset
     stable = _last_stable_offset(log)
@@ -125,8 +125,8 @@ def partition_log_html(log: PartitionLog) -> str:
 def topic_log_html(topic: TopicLog) -> str:
     """The topic with a bar for each of its first partitions, all to one scale."""
     shown = topic.logs[:PARTITIONS_SHOWN]
-    marks = CleanerMarks(topic.log_dir)
-    rows = [(log, list_segments(topic.log_dir, log.describe(), marks=marks)) for log in shown]
+    marks = CleanerMarks(topic.root)
+    rows = [(log, list_segments(topic.root, log.describe(), marks=marks)) for log in shown]
     records = sum(log.end_offset - log.start_offset for log in shown)
     size = size_text(sum(each.size_bytes for _, segments in rows for each in segments))
     of = f" in the first {len(shown)}" if len(shown) < len(topic.logs) else ""
@@ -139,7 +139,7 @@ def topic_log_html(topic: TopicLog) -> str:
 
 def _last_stable_offset(log: PartitionLog) -> int | None:
     try:
-        return log.log_dir.last_stable_offset(log.topic, log.partition)
+        return log.root.last_stable_offset(log.topic, log.partition)
     except DiskFormatError:
         return None  # the log is damaged, but is drawn nevertheless
 

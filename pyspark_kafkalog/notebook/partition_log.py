@@ -27,12 +27,12 @@ import pyarrow as pa
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError
 from pyspark_kafkalog.notebook.points_in_time import PointInTime, point_in_time_ms
 from pyspark_kafkalog.notebook.records import Records
-from pyspark_kafkalog.partition_reads import read_partition, readable_end
 from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.root.reads import read_partition, readable_end
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import IsolationLevel, LogDir
     from pyspark_kafkalog.notebook.seek import OffsetSeek, TimeSeek
+    from pyspark_kafkalog.root.protocol import IsolationLevel, Root
 
 #: A bound of a slice: an offset (negative: from the end) or a point in time.
 Bound: TypeAlias = "SupportsIndex | PointInTime | None"
@@ -42,11 +42,11 @@ Bound: TypeAlias = "SupportsIndex | PointInTime | None"
 class PartitionLog(Records):
     """Offsets [start_offset, end_offset) of one partition; `log_dir[topic, partition]` is all of them.
 
-    The contents are as of the LogDir's last refresh. An unsliced log grows with each refresh, a slice keeps its
+    The contents are as of the log directory's last refresh. An unsliced log grows with each refresh, a slice keeps its
     offsets.
     """
 
-    log_dir: LogDir
+    root: Root
     topic: str
     partition: int
     isolation: IsolationLevel = "read_uncommitted"
@@ -61,7 +61,7 @@ class PartitionLog(Records):
     @property
     def end_offset(self) -> int:
         """The offset after the last; for a whole log, the high watermark, or the last stable offset if committed."""
-        return readable_end(self.log_dir, self.describe(), self.isolation) if self._end is None else self._end
+        return readable_end(self.root, self.describe(), self.isolation) if self._end is None else self._end
 
     @property
     def fixed_end_offset(self) -> int | None:
@@ -70,17 +70,17 @@ class PartitionLog(Records):
 
     def describe(self) -> PartitionDescription:
         """Directory, leader epoch, log start offset and high watermark of the partition."""
-        return self.log_dir.partition(self.topic, self.partition)
+        return self.root.partition(self.topic, self.partition)
 
     def refresh(self) -> PartitionLog:
-        """Read new commits, for all objects of the same LogDir."""
-        self.log_dir.refresh()
+        """Read new commits, for all objects of the same log directory."""
+        self.root.refresh()
         return self
 
     def committed(self) -> PartitionLog:
         """The same offsets, read as read_committed: without aborted transactions, up to the last stable offset."""
         found = replace(self, isolation="read_committed")
-        end = readable_end(self.log_dir, self.describe(), "read_committed")
+        end = readable_end(self.root, self.describe(), "read_committed")
         return found if self._end is None else replace(found, _end=max(min(self._end, end), self.start_offset))
 
     @overload
@@ -106,7 +106,7 @@ class PartitionLog(Records):
 
     def _offset_of(self, bound: Bound, low: int, high: int) -> int:
         if isinstance(bound, str | date):
-            found = self.log_dir.reader(self.topic, self.partition).offset_for_timestamp(
+            found = self.root.reader(self.topic, self.partition).offset_for_timestamp(
                 point_in_time_ms(bound), low, high
             )
             return high if found is None else found.offset
@@ -129,9 +129,7 @@ class PartitionLog(Records):
     def offset_at(self, point: PointInTime) -> int | None:
         """The offset of the first record at or after the point in time; None if there is no such record."""
         start, end = self.start_offset, self.end_offset
-        found = self.log_dir.reader(self.topic, self.partition).offset_for_timestamp(
-            point_in_time_ms(point), start, end
-        )
+        found = self.root.reader(self.topic, self.partition).offset_for_timestamp(point_in_time_ms(point), start, end)
         return None if found is None else found.offset
 
     def __len__(self) -> int:
@@ -144,7 +142,7 @@ class PartitionLog(Records):
 
     def _record_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         start, end = self.start_offset, self.end_offset
-        return read_partition(self.log_dir, self.describe(), start, end, self.isolation, schema)
+        return read_partition(self.root, self.describe(), start, end, self.isolation, schema)
 
     def tail(
         self,
@@ -160,8 +158,8 @@ class PartitionLog(Records):
 
         Ends if no record arrives for `timeout_seconds`, if `stop()` is true (called after every batch and every poll),
         or at the end of a slice. It polls every `poll_seconds`, which costs one failed open and one stat, and refreshes
-        the LogDir if there are new commits. Raises OffsetOutOfRangeError if retention deletes records before they are
-        read.
+        the log directory if there are new commits. Raises OffsetOutOfRangeError if retention deletes records before
+        they are read.
         """
         from pyspark_kafkalog.notebook.tail import follow
 
@@ -183,7 +181,7 @@ class PartitionLog(Records):
         from pyspark_kafkalog.notebook.segments import list_segments, segments_table
 
         start, end = self.start_offset, self.end_offset
-        every = list_segments(self.log_dir, self.describe(), times=True)
+        every = list_segments(self.root, self.describe(), times=True)
         return segments_table(
             [each for each in every if each.base_offset < max(end, start + 1) and each.end_offset >= start]
         )
@@ -192,27 +190,27 @@ class PartitionLog(Records):
         """The headers of the record batches that overlap the slice, one per row: see `notebook.batch_table`."""
         from pyspark_kafkalog.notebook.batch_table import batch_table
 
-        return batch_table(self.log_dir.reader(self.topic, self.partition), self.start_offset, self.end_offset)
+        return batch_table(self.root.reader(self.topic, self.partition), self.start_offset, self.end_offset)
 
     def at(self, offset: SupportsIndex) -> OffsetSeek:
         """The steps by which a reader finds the record at `offset`: segment, index, scan."""
         from pyspark_kafkalog.notebook.seek import explain_offset
         from pyspark_kafkalog.notebook.segments import list_segments
 
-        self.log_dir.check_read([self.topic])
+        self.root.check_read([self.topic])
         low, high = self.start_offset, self.end_offset
         found = self._offset_of(offset, low, high)
         if not low <= found < high:
             raise OffsetOutOfRangeError(f"offset {offset} of {self.name} is not in [{low}, {high})")
-        return explain_offset(self.describe(), list_segments(self.log_dir, self.describe()), found)
+        return explain_offset(self.describe(), list_segments(self.root, self.describe()), found)
 
     def seek(self, point: PointInTime) -> TimeSeek:
         """The steps by which a reader finds the first record at or after a point in time."""
         from pyspark_kafkalog.notebook.seek import explain_timestamp
         from pyspark_kafkalog.notebook.segments import list_segments
 
-        self.log_dir.check_read([self.topic])
-        segments = list_segments(self.log_dir, self.describe())
+        self.root.check_read([self.topic])
+        segments = list_segments(self.root, self.describe())
         start, end = self.start_offset, self.end_offset
         return explain_timestamp(self.describe(), segments, point_in_time_ms(point), start, end)
 

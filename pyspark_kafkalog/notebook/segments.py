@@ -45,17 +45,17 @@ from pyspark_kafkalog.storage.names import (
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.protocol import Root
 
 
 class CleanerMarks:
     """The cleaner's checkpoint and the compacted topics, read once for any number of partitions."""
 
-    def __init__(self, log_dir: LogDir) -> None:
-        self._log_dir = log_dir
+    def __init__(self, root: Root) -> None:
+        self._root = root
         self._configs: Mapping[str, Mapping[str, str]] | None = None
         try:
-            self._checkpoint = read_offset_checkpoint(log_dir.path / CLEANER_OFFSET_CHECKPOINT)
+            self._checkpoint = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
         except (DiskFormatError, OSError):
             self._checkpoint = {}
 
@@ -68,10 +68,10 @@ class CleanerMarks:
 
     def _is_compacted(self, topic: str) -> bool:
         try:
-            if not self._log_dir.is_foreign:
-                return self._log_dir.log_config(topic).compact
+            if not self._root.is_broker_directory:
+                return self._root.log_config(topic).compact
             if self._configs is None:
-                self._configs = read_topic_configs(self._log_dir.path)
+                self._configs = read_topic_configs(self._root.path)
         except (KafkalogError, OSError):
             self._configs = {}
             return False
@@ -118,7 +118,7 @@ class SegmentInfo:
 
 
 def list_segments(
-    log_dir: LogDir,
+    root: Root,
     found: PartitionDescription,
     *,
     times: bool = False,
@@ -135,13 +135,13 @@ def list_segments(
     bases = sorted(base for base, files in sizes.items() if LOG_SUFFIX in files)
     if found.active_base_offset >= 0:  # a crashed writer left the data above it
         bases = [base for base in bases if base <= found.active_base_offset]
-    clean_until = (marks or CleanerMarks(log_dir)).first_dirty_offset(found) if bases[1:] else None
+    clean_until = (marks or CleanerMarks(root)).first_dirty_offset(found) if bases[1:] else None
     ends = [*bases[1:], max(found.high_watermark, bases[-1])] if bases else []
     segments = []
     for base, end in zip(bases, ends, strict=True):
         is_active = base == bases[-1]
         size = sizes[base][LOG_SUFFIX]
-        if is_active and not log_dir.is_foreign and found.active_size_bytes >= 0:
+        if is_active and not root.is_broker_directory and found.active_size_bytes >= 0:
             size = min(size, found.active_size_bytes)
         segments.append(
             SegmentInfo(

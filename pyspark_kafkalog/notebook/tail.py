@@ -21,8 +21,8 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSE
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.notebook.partition_log import Bound, PartitionLog
+    from pyspark_kafkalog.root.protocol import Root
 
 
 def follow(
@@ -84,30 +84,30 @@ def _check_not_gone(log: PartitionLog, position: int) -> None:
 
 
 class _News:
-    """Detects new commits, and then refreshes the LogDir."""
+    """Detects new commits, and then refreshes the root."""
 
     def __init__(self, logs: Sequence[PartitionLog]) -> None:
-        self._log_dir: LogDir = logs[0].log_dir
+        self._root: Root = logs[0].root
         self._logs = logs
         self._seen = self._stamp()
 
     def take(self) -> bool:
         """Whether there are new commits since the last call."""
-        if not self._log_dir.is_foreign:
-            self._log_dir.refresh()
+        if not self._root.is_broker_directory:
+            self._root.refresh()
         now = self._stamp()
         if now == self._seen:
             return False
-        if self._log_dir.is_foreign:
-            self._log_dir.refresh()
+        if self._root.is_broker_directory:
+            self._root.refresh()
             now = self._stamp()  # partitions may have rolled
         self._seen = now
         return True
 
     def _stamp(self) -> object:
-        if not self._log_dir.is_foreign:
-            return self._log_dir.version
-        paths = [self._log_dir.path / REPLICATION_OFFSET_CHECKPOINT]
+        if not self._root.is_broker_directory:
+            return self._root.version
+        paths = [self._root.path / REPLICATION_OFFSET_CHECKPOINT]
         for log in self._logs:
             found = log.describe()
             paths += [found.directory, segment_file(found.directory, max(found.active_base_offset, 0), LOG_SUFFIX)]

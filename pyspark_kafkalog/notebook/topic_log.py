@@ -25,22 +25,22 @@ from pyspark_kafkalog.root.descriptions import TopicDescription
 from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.protocol import Root
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TopicLog(Records):
     """A topic's partitions, or a slice by time of each. Records come partition by partition, each in offset order."""
 
-    log_dir: LogDir
+    root: Root
     name: str
     logs: tuple[PartitionLog, ...]
 
     @classmethod
-    def open(cls, log_dir: LogDir, name: str) -> TopicLog:
+    def open(cls, root: Root, name: str) -> TopicLog:
         """The whole topic. Raises UnknownTopicError, which lists the existing topics."""
-        numbers = log_dir.partition_numbers(name)
-        return cls(log_dir, name, tuple(PartitionLog(log_dir, name, number) for number in numbers))
+        numbers = root.partition_numbers(name)
+        return cls(root, name, tuple(PartitionLog(root, name, number) for number in numbers))
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -49,11 +49,11 @@ class TopicLog(Records):
 
     def describe(self) -> TopicDescription:
         """Id, configuration overrides and partitions."""
-        return self.log_dir.topic(self.name)
+        return self.root.topic(self.name)
 
     def refresh(self) -> TopicLog:
-        """Read new commits, for all objects of the same LogDir."""
-        self.log_dir.refresh()
+        """Read new commits, for all objects of the same log directory."""
+        self.root.refresh()
         return self
 
     def committed(self) -> TopicLog:

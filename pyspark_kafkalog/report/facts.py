@@ -37,7 +37,7 @@ class PartitionLook:
     directory: Path
     state: LogState
     config: LogConfig
-    is_foreign: bool
+    is_broker_directory: bool
     cleaner_offset: int | None
     remote_offsets: int = 0
     offsets_above_high_watermark: int = 0
@@ -97,7 +97,7 @@ class _Times:
     def _look_up(self, segment: StoredSegment) -> int:
         state, directory = self._look.state, self._look.directory
         is_active = segment.base_offset == state.active_base_offset
-        if is_active and not self._look.is_foreign:
+        if is_active and not self._look.is_broker_directory:
             return state.active_max_timestamp_ms
         if segment.size_bytes <= 0:
             return NO_TIME_MS
@@ -393,7 +393,7 @@ class RootFacts:
     """
 
     path: Path
-    is_foreign: bool
+    is_broker_directory: bool
     cluster_id: str | None
     node_id: int | None
     now_ms: int

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
 from pyspark_kafkalog.report.facts import (
     GroupLag,
@@ -30,6 +30,7 @@ from pyspark_kafkalog.report.findings import find
 from pyspark_kafkalog.report.maintenance_runs import read_runs
 from pyspark_kafkalog.report.root_looks import TopicLook, topic_looks
 from pyspark_kafkalog.report.write_history import write_history
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, META_PROPERTIES, TopicPartition
@@ -57,14 +58,14 @@ class GatherOptions:
     runs_table: Path | None = None
 
 
-def gather(log_dir: LogDir, options: GatherOptions, *, clock: Callable[[], int] = time_ms) -> RootFacts:
+def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = time_ms) -> RootFacts:
     """Gather the facts of the root as of its last refresh.
 
     Raises KafkalogError or OSError when the root itself cannot be read.
     """
     now_ms = clock()
     notes: list[str] = []
-    looks = list(topic_looks(log_dir))
+    looks = list(topic_looks(root))
     partitions = sum(len(each.partitions) for each in looks)
     runs_max = min(max(_RUNS_MAX // max(partitions, 1), _PARTITION_RUNS_MIN), _PARTITION_RUNS_MAX)
     topics = tuple(_topic_facts(each, now_ms, runs_max) for each in looks)
@@ -73,25 +74,25 @@ def gather(log_dir: LogDir, options: GatherOptions, *, clock: Callable[[], int] 
             f"Where a partition has more than {runs_max} segments, neighbours are drawn as one; "
             "the table of partitions and the segment sizes count each."
         )
-    properties = _properties(log_dir.path)
-    deleted, stray = _put_aside(log_dir.path)
-    root = RootFacts(
-        path=log_dir.path.absolute(),
-        is_foreign=log_dir.is_foreign,
+    properties = _properties(root.path)
+    deleted, stray = _put_aside(root.path)
+    facts = RootFacts(
+        path=root.path.absolute(),
+        is_broker_directory=root.is_broker_directory,
         cluster_id=properties.cluster_id,
         node_id=properties.node_id,
         now_ms=now_ms,
         topics=topics,
         deleted_directories=deleted,
         stray_directories=stray,
-        history=None if log_dir.is_foreign else _history(log_dir, notes),
-        groups=_groups(log_dir, topics, notes),
-        last_cleaning=read_last_run(log_dir.path),
-        uncleanable=read_uncleanable(log_dir.path),
-        runs=() if options.runs_table is None else _runs(options.runs_table, log_dir.path, notes),
-        keys=_keys(log_dir, topics, options.sample_bytes, notes),
+        history=None if root.is_broker_directory else _history(root, notes),
+        groups=_groups(root, topics, notes),
+        last_cleaning=read_last_run(root.path),
+        uncleanable=read_uncleanable(root.path),
+        runs=() if options.runs_table is None else _runs(options.runs_table, root.path, notes),
+        keys=_keys(root, topics, options.sample_bytes, notes),
     )
-    return replace(root, findings=find(root), notes=tuple(notes))
+    return replace(facts, findings=find(facts), notes=tuple(notes))
 
 
 def _topic_facts(look: TopicLook, now_ms: int, runs_max: int) -> TopicFacts:
@@ -145,9 +146,9 @@ def _put_aside(root: Path) -> tuple[int, int]:
     return sum(name.endswith("-delete") for name in names), sum(name.endswith("-stray") for name in names)
 
 
-def _history(log_dir: LogDir, notes: list[str]) -> WriteHistory | None:
+def _history(root: Root, notes: list[str]) -> WriteHistory | None:
     try:
-        history = write_history(log_dir)
+        history = write_history(root)
     except DiskFormatError as error:
         notes.append(f"The write history cannot be read: {error}")
         return None
@@ -156,12 +157,12 @@ def _history(log_dir: LogDir, notes: list[str]) -> WriteHistory | None:
     return history
 
 
-def _groups(log_dir: LogDir, topics: Sequence[TopicFacts], notes: list[str]) -> tuple[GroupLag, ...]:
+def _groups(root: Root, topics: Sequence[TopicFacts], notes: list[str]) -> tuple[GroupLag, ...]:
     ends = {each.where: each for topic in topics for each in topic.partitions if each.error is None}
     found: list[GroupLag] = []
     try:
-        for name in log_dir.groups():
-            for each in log_dir.group(name).lag():
+        for name in list_groups(root):
+            for each in open_group(root, name).lag():
                 there = ends.get(each.topic_partition)
                 found.append(
                     GroupLag(
@@ -184,7 +185,7 @@ def _groups(log_dir: LogDir, topics: Sequence[TopicFacts], notes: list[str]) -> 
     return tuple(found)
 
 
-def _keys(log_dir: LogDir, topics: Iterable[TopicFacts], sample_bytes: int, notes: list[str]) -> tuple[KeySample, ...]:
+def _keys(root: Root, topics: Iterable[TopicFacts], sample_bytes: int, notes: list[str]) -> tuple[KeySample, ...]:
     filled = [
         each
         for each in topics
@@ -201,7 +202,7 @@ def _keys(log_dir: LogDir, topics: Iterable[TopicFacts], sample_bytes: int, note
     samples: list[KeySample] = []
     for topic in chosen:
         try:
-            sample = sample_keys(log_dir, topic, log_bytes_max=share)
+            sample = sample_keys(root, topic, log_bytes_max=share)
         except (KafkalogError, OSError) as error:
             notes.append(f"The keys of {topic.name} cannot be read: {error}")
             continue

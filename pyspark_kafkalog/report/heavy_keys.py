@@ -15,9 +15,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.report.facts import HeavyKey, KeySample, PartitionFacts, TopicFacts
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.log.reader import LogReader
 
 #: Keys that are reported for each measure.
@@ -71,7 +71,7 @@ class _Sketch:
         return tuple(HeavyKey(row["key"], row["records"], row["bytes"]) for row in rows.to_pylist())
 
 
-def sample_keys(log_dir: LogDir, topic: TopicFacts, *, log_bytes_max: int) -> KeySample | None:
+def sample_keys(root: Root, topic: TopicFacts, *, log_bytes_max: int) -> KeySample | None:
     """Read up to about `log_bytes_max` bytes of log from the ends of the topic's partitions, the largest ones first.
 
     None when there are no records to read. Raises DiskFormatError for a damaged log.
@@ -82,7 +82,7 @@ def sample_keys(log_dir: LogDir, topic: TopicFacts, *, log_bytes_max: int) -> Ke
     for at, partition in enumerate(chosen):
         share = _RECORDS_MAX * (at + 1) // len(chosen)
         before = sketch.records
-        for batches in _slices_backwards(log_dir, partition, log_bytes_max // len(chosen)):
+        for batches in _slices_backwards(root, partition, log_bytes_max // len(chosen)):
             for batch in batches:
                 sketch.add(batch)
             if sketch.records >= share:
@@ -119,9 +119,9 @@ def _partitions_to_sample(topic: TopicFacts, log_bytes_max: int) -> Sequence[Par
     return filled[: max(log_bytes_max // _SLICE_BYTES, 1)]
 
 
-def _slices_backwards(log_dir: LogDir, partition: PartitionFacts, bytes_max: int) -> Iterator[Iterator[pa.RecordBatch]]:
+def _slices_backwards(root: Root, partition: PartitionFacts, bytes_max: int) -> Iterator[Iterator[pa.RecordBatch]]:
     """The partition's records below its last stable offset, in slices of about _SLICE_BYTES, the last slice first."""
-    reader = LogReader(log_dir.path / str(partition.where), partition.where)
+    reader = LogReader(root.path / str(partition.where), partition.where)
     end_offset = partition.last_stable_offset
     left = bytes_max
     for run in reversed(partition.runs):

@@ -12,9 +12,9 @@ from typing import Final
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.report.facts import PartitionLook
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
@@ -35,46 +35,46 @@ class TopicLook:
     partitions: list[PartitionLook | tuple[TopicPartition, str]]
 
 
-def topic_looks(log_dir: LogDir) -> Iterator[TopicLook]:
+def topic_looks(root: Root) -> Iterator[TopicLook]:
     """The topics in the order of their names."""
     try:
-        cleaned = read_offset_checkpoint(log_dir.path / CLEANER_OFFSET_CHECKPOINT)
+        cleaned = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
     except DiskFormatError as error:
         _LOG.warning("%s", error)
         cleaned = {}
-    return _broker_topics(log_dir, cleaned) if log_dir.is_foreign else _own_topics(log_dir, cleaned)
+    return _broker_topics(root, cleaned) if root.is_broker_directory else _own_topics(root, cleaned)
 
 
-def _own_topics(log_dir: LogDir, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicLook]:
-    root = log_dir.own_root()
-    image = root.store.image
+def _own_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicLook]:
+    native = root.native()
+    image = native.store.image
     for name in sorted(image.topics):
         topic = image.topics[name]
-        config = root.log_config(name)
+        config = native.log_config(name)
         partitions: list[PartitionLook | tuple[TopicPartition, str]] = []
         for each in topic.partitions:
             where = TopicPartition(name, each.partition)
             partitions.append(
-                PartitionLook(where, root.path / str(where), each.state, config, False, cleaned.get(where))
+                PartitionLook(where, native.path / str(where), each.state, config, False, cleaned.get(where))
             )
         yield TopicLook(name, topic.topic_id, topic.configs, config, partitions)
 
 
-def _broker_topics(log_dir: LogDir, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicLook]:
+def _broker_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicLook]:
     by_topic: dict[str, list[TopicPartition]] = {}
-    for where in list_partitions(log_dir.path):
+    for where in list_partitions(root.path):
         if where.topic != CLUSTER_METADATA_TOPIC:
             by_topic.setdefault(where.topic, []).append(where)
     try:
-        all_configs = read_topic_configs(log_dir.path)
+        all_configs = read_topic_configs(root.path)
     except (DiskFormatError, OSError) as error:
         _LOG.warning("the topics' configurations cannot be read: %s", error)
         all_configs = {}
     for name, there in by_topic.items():
         configs = all_configs.get(name, {})
         config = _config(name, configs)
-        partitions = [_broker_partition(log_dir, where, config, cleaned.get(where)) for where in there]
-        yield TopicLook(name, _topic_id(log_dir, there[0]), configs, config, partitions)
+        partitions = [_broker_partition(root, where, config, cleaned.get(where)) for where in there]
+        yield TopicLook(name, _topic_id(root, there[0]), configs, config, partitions)
 
 
 def _config(topic: str, configs: Mapping[str, str]) -> LogConfig:
@@ -86,11 +86,11 @@ def _config(topic: str, configs: Mapping[str, str]) -> LogConfig:
 
 
 def _broker_partition(
-    log_dir: LogDir, where: TopicPartition, config: LogConfig, cleaner_offset: int | None
+    root: Root, where: TopicPartition, config: LogConfig, cleaner_offset: int | None
 ) -> PartitionLook | tuple[TopicPartition, str]:
     try:
-        found = log_dir.partition(where.topic, where.partition)
-        stable_offset = log_dir.last_stable_offset(where.topic, where.partition)
+        found = root.partition(where.topic, where.partition)
+        stable_offset = root.last_stable_offset(where.topic, where.partition)
     except (KafkalogError, OSError) as error:
         return where, str(error)
     state = LogState(
@@ -113,8 +113,8 @@ def _broker_partition(
     )
 
 
-def _topic_id(log_dir: LogDir, where: TopicPartition) -> str | None:
+def _topic_id(root: Root, where: TopicPartition) -> str | None:
     try:
-        return read_topic_id(log_dir.path / str(where) / PARTITION_METADATA)
+        return read_topic_id(root.path / str(where) / PARTITION_METADATA)
     except (DiskFormatError, OSError):
         return None

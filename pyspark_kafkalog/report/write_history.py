@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.history import HistoryEntry
 from pyspark_kafkalog.report.facts import CommitFacts, Series, WriteHistory
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.units import SECOND_MS
 
 #: Commits that are read, commits that are listed one by one, and topics with a series of their own.
@@ -30,9 +30,9 @@ _WIDTHS_MS: Final = tuple(
 )
 
 
-def write_history(log_dir: LogDir, *, commits_max: int = COMMITS_MAX) -> WriteHistory:
+def write_history(root: Root, *, commits_max: int = COMMITS_MAX) -> WriteHistory:
     """The newest `commits_max` commits of a native log directory. Raises DiskFormatError for a damaged commit."""
-    entries = list(islice(log_dir.history(limit=commits_max + 1), commits_max + 1))
+    entries = list(islice(root.history(limit=commits_max + 1), commits_max + 1))
     is_whole = len(entries) <= commits_max
     entries = entries[:commits_max]
     return WriteHistory(

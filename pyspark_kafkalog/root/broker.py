@@ -14,13 +14,15 @@ The offsets of a tiered topic from the log start offset to the first local segme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnknownTopicError
+from pyspark_kafkalog.errors import DiskFormatError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
+from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
 from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
+from pyspark_kafkalog.root.planned_state import PlannedState
 from pyspark_kafkalog.root.stable_offsets import StableOffsets
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -29,6 +31,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
 )
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import (
+    RootIdentity,
     check_identity,
     read_topic_id,
     readable_identity,
@@ -47,31 +50,30 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 
+if TYPE_CHECKING:
+    from pyspark_kafkalog.metadata.history import HistoryEntry
+    from pyspark_kafkalog.root.write_transaction import WriteTransaction
+    from pyspark_kafkalog.storage.filesystem import FlushMode
+    from pyspark_kafkalog.storage.log.reader import LogReader
+    from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+
 _METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _REMOTE_STORAGE_ENABLE: Final = "remote.storage.enable"
 
 
-class ForeignRoot:
+class BrokerRoot:
     """One broker's directory as of the last `refresh`. Partitions are read on first access, then cached.
 
-    `topic_configs` reads the topics' configuration overrides, by topic, from the root. With `read_to_log_end` high
-    watermarks are the ends of the logs.
+    With `read_to_log_end` high watermarks are the ends of the logs.
     """
 
-    is_foreign = True
+    is_broker_directory: Final = True
+    version: Final = None
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        topic_configs: Callable[[Path], Mapping[str, Mapping[str, str]]],
-        clock: Callable[[], int],
-        read_to_log_end: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], int], read_to_log_end: bool = False) -> None:
         self.path = path
         self._read_to_log_end = read_to_log_end
-        self.identity = readable_identity(path)
-        self._read_topic_configs = topic_configs
+        self.identity: RootIdentity | None = readable_identity(path)
         self._clock = clock
         self._described: dict[TopicPartition, PartitionDescription] = {}
         self._stable_offsets = StableOffsets()
@@ -110,29 +112,117 @@ class ForeignRoot:
 
     def _configs_of(self, topic: str) -> Mapping[str, str]:
         if self._topic_configs is None:
-            self._topic_configs = self._read_topic_configs(self.path)
+            self._topic_configs = read_topic_configs(self.path)
         return self._topic_configs.get(topic, {})
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
         """Numbers of the topic's partitions that have a directory."""
         return tuple(each.partition for each in self._partitions_of(topic))
 
-    def partition(self, topic_partition: TopicPartition) -> PartitionDescription:
-        there = self._partitions_of(topic_partition.topic)
-        if topic_partition not in there:
-            numbers = ", ".join(str(each.partition) for each in there)
+    def partition(self, topic: str, partition: int) -> PartitionDescription:
+        topic_partition = TopicPartition(topic, partition)
+        found = self._partitions_of(topic)
+        if topic_partition not in found:
+            numbers = ", ".join(str(each.partition) for each in found)
             raise UnknownTopicError(
-                f"topic {topic_partition.topic!r} has no partition {topic_partition.partition} in {self.path}, "
-                f"there are: {numbers}"
+                f"topic {topic!r} has no partition {partition} in {self.path}, there are: {numbers}"
             )
         return self._describe(topic_partition)
 
-    def last_stable_offset(self, topic_partition: TopicPartition) -> int:
-        return self._stable_offsets.of(self.partition(topic_partition), self._clock())
-
-    def looked_at(self) -> tuple[PartitionDescription, ...]:
-        """The partitions that were read since the last refresh."""
+    def partitions_read(self) -> tuple[PartitionDescription, ...]:
         return tuple(self._described.values())
+
+    def last_stable_offset(self, topic: str, partition: int) -> int:
+        return self._stable_offsets.of(self.partition(topic, partition), self._clock())
+
+    def reader(self, topic: str, partition: int) -> LogReader:
+        from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
+
+        return LogReader(self.partition(topic, partition).directory, TopicPartition(topic, partition))
+
+    def planned_state(self) -> PlannedState:
+        return PlannedState(str(self.path))
+
+    def check_read(self, topics: Collection[str]) -> None:
+        pass  # only a root that was opened for a principal refuses reads
+
+    # A broker's directory is never written to, and has no commits of this package.
+
+    def history(
+        self, *, topic: str | None = None, limit: int | None = None, newest_first: bool = True
+    ) -> Iterator[HistoryEntry]:
+        raise ReadOnlyLogDirError(
+            f"{self.path} is a Kafka broker's log directory, which has no commits of this package to list; "
+            "kafkalog dump-log --cluster-metadata-decoder shows the broker's own, in __cluster_metadata-0"
+        )
+
+    def native(self) -> NoReturn:
+        self._refuse()
+
+    def check_writable(self) -> None:
+        self._refuse()
+
+    def check_write(self, topic: str) -> None:
+        pass  # only a root that was opened for a principal; `check_writable` refuses writes to any topic
+
+    def check_transactional_id(self, transactional_id: str) -> None:
+        pass
+
+    def log_config(self, topic: str) -> NoReturn:
+        self._refuse()
+
+    def config_for_write(self, topic: str) -> NoReturn:
+        self._refuse()
+
+    def broker_configs(self) -> NoReturn:
+        self._refuse()
+
+    def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> NoReturn:
+        self._refuse()
+
+    def create_topic(
+        self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
+    ) -> NoReturn:
+        self._refuse()
+
+    def ensure_topic(self, name: str) -> NoReturn:
+        self._refuse()
+
+    def add_partitions(self, name: str, total: int) -> NoReturn:
+        self._refuse()
+
+    def alter_topic(self, name: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> NoReturn:
+        self._refuse()
+
+    def delete_topic(self, name: str) -> NoReturn:
+        self._refuse()
+
+    def commit_staged(
+        self,
+        staged: Sequence[StagedFile],
+        *,
+        transaction: WriteTransaction | None = None,
+        flush: FlushMode = "fsync",
+    ) -> NoReturn:
+        self._refuse()
+
+    def init_transaction(self, transactional_id: str, incarnation: str) -> NoReturn:
+        self._refuse()
+
+    def has_transactional_id(self, transactional_id: str) -> NoReturn:
+        self._refuse()
+
+    def last_version(self, transactional_id: str) -> NoReturn:
+        self._refuse()
+
+    def has_committed(self, transaction: WriteTransaction) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ReadOnlyLogDirError(
+            f"{self.path} is a Kafka broker's log directory: it can be read, not written to or reconfigured; "
+            "kafkalog adopt makes it one of this package's"
+        )
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
         there = self._partitions.get(topic)

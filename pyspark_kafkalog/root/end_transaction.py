@@ -29,6 +29,7 @@ from pyspark_kafkalog.metadata.messages.records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.open_transactions import (
     MAX_EPOCH,
     TRANSACTION_STATE_TOPIC,
@@ -37,7 +38,6 @@ from pyspark_kafkalog.root.open_transactions import (
     producers_of,
     transaction_states_of,
 )
-from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import AppendOrigin, ProducerState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
@@ -73,7 +73,7 @@ class EndedTransaction:
     elsewhere: tuple[TopicPartition, ...] = ()
 
 
-def abort_transaction(root: OwnRoot, where: TopicPartition, first_offset: int) -> EndedTransaction:
+def abort_transaction(root: NativeRoot, where: TopicPartition, first_offset: int) -> EndedTransaction:
     """Abort the open transaction that began at `first_offset` of the partition, in one durable commit.
 
     If `__transaction_state` has the transaction, it is aborted in all its partitions. Raises OffsetOutOfRangeError if
@@ -92,7 +92,7 @@ def abort_transaction(root: OwnRoot, where: TopicPartition, first_offset: int) -
         return EndedTransaction(None, False, (marked,))
 
 
-def abort_transactional_id(root: OwnRoot, transactional_id: str) -> EndedTransaction:
+def abort_transactional_id(root: NativeRoot, transactional_id: str) -> EndedTransaction:
     """Abort the open transaction of `transactional_id` in all its partitions, in one durable commit.
 
     Raises UnknownTopicError if `__transaction_state` has no open one, CommitConflictError if it was decided to commit.
@@ -102,7 +102,7 @@ def abort_transactional_id(root: OwnRoot, transactional_id: str) -> EndedTransac
         return _abort(ending, _open_state(root, transactional_id))
 
 
-def complete_transactional_id(root: OwnRoot, transactional_id: str) -> EndedTransaction:
+def complete_transactional_id(root: NativeRoot, transactional_id: str) -> EndedTransaction:
     """Complete the transaction of `transactional_id` as decided, by commit or abort, in one durable commit.
 
     Raises UnknownTopicError if `__transaction_state` has no open one, CommitConflictError if it is undecided.
@@ -118,7 +118,7 @@ def complete_transactional_id(root: OwnRoot, transactional_id: str) -> EndedTran
         return _end(ending, state, is_commit=state.status == TransactionStatus.PREPARE_COMMIT)
 
 
-def _open_state(root: OwnRoot, transactional_id: str) -> TransactionState:
+def _open_state(root: NativeRoot, transactional_id: str) -> TransactionState:
     state = transaction_states_of(root).get(transactional_id)
     if state is None:
         raise UnknownTopicError(f"transactional id {transactional_id!r} is not in {TRANSACTION_STATE_TOPIC}")
@@ -158,7 +158,7 @@ def _end(ending: _Ending, state: TransactionState, *, is_commit: bool) -> EndedT
 class _Ending:
     """The appends that end one transaction, and the commit that publishes them. The caller holds the root's lock."""
 
-    def __init__(self, root: OwnRoot) -> None:
+    def __init__(self, root: NativeRoot) -> None:
         self._root = root
         self._image: MetadataImage = root.store.refresh()
         self._broker_config = root.broker_config()
@@ -189,7 +189,7 @@ class _Ending:
         if self._image.partition(where.topic, where.partition).state.first_unstable_offset < 0:
             return []
         producers = producers_of(
-            self._root.partition(where),
+            self._root.partition(where.topic, where.partition),
             expiration_ms=self._broker_config.producer_id_expiration_ms,
             now_ms=self._root.clock(),
         )

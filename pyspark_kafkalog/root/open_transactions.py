@@ -29,7 +29,7 @@ from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.root.descriptions import PartitionDescription
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.log.producers import ProducerState
 from pyspark_kafkalog.storage.log.reader import LogReader
@@ -244,11 +244,11 @@ def find_open_transactions(
     return OpenTransactions(tuple(found), tuple(state for state in states.values() if state.is_open))
 
 
-def open_transactions_of(root: OwnRoot) -> OpenTransactions:
+def open_transactions_of(root: NativeRoot) -> OpenTransactions:
     """The open transactions of a native root, as of its last refresh."""
     image = root.store.image
     unstable = [
-        root.partition(where)
+        root.partition(where.topic, where.partition)
         for where in root.partitions()
         if image.partition(where.topic, where.partition).state.first_unstable_offset >= 0
     ]
@@ -260,7 +260,7 @@ def open_transactions_of(root: OwnRoot) -> OpenTransactions:
     )
 
 
-def transaction_states_of(root: OwnRoot) -> Mapping[str, TransactionState]:
+def transaction_states_of(root: NativeRoot) -> Mapping[str, TransactionState]:
     """The states in a native root's `__transaction_state`: those of the former broker, and those added since."""
     if TRANSACTION_STATE_TOPIC not in root.topics():
         return {}

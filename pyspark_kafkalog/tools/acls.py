@@ -36,7 +36,7 @@ from pyspark_kafkalog.metadata.acl import (
 from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, open_log_dir, print_json
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.access_control import AccessControl
+    from pyspark_kafkalog.security.access_control import AccessControl
 
 _OPERATIONS: Final = {each.name.replace("_", "").lower(): each for each in AclOperation}
 #: Options that name resources, with the type of each.

@@ -92,7 +92,7 @@ def tell_unread(command: str, log_dir: LogDir, partitions: Iterable[PartitionDes
     """
     from pyspark_kafkalog.root.broker_notices import above_high_watermark
 
-    notice = above_high_watermark(log_dir.path, log_dir.looked_at() if partitions is None else partitions)
+    notice = above_high_watermark(log_dir.path, log_dir.root.partitions_read() if partitions is None else partitions)
     if notice is not None:
         sys.stderr.write(f"kafkalog {command}: {notice}\n")
 

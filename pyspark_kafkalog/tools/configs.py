@@ -189,7 +189,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 
 def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
     log_dir = open_log_dir(options)
-    if log_dir.is_foreign and (entity_type == _BROKERS or options.all):
+    if log_dir.is_broker_directory and (entity_type == _BROKERS or options.all):
         raise UsageError(
             f"{options.path} is a Kafka broker's: what its server.properties says is not in it; "
             "only what topics set themselves can be described, without --all"
@@ -225,7 +225,7 @@ def _entries(log_dir: LogDir, entity_type: str, name: str, *, wants_all: bool) -
     if validate_topic_name(name) not in log_dir.topics():
         raise UnknownTopicError(f"The topic '{name}' doesn't exist and doesn't have dynamic config.")
     overrides = log_dir.topic(name).configs
-    if log_dir.is_foreign:
+    if log_dir.is_broker_directory:
         return own_topic_entries(overrides)
     entries = topic_entries(overrides, log_dir.broker_configs())
     return entries if wants_all else [each for each in entries if each.source == TOPIC_SOURCE]

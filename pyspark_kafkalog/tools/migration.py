@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
     from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption
-    from pyspark_kafkalog.root.own import OwnRoot
+    from pyspark_kafkalog.root.native import NativeRoot
 
 _ADOPT_HELP: Final = """\
 `kafkalog adopt`: convert a Kafka broker's log directory into a native log directory, in place.
@@ -229,7 +229,7 @@ def _run_export(options: argparse.Namespace) -> int:
         raise UsageError("--set-aside and --server-properties do not go with --to")
     if options.set_aside is not None and options.output == "json":
         raise UsageError("--set-aside prints a script, which --output json cannot")
-    root = open_log_dir(options).own_root()
+    root = open_log_dir(options).root.native()
     from pyspark_kafkalog.maintenance.export.export import export_to
     from pyspark_kafkalog.tools.arguments import topic_pattern
 
@@ -254,7 +254,7 @@ def _run_export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _return_to_broker(root: OwnRoot, options: argparse.Namespace) -> Sequence[ExportedPartition]:
+def _return_to_broker(root: NativeRoot, options: argparse.Namespace) -> Sequence[ExportedPartition]:
     """Export in place; with --set-aside, print the script for the broker."""
     from pyspark_kafkalog.maintenance.export.export import return_to_broker
 

@@ -209,7 +209,7 @@ def _parse_configs(settings: Sequence[str]) -> dict[str, str]:
 
 def _configs_in_force(log_dir: LogDir, described: TopicDescription) -> Mapping[str, str]:
     """The configuration that kafka-topics shows: the topic's own values and those set for all brokers."""
-    broker = {} if log_dir.is_foreign else log_dir.broker_configs()
+    broker = {} if log_dir.is_broker_directory else log_dir.broker_configs()
     if not broker:
         return described.configs
     from pyspark_kafkalog.tools.configs import DEFAULT_SOURCE, topic_entries

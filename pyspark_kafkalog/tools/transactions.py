@@ -230,7 +230,7 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace) -> None:
         )
         for each in open_now
         # Kafka's tool omits transactions that a coordinator may still end. There is no coordinator here.
-        if is_all or not log_dir.is_foreign or each.state is None
+        if is_all or not log_dir.is_broker_directory or each.state is None
     ]
     if is_all:
         header = (*header, "TransactionalId", "TransactionState")
@@ -249,7 +249,7 @@ def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int
         for each in log_dir.topic(name).partitions
         if options.partition in (None, each.partition)
         # For a native log directory the image lists open transactions; a broker's logs are scanned.
-        and (log_dir.is_foreign or log_dir.last_stable_offset(name, each.partition) < each.high_watermark)
+        and (log_dir.is_broker_directory or log_dir.last_stable_offset(name, each.partition) < each.high_watermark)
     ]
     states = _transaction_states(log_dir)
     return find_open_transactions(partitions, states, expiration_ms=_expiration_ms(log_dir), now_ms=now_ms)
@@ -262,7 +262,7 @@ def _abort(log_dir: LogDir, options: argparse.Namespace) -> None:
     if options.transactional_id is not None:
         if place != (None, None, None):
             raise UsageError("--transactional-id names the transaction: leave out --topic, --partition, --start-offset")
-        ended = abort_transactional_id(log_dir.own_root(), options.transactional_id)
+        ended = abort_transactional_id(log_dir.root.native(), options.transactional_id)
     elif None in place:
         raise UsageError(
             "The `abort` command requires --transactional-id, or --topic, --partition and --start-offset: "
@@ -270,14 +270,14 @@ def _abort(log_dir: LogDir, options: argparse.Namespace) -> None:
         )
     else:
         where = TopicPartition(options.topic, options.partition)
-        ended = abort_transaction(log_dir.own_root(), where, options.start_offset)
+        ended = abort_transaction(log_dir.root.native(), where, options.start_offset)
     _print_ended(ended, options)
 
 
 def _complete(log_dir: LogDir, options: argparse.Namespace) -> None:
     from pyspark_kafkalog.root.end_transaction import complete_transactional_id
 
-    _print_ended(complete_transactional_id(log_dir.own_root(), options.transactional_id), options)
+    _print_ended(complete_transactional_id(log_dir.root.native(), options.transactional_id), options)
 
 
 def _print_ended(ended: EndedTransaction, options: argparse.Namespace) -> None:
@@ -331,9 +331,9 @@ def _print(header: Sequence[str], rows: Sequence[Sequence[Any]], options: argpar
 
 
 def _expiration_ms(log_dir: LogDir) -> int:
-    if log_dir.is_foreign:
+    if log_dir.is_broker_directory:
         return PRODUCER_ID_EXPIRATION_MS
-    return log_dir.own_root().broker_config().producer_id_expiration_ms
+    return log_dir.root.native().broker_config().producer_id_expiration_ms
 
 
 def _is_open(producer: ProducerState) -> bool:
@@ -343,8 +343,8 @@ def _is_open(producer: ProducerState) -> bool:
 def _transactions(log_dir: LogDir) -> dict[str, _Transaction]:
     """All transactional ids, by name."""
     found = {name: _of_coordinator(state) for name, state in _transaction_states(log_dir).items()}
-    if not log_dir.is_foreign:
-        for name, each in log_dir.own_root().store.image.transactional_ids.items():
+    if not log_dir.is_broker_directory:
+        for name, each in log_dir.root.native().store.image.transactional_ids.items():
             found[name] = _Transaction(
                 transactional_id=name,
                 producer_id=each.producer_id,

@@ -26,7 +26,7 @@ _SECTIONS = ["findings", "topics", "timeline", "partitions", "sizes", "history",
 def lively_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("report") / "root"
     lively_root(root)
-    return render(gather(LogDir.open(root), GatherOptions(), clock=lambda: NOW_MS))
+    return render(gather(LogDir.open(root).root, GatherOptions(), clock=lambda: NOW_MS))
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -54,7 +54,7 @@ def test_page_fetches_nothing(show: Show, lively_page: str) -> None:
 
 def test_broker_directory_renders(show: Show, kafka_fixtures: Path) -> None:
     for name in ("transactions", "consumer-offsets", "compacted-2-cleaned"):
-        page = show(render(gather(LogDir.open(kafka_fixtures / name), GatherOptions())))
+        page = show(render(gather(LogDir.open(kafka_fixtures / name).root, GatherOptions())))
 
         assert page.js("return 'ready' in document.documentElement.dataset")
         assert page.text("#kicker") == "A Kafka broker's log directory"
@@ -207,7 +207,7 @@ def test_added_scripts_and_images_are_refused(show: Show, lively_page: str) -> N
 def test_topic_names_break_after_separators_only(show: Show, tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     log_dir.create_topic("payments.europe-west.card_authorisations.by-merchant.aggregated_daily", 1)
-    page = show(render(gather(LogDir.open(log_dir.path), GatherOptions())))
+    page = show(render(gather(LogDir.open(log_dir.path).root, GatherOptions())))
     page.set_up(dark=False, width=390)
     page.driver.refresh()
 

@@ -301,15 +301,15 @@ def _ignore(_: object) -> None:
 
 
 def _retain(writer: Writer) -> None:
-    _raise_errors(apply_retention(writer.log_dir, now_ms=NOW_MS))
+    _raise_errors(apply_retention(writer.log_dir.root, now_ms=NOW_MS))
 
 
 def _delete_records(writer: Writer) -> None:
-    _raise_errors(delete_records(writer.log_dir, {TopicPartition("a", 0): 53}))
+    _raise_errors(delete_records(writer.log_dir.root, {TopicPartition("a", 0): 53}))
 
 
 def _merge(writer: Writer) -> None:
-    _raise_errors(merge_segments(writer.log_dir, now_ms=NOW_MS))
+    _raise_errors(merge_segments(writer.log_dir.root, now_ms=NOW_MS))
 
 
 def _raise_errors(reports: Sequence[PartitionReport]) -> None:

@@ -34,7 +34,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def abort(root: Path, fs: FileSystem) -> None:
-    abort_transaction(LogDir.open(root, fs=fs).own_root(), TopicPartition(TOPIC, 0), OPEN_SINCE)
+    abort_transaction(LogDir.open(root, fs=fs).root.native(), TopicPartition(TOPIC, 0), OPEN_SINCE)
 
 
 def check(root: Path, end: int) -> bool:
@@ -42,7 +42,7 @@ def check(root: Path, end: int) -> bool:
     log_dir = LogDir.open(root)
     stable = log_dir.last_stable_offset(TOPIC, 0)
     is_aborted = stable == end + 1
-    assert transaction_states_of(log_dir.own_root())["tx-0"].is_open != is_aborted
+    assert transaction_states_of(log_dir.root.native())["tx-0"].is_open != is_aborted
     assert is_aborted or (stable, log_dir.partition(TOPIC, 0).high_watermark) == (OPEN_SINCE, end)
     log_dir.append(TOPIC, pa.table({"value": ["after"]}), partition=0)
     if not is_aborted:

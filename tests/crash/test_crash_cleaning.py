@@ -43,7 +43,7 @@ def read(root: Path) -> _Rows:
 
 def clean(root: Path, fs: PowerFileSystem | None = None) -> None:
     log_dir = LogDir.open(root, clock=lambda: NOW_MS, **({} if fs is None else {"fs": fs}))
-    assert clean_partition(log_dir, "orders", 0).error is None
+    assert clean_partition(log_dir.root, "orders", 0).error is None
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -45,12 +45,12 @@ def opened(root: Path, fs: FileSystem) -> LogDir:
 
 
 def by_retention(root: Path, fs: FileSystem) -> None:
-    reports = apply_retention(opened(root, fs), now_ms=time_ms())
+    reports = apply_retention(opened(root, fs).root, now_ms=time_ms())
     assert [each.error for each in reports if each.error] == []
 
 
 def by_delete_records(root: Path, fs: FileSystem) -> None:
-    (report,) = delete_records(opened(root, fs), {OLD: -1})
+    (report,) = delete_records(opened(root, fs).root, {OLD: -1})
     assert (report.error, report.log_start_offset) == (None, 215)
 
 
@@ -87,7 +87,7 @@ def test_full_disk_is_freed_after_kill_at_any_call(
 
 def check_freed(root: Path, disk: CountingDisk) -> None:
     by_retention(root, disk)
-    apply_retention(opened(root, disk), now_ms=time_ms() + _DELAY_MS)
+    apply_retention(opened(root, disk).root, now_ms=time_ms() + _DELAY_MS)
     log_dir = opened(root, disk)
     # All commits are read, as of the first: one that was written over would not fit.
     log_dir.commit_staged([stage(root, "after", topic_partition=KEPT)])

@@ -33,7 +33,7 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
             values = [None if at % 9 == 4 else b"%d-%d" % (number, at) + b"." * (at * 7 % 60) for at in range(30)]
             log_dir.append(codec, pa.table({"key": keys, "value": pa.array(values, pa.binary())}), partition=0)
             if number in (30, 59):
-                report = clean_partition(log_dir, codec, 0)
+                report = clean_partition(log_dir.root, codec, 0)
                 assert (report.error, report.skipped) == (None, None)
     return log_dir
 

@@ -126,7 +126,7 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory, start_broker: Callable[...
     for codec in OURS:
         log_dir.create_topic(codec, partitions=1, configs={**SMALL, "compression.type": codec})
         append_some(log_dir, models, codec)
-        report = clean_partition(log_dir, codec, 0)
+        report = clean_partition(log_dir.root, codec, 0)
         assert (report.error, report.skipped) == (None, None)
         assert report.first_uncleanable_offset
         ours_until[codec] = report.first_uncleanable_offset
@@ -176,7 +176,7 @@ def test_our_cleaner_keeps_latest_values_after_kafkas(cleaned: Cleaned) -> None:
     log_dir = LogDir.adopt(broker.data)
     for topic in topics:
         append_some(log_dir, models, topic)
-        report = clean_partition(log_dir, topic, 0)
+        report = clean_partition(log_dir.root, topic, 0)
         assert (report.error, report.skipped) == (None, None)
         assert report.first_dirty_offset == cleaned.kafka_until[topic]
         assert report.records_dropped > 500

@@ -83,7 +83,7 @@ def test_metrics_of_running_broker_equal_its_jmx_beans(start_broker: Callable[..
     assert in_transaction.flush(30) == 0
     wait_for_checkpoint(broker)
     expected = told_by_jmx(port)
-    metrics = {each.name: each for each in collect_metrics(LogDir.open(broker.data), now_ms=0)}
+    metrics = {each.name: each for each in collect_metrics(LogDir.open(broker.data).root, now_ms=0)}
     assert set(expected["Size"]) == {(TOPIC, "0"), (TOPIC, "1")}
     for name in BEANS:
         ours = {tags: value for tags, value in metrics[name].values.items() if tags[0] == TOPIC}

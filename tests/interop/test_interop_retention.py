@@ -38,10 +38,10 @@ def maintained(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
             values = [b"%06d" % (number * 20 + at) + b"." * 60 for at in range(20)]
             log_dir.append(topic, pa.table({"value": values}), partition=0, compression_type="none")
     log_dir.alter_topic("merged", add={"internal.segment.bytes": "12000"})
-    reports = delete_records(log_dir, {TopicPartition("cut", 0): 333})
-    reports += merge_segments(log_dir, topics=["merged"])
-    reports += apply_retention(log_dir, now_ms=log_dir.own_root().clock() + 60_000)
-    reports += reindex(log_dir)
+    reports = delete_records(log_dir.root, {TopicPartition("cut", 0): 333})
+    reports += merge_segments(log_dir.root, topics=["merged"])
+    reports += apply_retention(log_dir.root, now_ms=log_dir.root.native().clock() + 60_000)
+    reports += reindex(log_dir.root)
     assert [each.error for each in reports] == [None] * len(reports)
     log_dir.refresh()
     return log_dir

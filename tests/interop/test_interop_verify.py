@@ -17,7 +17,7 @@ CONFIGS = {"internal.segment.bytes": "30000", "index.interval.bytes": "500", "cl
 
 
 def errors_in(root: Path) -> list[Finding]:
-    return [each for each in verify(LogDir.open(root), are_records_checked=True).findings if _is_error(each)]
+    return [each for each in verify(LogDir.open(root).root, are_records_checked=True).findings if _is_error(each)]
 
 
 def _is_error(finding: Finding) -> bool:
@@ -70,5 +70,5 @@ def test_verify_reports_no_error_in_logs_of_real_broker(start_broker: Callable[.
     assert errors_in(broker.data) == []
     broker.start()
     broker.stop()
-    found = verify(LogDir.open(broker.data), are_records_checked=True).findings
+    found = verify(LogDir.open(broker.data).root, are_records_checked=True).findings
     assert [each for each in found if each.severity is not Severity.INFO] == []

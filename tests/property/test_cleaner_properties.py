@@ -65,7 +65,7 @@ class CleanedTopic(RuleBasedStateMachine):
     def clean(self, later_ms: int, keys_a_map: int) -> None:
         self.now_ms += later_ms
         before = self._stored()
-        report = clean_partition(self.log_dir, "orders", 0, dedupe_buffer_bytes=24 * keys_a_map)
+        report = clean_partition(self.log_dir.root, "orders", 0, dedupe_buffer_bytes=24 * keys_a_map)
         assert report.error is None
         after = self._stored()
         gone = before.keys() - after.keys()
@@ -82,7 +82,7 @@ class CleanedTopic(RuleBasedStateMachine):
         if report.skipped is None:
             below = [self.written[offset][0] for offset in after if offset < end_offset]
             assert len(below) == len(set(below))
-        clean_partition(self.log_dir, "orders", 0, force=True)
+        clean_partition(self.log_dir.root, "orders", 0, force=True)
         assert self._stored() == after
 
     @rule(taken=st.integers(0, 20))

@@ -156,7 +156,7 @@ class Groups(RuleBasedStateMachine):
             group: sorted(each for each, (_, at_ms) in there.items() if at_ms < self.clock.now_ms - 2 * MINUTE_MS)
             for group, there in self.model.items()
         }
-        assert expire_offsets(self.writers[writer]) == {group: gone for group, gone in expired.items() if gone}
+        assert expire_offsets(self.writers[writer].root) == {group: gone for group, gone in expired.items() if gone}
         for group, gone in expired.items():
             self.drop(group, gone)
 
@@ -168,7 +168,7 @@ class Groups(RuleBasedStateMachine):
             return
         log_dir.alter_topic(OFFSETS_TOPIC, add={"internal.segment.bytes": "300", "delete.retention.ms": "0"})
         for each in log_dir.topic(OFFSETS_TOPIC).partitions:
-            clean_partition(log_dir, OFFSETS_TOPIC, each.partition, force=True, now_ms=self.clock.now_ms)
+            clean_partition(log_dir.root, OFFSETS_TOPIC, each.partition, force=True, now_ms=self.clock.now_ms)
 
     @rule()
     def reopen(self) -> None:

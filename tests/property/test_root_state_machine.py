@@ -337,7 +337,7 @@ class RootMachine(RuleBasedStateMachine):
         count = len(values) if offset < 0 else offset
         values[:count] = [GONE] * count
         where = TopicPartition(topic, partition)
-        self._do(who, lambda log_dir: without_errors(delete_records(log_dir, {where: offset})), after)
+        self._do(who, lambda log_dir: without_errors(delete_records(log_dir.root, {where: offset})), after)
 
     @rule(who=writer_numbers, act=st.sampled_from([apply_retention, merge_segments, reindex]))
     def maintain(self, who: int, act: Callable[..., Any]) -> None:

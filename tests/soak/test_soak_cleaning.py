@@ -105,7 +105,7 @@ def test_reader_and_writer_beside_swaps_miss_no_record(tmp_path: Path) -> None:
         thread.start()
     log_dir = LogDir.open(tmp_path / "log", fs=swaps)
     while swaps.count < _SWAPS and not done.is_set():
-        report = clean_partition(log_dir, "orders", 0, force=True)
+        report = clean_partition(log_dir.root, "orders", 0, force=True)
         assert report.error is None, report.error
     done.set()
     for thread in threads:

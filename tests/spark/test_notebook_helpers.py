@@ -45,7 +45,7 @@ def test_latest_by_key_equals_what_compaction_leaves(spark: SparkSession, tmp_pa
         for _ in range(2):
             log_dir.append("t", filler, partition=partition)
         for late_ms in (1, 2):
-            report = clean_partition(log_dir, "t", partition, force=True, now_ms=4_000_000_000_000 + late_ms)
+            report = clean_partition(log_dir.root, "t", partition, force=True, now_ms=4_000_000_000_000 + late_ms)
             assert report.error is None
     log_dir.refresh()
     table = log_dir["t"].to_arrow(["key", "value"])

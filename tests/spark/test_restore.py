@@ -40,7 +40,7 @@ def test_stream_and_batch_writes_continue_in_restored_backup(spark: SparkSession
     append(root, 0, 50)
     stream(spark, root, checkpoint)
     write_once(spark, root, 1)
-    export_to(LogDir.open(root).own_root(), tmp_path / "backup")
+    export_to(LogDir.open(root).root.native(), tmp_path / "backup")
     append(root, 50, 60)  # lost with the original
     shutil.rmtree(root)
     shutil.copytree(tmp_path / "backup", root)

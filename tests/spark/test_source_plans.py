@@ -66,14 +66,14 @@ def test_table_and_its_views_are_planned_for_each_query(spark: SparkSession, log
     assert [rows(spark, name) for name in names] == [10, 10, 10]
     append(log_dir, 5)
     assert [rows(spark, name) for name in names] == [15, 15, 15]
-    delete_records(log_dir, {TopicPartition("t", 0): 4})
+    delete_records(log_dir.root, {TopicPartition("t", 0): 4})
     assert [rows(spark, name) for name in names] == [11, 11, 11]
 
 
 def test_kept_plan_returns_no_record_deleted_since(load: Callable[..., DataFrame], log_dir: LogDir) -> None:
     strict, lenient = load(log_dir.path), load(log_dir.path, failOnDataLoss="false")
     assert (strict.count(), lenient.count()) == (10, 10)
-    delete_records(log_dir, {TopicPartition("t", 0): 4})
+    delete_records(log_dir.root, {TopicPartition("t", 0): 4})
     assert [row.offset for row in lenient.select("offset").collect()] == [4, 5, 6, 7, 8, 9]
     with pytest.raises(PythonException, match=r"offsets 0 to 4 are gone: the log starts at 4 now.*load\(\) again"):
         strict.collect()

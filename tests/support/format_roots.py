@@ -86,7 +86,7 @@ def make_root(root: Path) -> None:
             _acl("cod", PatternType.PREFIXED, "User:bob", AclOperation.ALL, PermissionType.DENY),
         ]
     )
-    export_in_place(log_dir.own_root())
+    export_in_place(log_dir.root.native())
     clock.now_ms += 2 * HOUR_MS
     log_dir.append("orders", rows(92, 1), partition=0)  # followed by the snapshot, which is due by time
     log_dir.append("orders", rows(93, 1), partition=1)
@@ -100,7 +100,7 @@ def _write_topics(log_dir: LogDir) -> None:
     log_dir.create_topic("orders", partitions=2, configs={**SMALL_SEGMENTS, "retention.ms": "-1"})
     for turn in range(8):
         log_dir.append("orders", rows(10 * turn, 10), partition=turn % 2)
-    delete_records(log_dir, {TopicPartition("orders", 0): 5})
+    delete_records(log_dir.root, {TopicPartition("orders", 0): 5})
     # A killed writer left bytes above the high watermark: the next one cuts them off and begins a leader epoch.
     log_dir.refresh()
     active = log_dir.partition("orders", 1)
@@ -110,11 +110,11 @@ def _write_topics(log_dir: LogDir) -> None:
     log_dir.create_topic("aged", partitions=1, configs={**SMALL_SEGMENTS, "retention.bytes": "1000"})
     for turn in range(6):
         log_dir.append("aged", rows(10 * turn, 10), partition=0)
-    apply_retention(log_dir, topics=["aged"])
+    apply_retention(log_dir.root, topics=["aged"])
     log_dir.create_topic("cleaned", partitions=1, configs={**SMALL_SEGMENTS, "cleanup.policy": "compact"})
     for turn in range(6):
         log_dir.append("cleaned", rows(10 * turn, 10, keys=4, is_tombstone=turn == 3), partition=0)
-    assert clean_partition(log_dir, "cleaned", 0, force=True).error is None
+    assert clean_partition(log_dir.root, "cleaned", 0, force=True).error is None
     log_dir.create_topic("empty", partitions=1)
     log_dir.append("gone", rows(0, 3))
     log_dir.delete_topic("gone")
@@ -142,7 +142,7 @@ def _leave_staged_file(log_dir: LogDir) -> None:
 
 def contents(log_dir: LogDir) -> dict[str, Any]:
     """All that a root holds, as a JSON tree."""
-    image = log_dir.own_root().store.image
+    image = log_dir.root.native().store.image
     return {
         "formatVersion": image.format_version,
         "brokerConfigs": dict(log_dir.broker_configs()),

@@ -44,7 +44,7 @@ def make_root(root: Path) -> LogDir:
             partition=number % 2,
             compression_type="zstd" if number > 13 else None,
         )
-    delete_records(log_dir, {TopicPartition("orders", 0): 5})
+    delete_records(log_dir.root, {TopicPartition("orders", 0): 5})
     log_dir.create_topic("empty", partitions=2)
     log_dir.refresh()
     return log_dir
@@ -53,7 +53,7 @@ def make_root(root: Path) -> LogDir:
 def findings_in(root: Path, *, are_records_checked: bool = True) -> list[Finding]:
     """What a verification by a new process would find, leftovers left out."""
     forget_images()
-    found = verify(LogDir.open(root), are_records_checked=are_records_checked).findings
+    found = verify(LogDir.open(root).root, are_records_checked=are_records_checked).findings
     return [finding for finding in found if finding.severity is not Severity.INFO]
 
 

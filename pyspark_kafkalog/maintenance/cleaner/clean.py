@@ -26,7 +26,6 @@ import numpy as np
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
 from pyspark_kafkalog.maintenance.cleaner.offset_map import (
@@ -51,7 +50,8 @@ from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_f
 from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory
 from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
@@ -67,7 +67,7 @@ ACTION: Final = "clean"
 
 
 def clean_partition(
-    log_dir: LogDir,
+    root: Root,
     topic: str,
     partition: int,
     *,
@@ -85,16 +85,16 @@ def clean_partition(
     new one. With `dry_run` nothing changes. Errors of the partition are in the report. Raises ReadOnlyLogDirError for a
     broker's directory, and UnknownTopicError.
     """
-    root = log_dir.own_root()
-    root.refresh()
+    native = root.native()
+    native.refresh()
     where = TopicPartition(topic, partition)
-    root.partition(where)
+    native.partition(topic, partition)
     began = time.perf_counter()
-    now = root.clock() if now_ms is None else now_ms
-    broker = root.broker_config()
+    now = native.clock() if now_ms is None else now_ms
+    broker = native.broker_config()
     report = PartitionReport(topic=topic, partition=partition, action=ACTION)
     cleaning = Cleaning(
-        root=root,
+        root=native,
         where=where,
         now_ms=now,
         buffer_bytes=dedupe_buffer_bytes or broker.log_cleaner_dedupe_buffer_size,
@@ -102,11 +102,11 @@ def clean_partition(
         throttle=throttle or Throttle(broker.log_cleaner_io_max_bytes_per_second),
     )
     try:
-        if not has_directory(root, where):
+        if not has_directory(native, where):
             return replace(report, skipped="nothing was ever written to it")
         if dry_run:
             return judge(report, cleaning.look(), force=force)
-        with partition_lock(cleaning.directory, fs=root.fs) as is_mine:
+        with partition_lock(cleaning.directory, fs=native.fs) as is_mine:
             if not is_mine:
                 return left_to_another_run(where, ACTION)
             report = _clean(cleaning, report, force=force, offset_map=offset_map)
@@ -148,7 +148,7 @@ class CleanablePartition:
     plan: CleanPlan
 
 
-def look_at(root: OwnRoot, where: TopicPartition, checkpoint_offset: int | None, now_ms: int) -> CleanablePartition:
+def look_at(root: NativeRoot, where: TopicPartition, checkpoint_offset: int | None, now_ms: int) -> CleanablePartition:
     """The partition and its cleaning plan, as of the root's last refresh. Raises DiskFormatError, OSError."""
     topic = root.store.image.topic(where.topic)
     state = root.store.image.partition(where.topic, where.partition).state
@@ -170,7 +170,7 @@ def look_at(root: OwnRoot, where: TopicPartition, checkpoint_offset: int | None,
 class Cleaning:
     """One cleaning of one partition. The caller holds its maintenance lock."""
 
-    root: OwnRoot
+    root: NativeRoot
     where: TopicPartition
     now_ms: int
     buffer_bytes: int

@@ -23,7 +23,6 @@ from typing import Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import ACTION, Cleaning, clean_partition, judge, look_at
 from pyspark_kafkalog.maintenance.cleaner.offset_map import ENTRY_BYTES
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord
@@ -31,6 +30,7 @@ from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, failed
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks, Throttle
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import INT32_MAX
@@ -92,7 +92,7 @@ class CleanerJob:
         return ACTION
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        root = job_run.open().own_root()
+        root = job_run.open().native()
         config = root.broker_config()
         if not config.log_cleaner_enable or not config.log_cleaner_threads:
             _LOG.warning("nothing is cleaned: log.cleaner.enable is false, or log.cleaner.threads 0")
@@ -103,7 +103,7 @@ class CleanerJob:
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         record = CleanerRecord(job_run)
-        config = job_run.open().own_root().broker_config()
+        config = job_run.open().native().broker_config()
         limits = TaskLimits.of(config, tasks.slots)
         dirty: list[DirtyPartition] = []
         for found in _look_at_all(tasks, job_run, partitions, limits):
@@ -143,14 +143,14 @@ def _look(
     job_run: JobRun, partitions: Sequence[TopicPartition], limits: TaskLimits
 ) -> list[PartitionReport | DirtyPartition]:
     """Inspect a chunk of partitions, in a task."""
-    log_dir = job_run.open()
-    root = log_dir.own_root()
-    now_ms = root.clock() if job_run.now_ms is None else job_run.now_ms
-    checkpoint = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
+    root = job_run.open()
+    native = root.native()
+    now_ms = native.clock() if job_run.now_ms is None else job_run.now_ms
+    checkpoint = read_offset_checkpoint(native.path / CLEANER_OFFSET_CHECKPOINT)
     results: list[PartitionReport | DirtyPartition] = []
     for where in partitions:
         try:
-            found = look_at(root, where, checkpoint.get(where), now_ms)
+            found = look_at(native, where, checkpoint.get(where), now_ms)
         except (KafkalogError, OSError) as error:
             results.append(failed(where, ACTION, error))
             continue
@@ -163,7 +163,7 @@ def _look(
         elif job_run.dry_run:
             results.append(report)
         else:
-            results.append(_clean(log_dir, job_run, where, limits))  # nothing to clean, only leftovers to remove
+            results.append(_clean(root, job_run, where, limits))  # nothing to clean, only leftovers to remove
     return results
 
 
@@ -189,7 +189,7 @@ def _clean_all(
 
 def _clean_spread(tasks: Tasks, job_run: JobRun, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
     """Clean a large partition: runs in the driver, with tasks of its own."""
-    root = job_run.open().own_root()
+    root = job_run.open().native()
     cleaning = Cleaning(
         root=root,
         where=where,
@@ -206,9 +206,9 @@ def _clean_whole(job_run: JobRun, where: TopicPartition, limits: TaskLimits) -> 
     return _clean(job_run.open(), job_run, where, limits)
 
 
-def _clean(log_dir: LogDir, job_run: JobRun, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
+def _clean(root: Root, job_run: JobRun, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
     return clean_partition(
-        log_dir,
+        root,
         where.topic,
         where.partition,
         now_ms=job_run.now_ms,

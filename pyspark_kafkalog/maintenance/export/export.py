@@ -47,7 +47,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, Topic
 from pyspark_kafkalog.metadata.root_format import is_copied, is_native_root
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS, read_offset_checkpoint
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
@@ -63,7 +63,7 @@ __all__ = ["ExportedPartition", "export_in_place", "export_to", "refuse_target"]
 _LISTED_MAX = 20
 
 
-def export_in_place(root: OwnRoot, image: MetadataImage | None = None) -> list[ExportedPartition]:
+def export_in_place(root: NativeRoot, image: MetadataImage | None = None) -> list[ExportedPartition]:
     """Write the checkpoints of all partitions into the root; cut off what a killed writer left in their logs.
 
     They are as of the newest commit: after a further write, run it again. Raises the errors of resuming a log, and
@@ -86,7 +86,7 @@ def export_in_place(root: OwnRoot, image: MetadataImage | None = None) -> list[E
 
 
 def export_to(
-    root: OwnRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True, overwrite: bool = False
+    root: NativeRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True, overwrite: bool = False
 ) -> list[ExportedPartition]:
     """Copy the partitions of `topics` (None: all) to `target`, as described above, as of one commit.
 
@@ -106,7 +106,7 @@ def export_to(
         return exported
 
 
-def refuse_target(root: OwnRoot, target: Path) -> None:
+def refuse_target(root: NativeRoot, target: Path) -> None:
     """Raise LogDirError when `target` is a native log directory or inside of `root`."""
     is_root = is_native_root(target) and not is_copied(target)
     if is_root or Path(os.path.realpath(target)).is_relative_to(os.path.realpath(root.path)):
@@ -134,7 +134,7 @@ def _is_mountable(logs: PinnedLogs, target: Path, where: TopicPartition, *, over
     )
 
 
-def _mount(root: OwnRoot, logs: PinnedLogs, target: Path, where: TopicPartition, *, link: bool) -> ExportedPartition:
+def _mount(root: NativeRoot, logs: PinnedLogs, target: Path, where: TopicPartition, *, link: bool) -> ExportedPartition:
     directory = target / str(where)
     for path in directory.iterdir():
         if path.name != PARTITION_METADATA and path.is_file():
@@ -152,7 +152,7 @@ class ReturnToBroker:
 
 
 def return_to_broker(
-    root: OwnRoot, *, set_aside: Path | None = None, server_properties: Path | None = None
+    root: NativeRoot, *, set_aside: Path | None = None, server_properties: Path | None = None
 ) -> ReturnToBroker:
     """Export `root` in place. Topics that the broker does not know are copied to `set_aside`, which is new or empty.
 

@@ -22,9 +22,10 @@ from threading import Event
 from typing import Final, Protocol
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -52,9 +53,9 @@ class JobRun:
     now_ms: int | None = None
     dry_run: bool = False
 
-    def open(self) -> LogDir:
+    def open(self) -> Root:
         """The log directory in its current state. Raises LogDirError when there is another one at the path, or none."""
-        return LogDir.open(self.path, identity=self.identity)
+        return open_root(self.path, identity=self.identity)
 
 
 class Job(Protocol):
@@ -206,7 +207,7 @@ class ChunkJob:
     finish: Callable[[JobRun], None] | None = None
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        return job_run.open().own_root().partitions(job_run.topics)
+        return job_run.open().native().partitions(job_run.topics)
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         work = partial(self.work, job_run)

@@ -353,8 +353,8 @@ class HistoryTable:
     def _append(self, job_run: JobRun) -> None:
         from pyspark.sql import SparkSession
 
-        log_dir = job_run.open()
-        metrics = {each.name: each for each in collect_metrics(log_dir, now_ms=time_ms())}
+        root = job_run.open()
+        metrics = {each.name: each for each in collect_metrics(root, now_ms=time_ms())}
         of_root = tuple(_value(metrics, name, ()) for name in ROOT_METRICS)
         names = [field.name for field in fields(PartitionReport)]
         topic_at, partition_at = names.index("topic"), names.index("partition")
@@ -362,7 +362,7 @@ class HistoryTable:
         for timestamp, *report in self._rows:
             where = (report[topic_at], str(report[partition_at]))
             of_partition = (_value(metrics, name, where) for name in PARTITION_METRICS)
-            run = (timestamp, self._run_id, str(log_dir.path), job_run.dry_run)
+            run = (timestamp, self._run_id, str(root.path), job_run.dry_run)
             rows.append((*run, *report, *of_partition, *of_root))
         spark = SparkSession.builder.getOrCreate()
         append_rows(spark.createDataFrame(rows, history_schema()).coalesce(1), self._table)

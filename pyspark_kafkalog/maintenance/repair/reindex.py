@@ -27,7 +27,6 @@ from typing import Final
 import numpy as np
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, UnknownTopicError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
@@ -37,7 +36,8 @@ from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
 from pyspark_kafkalog.maintenance.verify.scope import own_scopes
 from pyspark_kafkalog.maintenance.verify.segment import check_segment
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, encode_snapshot, read_snapshot
@@ -70,7 +70,7 @@ _ENTRIES: Final = {
 
 
 def reindex(
-    log_dir: LogDir,
+    root: Root,
     *,
     topics: Collection[str] | None = None,
     partitions: Collection[TopicPartition] | None = None,
@@ -85,15 +85,15 @@ def reindex(
     that differ from those that today's settings produce. A partition that another run works on is skipped. Raises
     ReadOnlyLogDirError for a broker's directory, and UnknownTopicError.
     """
-    root = log_dir.own_root()
-    root.refresh()
-    now_ms = root.clock() if now_ms is None else now_ms
-    chosen = root.partitions(topics) if partitions is None else partitions
-    return [reindex_partition(root, where, now_ms=now_ms, dry_run=dry_run, force=force) for where in sorted(chosen)]
+    native = root.native()
+    native.refresh()
+    now_ms = native.clock() if now_ms is None else now_ms
+    chosen = native.partitions(topics) if partitions is None else partitions
+    return [reindex_partition(native, where, now_ms=now_ms, dry_run=dry_run, force=force) for where in sorted(chosen)]
 
 
 def reindex_partition(
-    root: OwnRoot, where: TopicPartition, *, now_ms: int, dry_run: bool = False, force: bool = False
+    root: NativeRoot, where: TopicPartition, *, now_ms: int, dry_run: bool = False, force: bool = False
 ) -> PartitionReport:
     """`reindex` for one partition."""
     began = time.perf_counter()
@@ -137,7 +137,7 @@ class _Reindexing:
     errors: list[Exception] = field(default_factory=list)
 
     @property
-    def root(self) -> OwnRoot:
+    def root(self) -> NativeRoot:
         return self.target.root
 
     @property
@@ -291,7 +291,7 @@ class ReindexJob:
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
         """The partitions of the run's topics. Raises UnknownTopicError for a topic without one of the numbers."""
-        found = job_run.open().own_root().partitions(job_run.topics)
+        found = job_run.open().native().partitions(job_run.topics)
         if not self.numbers:
             return found
         for topic in dict.fromkeys(each.topic for each in found):

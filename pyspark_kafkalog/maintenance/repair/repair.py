@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.repair import steps as repair_partition
 from pyspark_kafkalog.maintenance.repair import steps as repair_root
 from pyspark_kafkalog.maintenance.verify.findings import Finding
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.names import TopicPartition
 
 ACTION: Final = "repair"
@@ -45,8 +45,8 @@ class _Kind:
     name: str
     whats: tuple[str, ...]
     does: str
-    of_partition: Callable[[OwnRoot, TopicPartition, int], None] | None = None
-    of_root: Callable[[OwnRoot, int], None] | None = None
+    of_partition: Callable[[NativeRoot, TopicPartition, int], None] | None = None
+    of_root: Callable[[NativeRoot, int], None] | None = None
 
 
 #: In the order of execution.
@@ -166,7 +166,7 @@ def take_steps(path: Path, steps: Sequence[RepairStep], *, now_ms: int | None) -
     """Execute the steps in the native log directory at `path`; return each with None, or with the reason it failed."""
     if not steps:
         return []
-    root = LogDir.open(path).own_root()
+    root = open_root(path).native()
     now_ms = root.clock() if now_ms is None else now_ms
     outcomes: list[tuple[RepairStep, str | None]] = []
     for step in steps:

@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, LogDirError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.repair.reindex import reindex_partition
 from pyspark_kafkalog.maintenance.retention.log_start import note_log_starts
@@ -30,7 +29,8 @@ from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, Snapshots, read_snapshot, write_pointer
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.directories import ensure_partition_directory
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -60,7 +60,7 @@ _IN_USE: Final = "another run works on the partition: repair it again when that 
 _LOG_END_CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
 
 
-def make_directory(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+def make_directory(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
     """Create the directory of a partition that was never written to; that of one with records cannot be created."""
     with root_lock(root.path, fs=root.fs):
         topic = root.store.refresh().topic(where.topic)
@@ -69,20 +69,20 @@ def make_directory(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
         ensure_partition_directory(root.path, where, topic.topic_id, root.fs)
 
 
-def write_partition_topic_id(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+def write_partition_topic_id(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
     """Rewrite partition.metadata, which cannot be read."""
     with root_lock(root.path, fs=root.fs):
         topic_id = root.store.refresh().topic(where.topic).topic_id
         write_topic_id(root.path / str(where) / PARTITION_METADATA, topic_id, fs=root.fs)
 
 
-def finish_swap(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+def finish_swap(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
     """Finish or undo what a killed run left."""
     with _maintenance_lock(root, where):
         SwapTarget.look(root, where, now_ms).finish()
 
 
-def make_indexes(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+def make_indexes(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
     """Reindex the partition. Raises LogDirError when another run works on it, or for damaged records."""
     report = reindex_partition(root, where, now_ms=now_ms)
     if report.skipped is not None:
@@ -91,11 +91,11 @@ def make_indexes(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
         raise LogDirError(report.error)
 
 
-def drop_wrong_snapshots(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+def drop_wrong_snapshots(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
     """Remove the producer snapshots that contradict the log, according to a verification of the partition."""
-    log_dir = LogDir.open(root.path)
+    opened = open_root(root.path)
     with _maintenance_lock(root, where):
-        [(scope, units)] = plan_verification(log_dir, partitions=[where])
+        [(scope, units)] = plan_verification(opened, partitions=[where])
         findings, _ = conclude(scope, [run_unit(unit) for unit in units])
         wrong = {finding.file for finding in findings if finding.what == "producer-snapshot-differs"}
         with root_lock(root.path, fs=root.fs):
@@ -104,7 +104,7 @@ def drop_wrong_snapshots(root: OwnRoot, where: TopicPartition, now_ms: int) -> N
                     root.fs.unlink_if_there(path)
 
 
-def rewrite_epochs(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+def rewrite_epochs(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
     """Rewrite leader-epoch-checkpoint from the batches' epochs and the image's. Raises DiskFormatError for damage."""
     directory = root.path / str(where)
     state = root.store.image.partition(where.topic, where.partition).state
@@ -116,7 +116,7 @@ def rewrite_epochs(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
         LeaderEpochCheckpoint(directory / LEADER_EPOCH_CHECKPOINT, fs=root.fs).assign_many(entries)
 
 
-def _epochs_of(root: OwnRoot, where: TopicPartition, state: LogState) -> list[EpochEntry]:
+def _epochs_of(root: NativeRoot, where: TopicPartition, state: LogState) -> list[EpochEntry]:
     entries: list[EpochEntry] = []
     for chunk, file in stored_batches(root.path / str(where), state.log_start_offset, state.log_end_offset):
         batches = chunk.batches[chunk.batches["last_offset"] >= state.log_start_offset]
@@ -143,7 +143,7 @@ def _epochs_of(root: OwnRoot, where: TopicPartition, state: LogState) -> list[Ep
     return entries
 
 
-def remove_leftovers(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
+def remove_leftovers(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
     """Remove what writers and maintenance would remove on their next run: abandoned staged files, `.deleted` files."""
     directory = root.path / str(where)
     config = root.log_config(where.topic)
@@ -156,14 +156,14 @@ def remove_leftovers(root: OwnRoot, where: TopicPartition, now_ms: int) -> None:
 
 
 @contextlib.contextmanager
-def _maintenance_lock(root: OwnRoot, where: TopicPartition) -> Iterator[None]:
+def _maintenance_lock(root: NativeRoot, where: TopicPartition) -> Iterator[None]:
     with partition_lock(root.path / str(where), fs=root.fs) as is_mine:
         if not is_mine:
             raise LogDirError(_IN_USE)
         yield
 
 
-def replace_snapshots(root: OwnRoot, now_ms: int) -> None:
+def replace_snapshots(root: NativeRoot, now_ms: int) -> None:
     """Write a snapshot of the newest image durably, then remove the damaged ones."""
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
@@ -174,12 +174,12 @@ def replace_snapshots(root: OwnRoot, now_ms: int) -> None:
                 root.fs.unlink_if_there(directory / snapshot.file_name)
 
 
-def _snapshots(root: OwnRoot) -> list[SnapshotId]:
+def _snapshots(root: NativeRoot) -> list[SnapshotId]:
     parsed = map(SnapshotId.parse, os.listdir(metadata_dir(root.path)))
     return sorted(each for each in parsed if each is not None and each.epoch == LEADER_EPOCH and each.end_offset > 0)
 
 
-def _is_whole(root: OwnRoot, snapshot: SnapshotId) -> bool:
+def _is_whole(root: NativeRoot, snapshot: SnapshotId) -> bool:
     try:
         for _ in read_snapshot(metadata_dir(root.path) / snapshot.file_name).records:
             pass
@@ -188,7 +188,7 @@ def _is_whole(root: OwnRoot, snapshot: SnapshotId) -> bool:
     return True
 
 
-def rewrite_hints(root: OwnRoot, now_ms: int) -> None:
+def rewrite_hints(root: NativeRoot, now_ms: int) -> None:
     """Rewrite the pointer, the head and the start from the files that exist."""
     directory = metadata_dir(root.path)
     with root_lock(root.path, fs=root.fs):
@@ -205,13 +205,13 @@ def rewrite_hints(root: OwnRoot, now_ms: int) -> None:
             OffsetHint(directory / START_FILE, root.fs).write(oldest)
 
 
-def write_metadata_topic_id(root: OwnRoot, now_ms: int) -> None:
+def write_metadata_topic_id(root: NativeRoot, now_ms: int) -> None:
     """Write partition.metadata of the commit log."""
     with root_lock(root.path, fs=root.fs):
         write_topic_id(metadata_dir(root.path) / PARTITION_METADATA, METADATA_TOPIC_ID, fs=root.fs)
 
 
-def rewrite_checkpoints(root: OwnRoot, now_ms: int) -> None:
+def rewrite_checkpoints(root: NativeRoot, now_ms: int) -> None:
     """Rewrite the offset checkpoints that cannot be read, and remove invalid lines from the others."""
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
@@ -222,7 +222,7 @@ def rewrite_checkpoints(root: OwnRoot, now_ms: int) -> None:
     note_log_starts(root, _first_bases(root, image))
 
 
-def _rewrite(root: OwnRoot, name: str, image: MetadataImage) -> None:
+def _rewrite(root: NativeRoot, name: str, image: MetadataImage) -> None:
     path = root.path / name
     before = _read(root, name)
     if before is not None:
@@ -241,7 +241,7 @@ def _rewrite(root: OwnRoot, name: str, image: MetadataImage) -> None:
     write_offset_checkpoint(path, ends, fs=root.fs)
 
 
-def _read(root: OwnRoot, name: str) -> Mapping[TopicPartition, int] | None:
+def _read(root: NativeRoot, name: str) -> Mapping[TopicPartition, int] | None:
     try:
         return read_offset_checkpoint(root.path / name)
     except CorruptIndexError:
@@ -256,7 +256,7 @@ def _log_end(image: MetadataImage, where: TopicPartition) -> int:
     return topic.partitions[where.partition].state.log_end_offset
 
 
-def _first_bases(root: OwnRoot, image: MetadataImage) -> dict[TopicPartition, int]:
+def _first_bases(root: NativeRoot, image: MetadataImage) -> dict[TopicPartition, int]:
     found = {}
     for topic in image.topics.values():
         for each in topic.partitions:
@@ -268,6 +268,6 @@ def _first_bases(root: OwnRoot, image: MetadataImage) -> dict[TopicPartition, in
     return found
 
 
-def remove_deleted_topics(root: OwnRoot, now_ms: int) -> None:
+def remove_deleted_topics(root: NativeRoot, now_ms: int) -> None:
     """Remove the directories of deleted topics whose delay is over."""
     root.remove_deleted_topics(now_ms)

@@ -26,7 +26,6 @@ from typing import Final
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
@@ -36,7 +35,8 @@ from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_f
 from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory, largest_timestamp_ms, stored_segments
 from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
 from pyspark_kafkalog.root.log_starts import LogStartMove, move_log_starts
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -80,7 +80,7 @@ class _Planned:
 
 
 def apply_retention(
-    log_dir: LogDir,
+    root: Root,
     *,
     topics: Collection[str] | None = None,
     now_ms: int | None = None,
@@ -93,23 +93,23 @@ def apply_retention(
     happen. A partition's failure is in its report, and the others continue. Raises ReadOnlyLogDirError for a broker's
     directory, and UnknownTopicError.
     """
-    reports = retain(log_dir, topics=topics, now_ms=now_ms, dry_run=dry_run, partitions=partitions)
+    reports = retain(root, topics=topics, now_ms=now_ms, dry_run=dry_run, partitions=partitions)
     if not dry_run:
-        finish(log_dir, now_ms=now_ms)
+        finish(root, now_ms=now_ms)
     return reports
 
 
-def finish(log_dir: LogDir, *, now_ms: int | None = None) -> None:
+def finish(root: Root, *, now_ms: int | None = None) -> None:
     """Finish a run, once for all partitions: remove deleted topics, and restore the commit log's reserve."""
-    root = log_dir.own_root()
+    native = root.native()
     try:
-        root.remove_deleted_topics(now_ms)
+        native.remove_deleted_topics(now_ms)
     except (KafkalogError, OSError) as error:
         _LOG.warning("directories of deleted topics, or the commit log's reserve, are left to the next run: %s", error)
 
 
 def retain(
-    log_dir: LogDir,
+    root: Root,
     *,
     topics: Collection[str] | None = None,
     now_ms: int | None = None,
@@ -117,10 +117,10 @@ def retain(
     partitions: Collection[TopicPartition] | None = None,
 ) -> list[PartitionReport]:
     """As `apply_retention`, without the end of the run (`finish`)."""
-    root = log_dir.own_root()
-    root.refresh()
-    run = _Run(root, root.clock() if now_ms is None else now_ms, dry_run)
-    chosen = sorted(root.partitions(topics) if partitions is None else partitions)
+    native = root.native()
+    native.refresh()
+    run = _Run(native, native.clock() if now_ms is None else now_ms, dry_run)
+    chosen = sorted(native.partitions(topics) if partitions is None else partitions)
     reports: list[PartitionReport] = []
     for at in range(0, len(chosen), PARTITIONS_A_COMMIT):
         reports += run.apply(chosen[at : at + PARTITIONS_A_COMMIT])
@@ -153,7 +153,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    root: OwnRoot
+    root: NativeRoot
     now_ms: int
     dry_run: bool
 

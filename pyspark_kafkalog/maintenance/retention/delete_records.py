@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, OffsetOutOfRangeError, PolicyViolationError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.retention.log_start import cut_epochs, note_log_starts
 from pyspark_kafkalog.root.log_starts import LogStartMove, MovedLogStart, look_at_log_starts, move_log_starts
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ HIGH_WATERMARK: Final = -1
 
 
 def delete_records(
-    log_dir: LogDir, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False
+    root: Root, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False
 ) -> list[PartitionReport]:
     """Increase the log start offset of each partition to the given offset, -1 for the high watermark, in one commit.
 
@@ -38,25 +38,25 @@ def delete_records(
     unknown topic. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's directory, and the errors
     of the commit.
     """
-    root = log_dir.own_root()
-    root.refresh()
+    native = root.native()
+    native.refresh()
     began = time.perf_counter()
     results: dict[TopicPartition, MovedLogStart] = {}
     moves = []
     for where, offset in sorted(offsets.items()):
         try:
-            moves.append(_move(root, where, offset))
+            moves.append(_move(native, where, offset))
         except KafkalogError as error:
             results[where] = MovedLogStart(topic_partition=where, error=error)
-    moved = look_at_log_starts(root, moves) if dry_run else move_log_starts(root, moves, operation="delete records")
+    moved = look_at_log_starts(native, moves) if dry_run else move_log_starts(native, moves, operation="delete records")
     results |= {each.topic_partition: each for each in moved}
     if not dry_run:
-        _tell_kafka(root, moved)
+        _tell_kafka(native, moved)
     seconds = time.perf_counter() - began
     return [_report(results[where], seconds) for where in sorted(offsets)]
 
 
-def _move(root: OwnRoot, where: TopicPartition, offset: int) -> LogStartMove:
+def _move(root: NativeRoot, where: TopicPartition, offset: int) -> LogStartMove:
     if where.topic in INTERNAL_TOPICS:
         raise InvalidTopicError(f"cannot delete records of internal topic {where.topic}")
     if not root.log_config(where.topic).delete:
@@ -68,7 +68,7 @@ def _move(root: OwnRoot, where: TopicPartition, offset: int) -> LogStartMove:
     return LogStartMove(topic_partition=where, log_start_offset=offset, to_high_watermark=offset == HIGH_WATERMARK)
 
 
-def _tell_kafka(root: OwnRoot, moved: Iterable[MovedLogStart]) -> None:
+def _tell_kafka(root: NativeRoot, moved: Iterable[MovedLogStart]) -> None:
     """Update Kafka's own files; the next retention run repairs what fails here."""
     first_bases = {}
     try:

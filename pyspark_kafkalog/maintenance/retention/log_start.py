@@ -21,7 +21,7 @@ from typing import Final
 from pyspark_kafkalog.maintenance.segments.deleted_files import mark_deleted
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
@@ -53,7 +53,7 @@ _ORDER: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, 
 
 
 def put_aside_below_log_start(
-    root: OwnRoot, topic_partition: TopicPartition, topic_id: str, *, now_ms: int
+    root: NativeRoot, topic_partition: TopicPartition, topic_id: str, *, now_ms: int
 ) -> int | None:
     """Mark the files of one partition below its log start offset; return the base offset of the first remaining
     segment.
@@ -86,7 +86,7 @@ def put_aside_below_log_start(
     return first_base
 
 
-def cut_epochs(root: OwnRoot, topic_partition: TopicPartition, topic_id: str) -> int | None:
+def cut_epochs(root: NativeRoot, topic_partition: TopicPartition, topic_id: str) -> int | None:
     """Make the leader epochs begin at the log start offset; return the base offset of the first segment.
 
     None if there is no segment or the topic was deleted or re-created.
@@ -100,7 +100,7 @@ def cut_epochs(root: OwnRoot, topic_partition: TopicPartition, topic_id: str) ->
         return _first_base(directory, state)
 
 
-def note_log_starts(root: OwnRoot, first_bases: Mapping[TopicPartition, int]) -> None:
+def note_log_starts(root: NativeRoot, first_bases: Mapping[TopicPartition, int]) -> None:
     """Update the lines of these partitions in log-start-offset-checkpoint, and remove those of deleted topics.
 
     `first_bases` are the base offsets of their first segments: without a line, Kafka takes the log start offset from
@@ -127,7 +127,7 @@ def _log_start_in(image: MetadataImage, where: TopicPartition) -> int:
     return topic.partitions[where.partition].state.log_start_offset
 
 
-def _state_of(root: OwnRoot, topic_partition: TopicPartition, topic_id: str) -> LogState | None:
+def _state_of(root: NativeRoot, topic_partition: TopicPartition, topic_id: str) -> LogState | None:
     topic = root.store.refresh().topics.get(topic_partition.topic)
     if topic is None or topic.topic_id != topic_id:
         return None
@@ -164,6 +164,6 @@ def _file_names(directory: Path) -> Iterable[str]:
         return [entry.name for entry in entries]
 
 
-def _cut_epochs(directory: Path, state: LogState, root: OwnRoot) -> None:
+def _cut_epochs(directory: Path, state: LogState, root: NativeRoot) -> None:
     epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=root.fs)
     epochs.truncate_from_start(state.log_start_offset)

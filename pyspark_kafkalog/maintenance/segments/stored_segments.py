@@ -15,7 +15,7 @@ from typing import Final
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.retention.plan import StoredSegment
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -32,7 +32,7 @@ from pyspark_kafkalog.units import NS_PER_MS
 _TIME_ENTRY: Final = TimeIndex.entry_struct
 
 
-def has_directory(root: OwnRoot, where: TopicPartition) -> bool:
+def has_directory(root: NativeRoot, where: TopicPartition) -> bool:
     """Whether the partition has a directory, as of the root's last refresh; before the first write it may not.
 
     Raises LogDirError when it has records but no directory.

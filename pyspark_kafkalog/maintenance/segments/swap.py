@@ -29,7 +29,7 @@ from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.maintenance.segments.deleted_files import mark_deleted
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -56,14 +56,14 @@ class SwapTarget:
     to a re-created topic.
     """
 
-    root: OwnRoot
+    root: NativeRoot
     topic_partition: TopicPartition
     topic_id: str
     config: LogConfig
     now_ms: int
 
     @classmethod
-    def look(cls, root: OwnRoot, where: TopicPartition, now_ms: int) -> SwapTarget:
+    def look(cls, root: NativeRoot, where: TopicPartition, now_ms: int) -> SwapTarget:
         """The partition as of the root's last refresh. Raises UnknownTopicError."""
         return cls(root, where, root.store.image.topic(where.topic).topic_id, root.log_config(where.topic), now_ms)
 

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, failed
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
@@ -36,6 +35,8 @@ from pyspark_kafkalog.maintenance.verify.verify import (
     run_unit,
     verify_root,
 )
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 #: The most bytes that a task reads of smaller partitions, and the most units.
@@ -56,10 +57,10 @@ class VerifyJob:
     action: str = field(default=ACTION, init=False)
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        log_dir = job_run.open()
+        root = job_run.open()
         if self.is_repairing:
-            log_dir.own_root()
-        chosen = partitions_of(log_dir, job_run.topics)
+            root.native()
+        chosen = partitions_of(root, job_run.topics)
         return chosen if job_run.topics is not None or _ROOT in chosen else [_ROOT, *chosen]
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
@@ -112,11 +113,11 @@ class VerifyJob:
         self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition], *, with_root: bool
     ) -> Iterator[_Verified]:
         """Each partition's findings and report, when its last task is done."""
-        log_dir = job_run.open()
-        root_findings = verify_root(log_dir) if with_root else []
-        there = set(partitions_of(log_dir, job_run.topics))
+        root = job_run.open()
+        root_findings = verify_root(root) if with_root else []
+        there = set(partitions_of(root, job_run.topics))
         plan = plan_verification(
-            log_dir,
+            root,
             partitions=[each for each in partitions if each in there],
             are_records_checked=self.are_records_checked,
         )
@@ -177,14 +178,14 @@ def _run_units(units: Sequence[SegmentUnit]) -> list[UnitOutcome]:
     return [run_unit(unit) for unit in units]
 
 
-def open_or_findings(path: Path) -> tuple[LogDir | None, list[Finding]]:
+def open_or_findings(path: Path) -> tuple[Root | None, list[Finding]]:
     """The log directory; or, for a native one whose commit log cannot be loaded, the findings on that log."""
     from pyspark_kafkalog.errors import KafkalogError
     from pyspark_kafkalog.maintenance.verify.root import check_metadata
     from pyspark_kafkalog.metadata.root_format import is_native_root
 
     try:
-        return LogDir.open(path), []
+        return open_root(path), []
     except KafkalogError:
         findings = check_metadata(path) if is_native_root(path) else []
         if not findings:

@@ -396,7 +396,7 @@ def check_order(scope: PartitionScope, outcomes: Iterable[SegmentOutcome]) -> li
                 advice=_RESTORE_LOG + ", unless the topic was compacted once",
             )
     last = found[-1] if found else None
-    if last is not None and scope.is_foreign and last.end_offset < scope.log_end_offset and not last.findings:
+    if last is not None and scope.is_broker_directory and last.end_offset < scope.log_end_offset and not last.findings:
         sink.add(
             Severity.ERROR if scope.is_clean else Severity.WARNING,
             "log-too-short",

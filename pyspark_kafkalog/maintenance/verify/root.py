@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidRecordError, LogDirError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.verify.findings import NEXT_WRITER, REPAIR, Finding, FindingSink, Severity
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, Commit, CommitLog, OffsetHint
 from pyspark_kafkalog.metadata.delta import ImageChanges, ImageDelta, start_delta
@@ -30,6 +29,7 @@ from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, check_marker, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, read_pointer, read_snapshot
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CHECKPOINTS,
     LOG_START_OFFSET_CHECKPOINT,
@@ -280,17 +280,17 @@ def _check_static(image: MetadataImage, sink: FindingSink, directory: Path) -> N
         )
 
 
-def check_own_root(log_dir: LogDir) -> list[Finding]:
+def check_own_root(root: Root) -> list[Finding]:
     """The findings on a native log directory, without its commit log and partitions, that a second check confirms."""
 
     def look() -> list[Finding]:
-        log_dir.refresh()
+        root.refresh()
         sink = FindingSink(None)
-        image = log_dir.own_root().store.image
-        _check_meta_properties(log_dir.path, sink, image)
+        image = root.native().store.image
+        _check_meta_properties(root.path, sink, image)
         for name in CHECKPOINTS:
-            _check_own_checkpoint(log_dir.path, name, image, sink)
-        _check_entries(log_dir.path, sink, image)
+            _check_own_checkpoint(root.path, name, image, sink)
+        _check_entries(root.path, sink, image)
         return sink.result()
 
     return _found_twice(look)

@@ -14,11 +14,12 @@ from typing import Final
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
 from pyspark_kafkalog.root.descriptions import PartitionDescription
-from pyspark_kafkalog.root.own import OwnRoot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -72,7 +73,7 @@ class PartitionScope:
         return self.root / str(self.topic_partition)
 
     @property
-    def is_foreign(self) -> bool:
+    def is_broker_directory(self) -> bool:
         return self.state is None
 
     def end_of_segment(self, base_offset: int) -> int | None:
@@ -123,15 +124,17 @@ class PartitionScope:
         """The partition as it is now; None if its topic is gone. Raises KafkalogError or OSError."""
         if self.state is None:
             return self if self.directory.is_dir() else None
-        log_dir = LogDir.open(self.root)
-        topic = log_dir.own_root().store.image.topics.get(self.topic_partition.topic)
+        root = open_root(self.root)
+        topic = root.native().store.image.topics.get(self.topic_partition.topic)
         if topic is None or topic.topic_id != self.topic_id:
             return None
         state = topic.partitions[self.topic_partition.partition].state
         return replace(self, state=state, log_start_offset=state.log_start_offset, log_end_offset=state.log_end_offset)
 
 
-def own_scopes(root: OwnRoot, partitions: list[TopicPartition], *, are_records_checked: bool) -> list[PartitionScope]:
+def own_scopes(
+    root: NativeRoot, partitions: list[TopicPartition], *, are_records_checked: bool
+) -> list[PartitionScope]:
     """Scopes of partitions of a native log directory, from the image of its last refresh."""
     cleaned = checkpoint_or_empty(root.path / CLEANER_OFFSET_CHECKPOINT)
     configs: dict[str, LogConfig] = {}
@@ -156,7 +159,7 @@ def own_scopes(root: OwnRoot, partitions: list[TopicPartition], *, are_records_c
 
 
 def foreign_scopes(
-    log_dir: LogDir,
+    root: Root,
     partitions: list[TopicPartition],
     configs: Mapping[str, Mapping[str, str]],
     *,
@@ -165,16 +168,16 @@ def foreign_scopes(
     """Scopes of partitions of a broker's directory, from its checkpoint files; `configs` are known topic
     configurations.
     """
-    root = log_dir.path
-    process = broker_process(root)
-    starts = checkpoint_or_empty(root / LOG_START_OFFSET_CHECKPOINT)
-    ends = checkpoint_or_empty(root / REPLICATION_OFFSET_CHECKPOINT)
-    recovery_points = checkpoint_or_empty(root / RECOVERY_POINT_CHECKPOINT)
-    cleaned = checkpoint_or_empty(root / CLEANER_OFFSET_CHECKPOINT)
-    is_clean = was_clean_shutdown(root)
+    path = root.path
+    process = broker_process(path)
+    starts = checkpoint_or_empty(path / LOG_START_OFFSET_CHECKPOINT)
+    ends = checkpoint_or_empty(path / REPLICATION_OFFSET_CHECKPOINT)
+    recovery_points = checkpoint_or_empty(path / RECOVERY_POINT_CHECKPOINT)
+    cleaned = checkpoint_or_empty(path / CLEANER_OFFSET_CHECKPOINT)
+    is_clean = was_clean_shutdown(path)
     return [
         PartitionScope(
-            root=root,
+            root=path,
             topic_partition=where,
             state=None,
             topic_id=None,
@@ -183,17 +186,17 @@ def foreign_scopes(
             recovery_point=recovery_points.get(where, 0),
             is_clean=is_clean,
             has_gaps=_has_gaps(where, configs, cleaned),
-            unread=_unread(log_dir, where, process),
+            unread=_unread(root, where, process),
             are_records_checked=are_records_checked,
         )
         for where in partitions
     ]
 
 
-def _unread(log_dir: LogDir, where: TopicPartition, process: BrokerProcess) -> UnreadOffsets | None:
+def _unread(root: Root, where: TopicPartition, process: BrokerProcess) -> UnreadOffsets | None:
     """None if there are no such offsets, or if damage, which is reported elsewhere, hides them."""
     try:
-        found = log_dir.partition(where.topic, where.partition)
+        found = root.partition(where.topic, where.partition)
     except (KafkalogError, OSError):
         return None
     if not found.offsets_above_high_watermark and not found.remote_offsets_count:

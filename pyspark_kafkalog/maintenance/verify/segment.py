@@ -223,8 +223,8 @@ class _Look:
         # A broker preallocates the active segment's; the next writer maintains those of a native log.
         expected = IndexExpectation(
             visible_end=self.scope.visible_end if self.is_active else NO_END,
-            may_have_zeros=self.is_active and self.scope.is_foreign,
-            severity=Severity.WARNING if self.is_active and not self.scope.is_foreign else Severity.ERROR,
+            may_have_zeros=self.is_active and self.scope.is_broker_directory,
+            severity=Severity.WARNING if self.is_active and not self.scope.is_broker_directory else Severity.ERROR,
         )
         offset_fd = self._open(INDEX_SUFFIX, closing)
         time_fd = self._open(TIME_INDEX_SUFFIX, closing)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, count_by_severity
 from pyspark_kafkalog.maintenance.verify.partition import (
@@ -28,6 +27,7 @@ from pyspark_kafkalog.maintenance.verify.root import check_foreign_root, check_m
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, foreign_scopes, own_scopes
 from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, check_unit
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
@@ -62,7 +62,7 @@ class Verification:
 
 
 def verify(
-    log_dir: LogDir,
+    root: Root,
     *,
     topics: Collection[str] | None = None,
     partitions: Collection[TopicPartition] | None = None,
@@ -74,8 +74,8 @@ def verify(
     partition. `are_records_checked`: also check the records of compressed batches, which takes as long as decompressing
     them. Raises UnknownTopicError, LogDirError, and OSError for files that cannot be read.
     """
-    findings = verify_root(log_dir) if topics is None and partitions is None else []
-    plan = plan_verification(log_dir, topics=topics, partitions=partitions, are_records_checked=are_records_checked)
+    findings = verify_root(root) if topics is None and partitions is None else []
+    plan = plan_verification(root, topics=topics, partitions=partitions, are_records_checked=are_records_checked)
     reports = []
     for scope, units in plan:
         found, report = conclude(scope, [run_unit(unit) for unit in units])
@@ -84,15 +84,15 @@ def verify(
     return Verification(findings, reports)
 
 
-def verify_root(log_dir: LogDir) -> list[Finding]:
+def verify_root(root: Root) -> list[Finding]:
     """The findings on the root itself, without its partitions."""
-    if log_dir.is_foreign:
-        return check_foreign_root(log_dir.path)
-    return check_metadata(log_dir.path) + check_own_root(log_dir)
+    if root.is_broker_directory:
+        return check_foreign_root(root.path)
+    return check_metadata(root.path) + check_own_root(root)
 
 
 def plan_verification(
-    log_dir: LogDir,
+    root: Root,
     *,
     topics: Collection[str] | None = None,
     partitions: Collection[TopicPartition] | None = None,
@@ -100,39 +100,39 @@ def plan_verification(
     unit_bytes: int = UNIT_BYTES,
 ) -> list[tuple[PartitionScope, list[SegmentUnit]]]:
     """Each partition with its units, in their current state. Raises UnknownTopicError."""
-    log_dir.refresh()
-    chosen = sorted(partitions_of(log_dir, topics) if partitions is None else partitions)
-    if log_dir.is_foreign:
+    root.refresh()
+    chosen = sorted(partitions_of(root, topics) if partitions is None else partitions)
+    if root.is_broker_directory:
         scopes = foreign_scopes(
-            log_dir,
+            root,
             chosen,
-            _topic_configs(log_dir),
+            _topic_configs(root),
             are_records_checked=are_records_checked,
         )
     else:
-        scopes = own_scopes(log_dir.own_root(), chosen, are_records_checked=are_records_checked)
+        scopes = own_scopes(root.native(), chosen, are_records_checked=are_records_checked)
     return [(scope, segment_units(scope, unit_bytes=unit_bytes)) for scope in scopes]
 
 
-def partitions_of(log_dir: LogDir, topics: Collection[str] | None) -> list[TopicPartition]:
+def partitions_of(root: Root, topics: Collection[str] | None) -> list[TopicPartition]:
     """The partitions to verify: all, or those of `topics`; of a broker's directory also that of its metadata log.
 
     Raises UnknownTopicError.
     """
-    if not log_dir.is_foreign:
-        return log_dir.own_root().partitions(topics)
-    there = list_partitions(log_dir.path)  # includes the broker's metadata log
+    if not root.is_broker_directory:
+        return root.native().partitions(topics)
+    there = list_partitions(root.path)  # includes the broker's metadata log
     if topics is None:
         return there
     for name in topics:
         if name != CLUSTER_METADATA_TOPIC:
-            log_dir.topic(name)
+            root.topic(name)
     return [each for each in there if each.topic in set(topics)]
 
 
-def _topic_configs(log_dir: LogDir) -> Mapping[str, Mapping[str, str]]:
+def _topic_configs(root: Root) -> Mapping[str, Mapping[str, str]]:
     try:
-        return read_topic_configs(log_dir.path)
+        return read_topic_configs(root.path)
     except (KafkalogError, OSError) as error:
         _LOG.warning("the topics' configurations cannot be read, so gaps are taken for a cleaner's: %s", error)
         return {}

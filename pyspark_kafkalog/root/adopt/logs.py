@@ -21,6 +21,7 @@ from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan
 from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.open_transactions import (
     TRANSACTION_STATE_TOPIC,
     OpenTransaction,
@@ -30,7 +31,6 @@ from pyspark_kafkalog.root.open_transactions import (
     open_transactions_of,
     read_transaction_states,
 )
-from pyspark_kafkalog.root.own import OwnRoot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
@@ -194,6 +194,6 @@ def transactions_of_root(
 ) -> tuple[OpenTransactions, tuple[str, ...]]:
     """The open transactions of `root`, a native log directory, and notes for the user."""
     try:
-        return open_transactions_of(OwnRoot(MetadataStore.open(root, clock=clock, fs=fs), clock=clock, fs=fs)), ()
+        return open_transactions_of(NativeRoot(MetadataStore.open(root, clock=clock, fs=fs), clock=clock, fs=fs)), ()
     except DiskFormatError as error:
         return OpenTransactions(), (f"open transactions cannot be told: {error}",)

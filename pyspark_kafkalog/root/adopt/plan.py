@@ -29,12 +29,11 @@ from pyspark_kafkalog.metadata.acl import Acl
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.bootstrap import DEFAULT_NODE_ID
-from pyspark_kafkalog.root.broker import ForeignRoot
+from pyspark_kafkalog.root.broker import BrokerRoot
 from pyspark_kafkalog.root.broker_metadata.image import (
     BrokerMetadata,
     BrokerTopic,
     read_broker_metadata,
-    read_topic_configs,
 )
 from pyspark_kafkalog.root.broker_notices import in_remote_storage
 from pyspark_kafkalog.root.descriptions import PartitionDescription
@@ -347,7 +346,7 @@ def unread_notes(
     root: Path, partitions: Iterable[TopicPartition], *, local_only: bool, clock: Callable[[], int]
 ) -> tuple[str, ...]:
     """Notes for the user. Raises LogDirError for offsets in remote storage, unless `local_only`."""
-    found = _describe(ForeignRoot(root, topic_configs=read_topic_configs, clock=clock), partitions)
+    found = _describe(BrokerRoot(root, clock=clock), partitions)
     notes = []
     remote = in_remote_storage(found)
     if remote is not None:
@@ -368,12 +367,12 @@ def unread_notes(
     return tuple(notes)
 
 
-def _describe(root: ForeignRoot, partitions: Iterable[TopicPartition]) -> list[PartitionDescription]:
+def _describe(root: BrokerRoot, partitions: Iterable[TopicPartition]) -> list[PartitionDescription]:
     """The partitions that can be described; damage in the others is reported when their logs are opened."""
     found = []
     for each in partitions:
         try:
-            found.append(root.partition(each))
+            found.append(root.partition(each.topic, each.partition))
         except (KafkalogError, OSError):
             continue
     return found

@@ -31,9 +31,9 @@ from pyspark_kafkalog.storage.names import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.root.descriptions import TopicDescription
     from pyspark_kafkalog.root.planned_state import PlannedState
+    from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 
 _LOG: Final = logging.getLogger(__name__)
@@ -50,35 +50,35 @@ class KafkalogBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One input partition for each offset range, ordered by topic, partition and offset."""
-        from pyspark_kafkalog.log_dir import LogDir
+        from pyspark_kafkalog.security.open import open_root
 
         location = locate(self._options.path)
         options = self._options
-        log_dir = LogDir.open(location.root, principal=options.principal, read_to_log_end=options.read_to_log_end)
+        root = open_root(location.root, principal=options.principal, read_to_log_end=options.read_to_log_end)
         for _ in range(_TRIES - 1):
-            version = log_dir.version
+            version = root.version
             try:
-                return self._planned(log_dir, location)
+                return self._planned(root, location)
             except (FileNotFoundError, CorruptRecordError):
-                log_dir.refresh()
-                if log_dir.version == version:  # so no topic was deleted meanwhile
+                root.refresh()
+                if root.version == version:  # so no topic was deleted meanwhile
                     raise
-        return self._planned(log_dir, location)
+        return self._planned(root, location)
 
-    def _planned(self, log_dir: LogDir, location: Location) -> list[OffsetRangePartition]:
-        ranges = self._plan(log_dir, location)
-        notice = above_high_watermark(log_dir.path, log_dir.looked_at())
+    def _planned(self, root: Root, location: Location) -> list[OffsetRangePartition]:
+        ranges = self._plan(root, location)
+        notice = above_high_watermark(root.path, root.partitions_read())
         if notice is not None:
             _LOG.warning(notice)
         names = {each.topic_partition.topic for each in ranges}
-        topics = {name: log_dir.topic(name, without_links=True) for name in names}
+        topics = {name: root.topic(name, without_links=True) for name in names}
         directories = _directories(topics.values())
         # Of a broker's directory, or a copy of one, people also read partitions that were put together.
-        ids = {topic: None if log_dir.is_foreign else described.topic_id for topic, described in topics.items()}
-        planned = log_dir.planned_state()
+        ids = {topic: None if root.is_broker_directory else described.topic_id for topic, described in topics.items()}
+        planned = root.planned_state()
         return [
             self._input_partition(
-                each, directories[each.topic_partition], ids[each.topic_partition.topic], planned, log_dir.identity
+                each, directories[each.topic_partition], ids[each.topic_partition.topic], planned, root.identity
             )
             for each in ranges
         ]
@@ -92,23 +92,23 @@ class KafkalogBatchReader(DataSourceReader):
             yield from read_same_topic(partition, read_offset_range(partition, schema))
             freeze_imports()
 
-    def _plan(self, log_dir: LogDir, location: Location) -> list[OffsetRange]:
+    def _plan(self, root: Root, location: Location) -> list[OffsetRange]:
         options = self._options
         resolver = OffsetResolver(
-            log_dir,
-            subscribed_partitions(log_dir, at_location(options.subscription, location)),
+            root,
+            subscribed_partitions(root, at_location(options.subscription, location)),
             committed=options.committed,
             on_no_match=options.on_no_match,
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        ranges = apply_filters(resolver.resolve(options.starting, options.ending), self._filters, log_dir)
-        check_ends(ranges, log_dir)
+        ranges = apply_filters(resolver.resolve(options.starting, options.ending), self._filters, root)
+        check_ends(ranges, root)
         ranges = cut_by_records(
             ranges,
             min_partitions=options.min_partitions,
             max_records_per_partition=options.max_records_per_partition,
         )
-        return cut_by_bytes(ranges, log_dir, max_bytes=options.max_bytes_per_partition)
+        return cut_by_bytes(ranges, root, max_bytes=options.max_bytes_per_partition)
 
     def _input_partition(
         self,

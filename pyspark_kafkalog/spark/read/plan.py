@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.partition_reads import open_transaction_text
 from pyspark_kafkalog.root.broker_notices import remote_offsets
+from pyspark_kafkalog.root.reads import open_transaction_text
 from pyspark_kafkalog.spark.options.parse import Location
 from pyspark_kafkalog.spark.options.positions import (
     EARLIEST_OFFSET,
@@ -45,26 +45,26 @@ from pyspark_kafkalog.spark.read.filters import PushedFilters
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.root.descriptions import PartitionDescription
+    from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.storage.log.reader import LogReader
 
 
-def subscribed_partitions(log_dir: LogDir, subscription: Subscription) -> list[PartitionDescription]:
+def subscribed_partitions(root: Root, subscription: Subscription) -> list[PartitionDescription]:
     """The partitions to read, ordered by topic and number.
 
     Raises UnknownTopicError for a topic or partition that is requested by name and does not exist, and
     AuthorizationError for a topic that the principal may not read.
     """
     if isinstance(subscription, Assign):
-        readable_topics(log_dir, subscription)
-        return _assigned_partitions(log_dir, subscription.partitions)
+        readable_topics(root, subscription)
+        return _assigned_partitions(root, subscription.partitions)
     partitions: list[PartitionDescription] = []
-    topics = readable_topics(log_dir, subscription)
+    topics = readable_topics(root, subscription)
     if isinstance(subscription, Subscribe):
-        _check_topics_there(subscription.topics, log_dir.topics())
+        _check_topics_there(subscription.topics, root.topics())
     for topic in topics:
-        partitions.extend(sorted(log_dir.topic(topic).partitions, key=lambda found: found.partition))
+        partitions.extend(sorted(root.topic(topic).partitions, key=lambda found: found.partition))
     return partitions
 
 
@@ -80,15 +80,15 @@ def at_location(subscription: Subscription, location: Location) -> Subscription:
     return Assign((location.partition,))
 
 
-def readable_topics(log_dir: LogDir, subscription: Subscription) -> list[str]:
+def readable_topics(root: Root, subscription: Subscription) -> list[str]:
     """The topics that the subscription covers, in order. Raises AuthorizationError for a topic that may not be read."""
-    topics = subscribed_topics(log_dir.topics(), subscription)
+    topics = subscribed_topics(root.topics(), subscription)
     named: Iterable[str] = ()
     if isinstance(subscription, Subscribe):
         named = subscription.topics
     elif isinstance(subscription, Assign):
         named = (each.topic for each in subscription.partitions)
-    log_dir.check_read(sorted({*topics, *named}))
+    root.check_read(sorted({*topics, *named}))
     return topics
 
 
@@ -107,14 +107,14 @@ def subscribed_topics(there: Sequence[str], subscription: Subscription) -> list[
     return sorted(topic for topic in public if pattern.is_found_in(topic))
 
 
-def _assigned_partitions(log_dir: LogDir, assigned: Sequence[TopicPartition]) -> list[PartitionDescription]:
-    _check_topics_there([each.topic for each in assigned], log_dir.topics())
+def _assigned_partitions(root: Root, assigned: Sequence[TopicPartition]) -> list[PartitionDescription]:
+    _check_topics_there([each.topic for each in assigned], root.topics())
     for wanted in assigned:
-        numbers = log_dir.partition_numbers(wanted.topic)
+        numbers = root.partition_numbers(wanted.topic)
         if wanted.partition not in numbers:
             there = ", ".join(map(str, sorted(numbers)))
             raise UnknownTopicError(f"no partition {wanted}; topic {wanted.topic} has partitions {there}")
-    return [log_dir.partition(wanted.topic, wanted.partition) for wanted in sorted(assigned)]
+    return [root.partition(wanted.topic, wanted.partition) for wanted in sorted(assigned)]
 
 
 def _check_topics_there(wanted: Iterable[str], there: Sequence[str]) -> None:
@@ -162,14 +162,14 @@ class OffsetResolver:
 
     def __init__(
         self,
-        log_dir: LogDir,
+        root: Root,
         partitions: Iterable[PartitionDescription],
         *,
         committed: bool,
         on_no_match: OnNoMatch,
         fail_on_data_loss: bool,
     ) -> None:
-        self._log_dir = log_dir
+        self._root = root
         self._partitions = {TopicPartition(each.topic, each.partition): each for each in partitions}
         self._committed = committed
         self._on_no_match = on_no_match
@@ -204,7 +204,7 @@ class OffsetResolver:
         found = self._partitions[topic_partition]
         end_offset = found.high_watermark
         if self._committed:
-            end_offset = self._log_dir.last_stable_offset(found.topic, found.partition)
+            end_offset = self._root.last_stable_offset(found.topic, found.partition)
         return AvailableOffsets(found.log_start_offset, found.local_log_start_offset, end_offset)
 
     def _check_same_partitions(self, end: str, spec: OffsetSpec, words: str) -> None:
@@ -255,7 +255,9 @@ class OffsetResolver:
 
     def _group_start(self, topic_partition: TopicPartition, spec: GroupOffsets, available: AvailableOffsets) -> int:
         if self._group_offsets is None:
-            fetched = self._log_dir.group(spec.group_id).fetch()
+            from pyspark_kafkalog.groups.guarded_group import open_group
+
+            fetched = open_group(self._root, spec.group_id).fetch()
             self._group_offsets = {each: committed.offset for each, committed in fetched.items()}
         offset = self._group_offsets.get(topic_partition)
         if offset is not None and available.start_offset <= offset <= self._partitions[topic_partition].high_watermark:
@@ -295,7 +297,7 @@ class OffsetResolver:
         if available.start_offset < available.local_start_offset:
             found = remote_offsets(self._partitions[topic_partition])
             self._lose(f"{topic_partition}: the offset for timestamp {timestamp_ms} may be a remote one: {found}")
-        reader = self._log_dir.reader(topic_partition.topic, topic_partition.partition)
+        reader = self._root.reader(topic_partition.topic, topic_partition.partition)
         first = reader.offset_for_timestamp(timestamp_ms, available.local_start_offset, available.end_offset)
         return None if first is None else first.offset
 
@@ -318,7 +320,7 @@ class OffsetResolver:
             is_remote = asked.start_offset < min(available.local_start_offset, asked.end_offset)
             return f"{texts[0]} was asked for, but {remote_offsets(found)}" if is_remote else None
         if all(available.start_offset <= offset <= found.high_watermark for _, offset in ends):
-            return f"{' and '.join(lost)} was asked for, but {open_transaction_text(self._log_dir, found)}"
+            return f"{' and '.join(lost)} was asked for, but {open_transaction_text(self._root, found)}"
         end_name = "high watermark" if available.end_offset == found.high_watermark else "last stable offset"
         places = (
             f"{text} is before the earliest offset, the log start {available.start_offset}"
@@ -339,7 +341,7 @@ class OffsetResolver:
         _LOG.warning(message)
 
 
-def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, log_dir: LogDir) -> list[OffsetRange]:
+def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, root: Root) -> list[OffsetRange]:
     """Narrow `ranges` to the offsets at which records can pass `filters`.
 
     A lower limit on timestamps moves the start to the first record that reaches it. An upper limit cannot move the end:
@@ -358,7 +360,7 @@ def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, log_dir
         if start_offset >= end_offset:
             continue
         if filters.timestamps_ms.start is not None:
-            reader = log_dir.reader(topic_partition.topic, topic_partition.partition)
+            reader = root.reader(topic_partition.topic, topic_partition.partition)
             found = reader.offset_for_timestamp(filters.timestamps_ms.start, start_offset, end_offset)
             if found is None:
                 continue
@@ -367,12 +369,12 @@ def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, log_dir
     return narrowed
 
 
-def check_ends(ranges: Iterable[OffsetRange], log_dir: LogDir) -> None:
+def check_ends(ranges: Iterable[OffsetRange], root: Root) -> None:
     """Raise CorruptRecordError for a range that ends at a high watermark which the log on disk does not reach."""
     for each in ranges:
         topic, partition = each.topic_partition.topic, each.topic_partition.partition
-        if each.end_offset == log_dir.partition(topic, partition).high_watermark:
-            check_end_if_kept(log_dir.reader(topic, partition), each.end_offset)
+        if each.end_offset == root.partition(topic, partition).high_watermark:
+            check_end_if_kept(root.reader(topic, partition), each.end_offset)
 
 
 def check_end_if_kept(reader: LogReader, high_watermark: int) -> None:
@@ -400,11 +402,11 @@ def cut_by_records(
     return pieces
 
 
-def cut_by_bytes(ranges: Iterable[OffsetRange], log_dir: LogDir, *, max_bytes: int) -> list[OffsetRange]:
+def cut_by_bytes(ranges: Iterable[OffsetRange], root: Root, *, max_bytes: int) -> list[OffsetRange]:
     """Cut each range of more than `max_bytes` on disk at index entries into pieces of about the same size."""
     pieces: list[OffsetRange] = []
     for each in ranges:
-        reader = log_dir.reader(each.topic_partition.topic, each.topic_partition.partition)
+        reader = root.reader(each.topic_partition.topic, each.topic_partition.partition)
         splits = reader.split(each.start_offset, each.end_offset, max_bytes)
         _check_tasks_count(len(splits) + len(pieces))
         if len(splits) > 1:

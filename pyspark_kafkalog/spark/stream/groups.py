@@ -15,7 +15,7 @@ from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.spark.stream.offsets import StreamOffsets
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.protocol import Root
 
 _LOG: Final = logging.getLogger(__name__)
 _ALL_EVERY_S: Final = 3600.0
@@ -30,21 +30,23 @@ class GroupProgress:
         self._committed: StreamOffsets = {}
         self._all_at_s: float | None = None
 
-    def reach(self, offsets: StreamOffsets, log_dir: LogDir) -> None:
+    def reach(self, offsets: StreamOffsets, root: Root) -> None:
         """Commit that all records before `offsets` are processed; does nothing if they are those of the last call."""
         if self._group_id is None or offsets == self._reached:
             return
         self._reached = offsets  # also after a failure: the next micro-batch retries, not the next poll for records
         now_s = time.monotonic()
         is_all = self._all_at_s is None or now_s - self._all_at_s >= _ALL_EVERY_S
-        topics = log_dir.topics()
+        topics = root.topics()
         told = {
             each: offset
             for each, offset in offsets.items()
             if each.topic in topics and (is_all or self._committed.get(each) != offset)
         }
+        from pyspark_kafkalog.groups.guarded_group import open_group
+
         try:
-            log_dir.group(self._group_id).commit(told)
+            open_group(root, self._group_id).commit(told)
         except ReadOnlyLogDirError as error:
             _LOG.warning("no offsets are committed to group %s: %s", self._group_id, error)
             self._group_id = None

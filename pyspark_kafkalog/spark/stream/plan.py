@@ -65,7 +65,7 @@ def plan_latest(start: StreamOffsets, view: StreamView, topic_ids: TopicIds) -> 
             ends[topic_partition] = found.readable_end_offset
         elif not found.reaches(offset):
             losses.append(f"{topic_partition}: offsets from {offset} on were asked for, {_shorter(found)}")
-            if found.is_foreign:
+            if found.is_broker_directory:
                 ends[topic_partition] = found.readable_end_offset
         else:
             if offset < found.local_log_start_offset:
@@ -125,7 +125,7 @@ def _there(
         return None, _shorter(found)
     if not found.reaches(end_offset):
         loss = _shorter(found)
-        end_offset = found.log_end_offset() if found.is_foreign else start_offset
+        end_offset = found.log_end_offset() if found.is_broker_directory else start_offset
     elif start_offset < found.local_log_start_offset:
         loss = _below(start_offset, found)
         start_offset = found.local_log_start_offset

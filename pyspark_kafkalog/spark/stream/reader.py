@@ -51,7 +51,7 @@ from pyspark_kafkalog.units import NS_PER_MS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.protocol import Root
 
 _LOG: Final = logging.getLogger(__name__)
 _LOSSES_TOLD_MAX: Final = 10
@@ -86,19 +86,19 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._opened().refresh()
             self._initial = self._resolve_initial()
             self._is_initial_anew = True
-        log_dir = self._opened().log_dir
-        ids = {topic: log_dir.topic(topic).topic_id for topic in {each.topic for each in self._initial}}
+        root = self._opened().root
+        ids = {topic: root.topic(topic).topic_id for topic in {each.topic for each in self._initial}}
         return to_json(self._initial, self._origin(ids))
 
     def _origin(self, topic_ids: TopicIds) -> Origin:
         known = {topic: topic_id for topic, topic_id in topic_ids.items() if topic_id is not None}
-        return Origin(self._opened().log_dir.identity, known)
+        return Origin(self._opened().root.identity, known)
 
     def _resolve_initial(self) -> StreamOffsets:
         source, options = self._opened(), self._options
         resolver = OffsetResolver(
-            source.log_dir,
-            subscribed_partitions(source.log_dir, source.subscription),
+            source.root,
+            subscribed_partitions(source.root, source.subscription),
             committed=options.committed,
             on_no_match=options.on_no_match,
             fail_on_data_loss=options.fail_on_data_loss,
@@ -135,7 +135,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened(origin.root)
         # Spark passes the offsets that it has processed. It calls `commit` for a micro-batch only with the next one,
         # which may come much later or never.
-        self._progress.reach(starts, self._opened().log_dir)
+        self._progress.reach(starts, self._opened().root)
         view = self._view = self._opened().refreshed_view()
         self._meet_topics(starts, view)
         plan = plan_latest(starts, view, {**self._topic_ids, **origin.topic_ids})
@@ -243,7 +243,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if size_bytes is not None and size_bytes <= options.max_bytes_per_partition:
                 pieces.append(each)
             else:
-                pieces.extend(cut_by_bytes([each], self._opened().log_dir, max_bytes=options.max_bytes_per_partition))
+                pieces.extend(cut_by_bytes([each], self._opened().root, max_bytes=options.max_bytes_per_partition))
         return pieces
 
     def _tasks(self, ranges: list[OffsetRange], view: StreamView) -> list[StreamTask]:
@@ -272,7 +272,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic_id=found.topic_id,
             planned=self._opened().planned,
             is_at_high_watermark=each.end_offset == found.high_watermark,
-            identity=self._opened().log_dir.identity,
+            identity=self._opened().root.identity,
         )
 
     def _tell(self, losses: Sequence[str]) -> None:
@@ -299,7 +299,7 @@ class _Source:
 
     def __init__(self, options: StreamReadOptions, identity: RootIdentity | None) -> None:
         location = locate(options.path)
-        self._root = location.root
+        self._path = location.root
         self._committed = options.committed
         self._principal = options.principal
         self._read_to_log_end = options.read_to_log_end
@@ -307,47 +307,47 @@ class _Source:
         self._view: StreamView | None = None
         self._view_version: int | None = None
         self.subscription = at_location(options.subscription, location)
-        self.log_dir = self._open(identity)
-        self.planned = self.log_dir.planned_state()
+        self.root = self._open(identity)
+        self.planned = self.root.planned_state()
 
     def check(self, identity: RootIdentity | None) -> None:
         """Raise LogDirError unless it is the log directory with `identity`; None accepts any."""
-        if identity is not None and not identity.fits(self.log_dir.identity):
-            raise another_root_error(self._root, identity, self.log_dir.identity)
+        if identity is not None and not identity.fits(self.root.identity):
+            raise another_root_error(self._path, identity, self.root.identity)
 
     def refresh(self) -> None:
         """Refresh the log directory. A broker's directory is opened again, because it may have been adopted meanwhile.
 
         Raises LogDirError if the path has another log directory, or none.
         """
-        if self.log_dir.is_foreign:
-            self.log_dir = self._open(self.log_dir.identity)
+        if self.root.is_broker_directory:
+            self.root = self._open(self.root.identity)
         else:
-            self.log_dir.refresh()
+            self.root.refresh()
 
     def refreshed_view(self) -> StreamView:
         """The subscribed partitions as of now; the previous view if nothing was committed since."""
         self.refresh()
-        if self._view is None or self.log_dir.version is None or self.log_dir.version != self._view_version:
-            self._view = take_view(self.log_dir, self.subscription, committed=self._committed)
-            self._view_version = self.log_dir.version
+        if self._view is None or self.root.version is None or self.root.version != self._view_version:
+            self._view = take_view(self.root, self.subscription, committed=self._committed)
+            self._view_version = self.root.version
             self._tell_once()
-            self.planned = self.log_dir.planned_state()
+            self.planned = self.root.planned_state()
         return self._view
 
     def _tell_once(self) -> None:
         """Log, once per query, how many offsets of a broker's directory are above its high watermarks."""
         if not self._has_told:
             self._has_told = True
-            notice = above_high_watermark(self._root, self.log_dir.looked_at())
+            notice = above_high_watermark(self._path, self.root.partitions_read())
             if notice is not None:
                 _LOG.warning(notice)
 
-    def _open(self, identity: RootIdentity | None) -> LogDir:
-        from pyspark_kafkalog.log_dir import LogDir
+    def _open(self, identity: RootIdentity | None) -> Root:
+        from pyspark_kafkalog.security.open import open_root
 
-        return LogDir.open(
-            self._root, principal=self._principal, identity=identity, read_to_log_end=self._read_to_log_end
+        return open_root(
+            self._path, principal=self._principal, identity=identity, read_to_log_end=self._read_to_log_end
         )
 
 

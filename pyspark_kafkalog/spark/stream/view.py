@@ -13,8 +13,8 @@ from pyspark_kafkalog.spark.read.plan import readable_topics
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.root.descriptions import PartitionDescription
+    from pyspark_kafkalog.root.protocol import Root
 
 _TRIES: Final = 10
 
@@ -36,7 +36,7 @@ class PartitionView:
     readable_end_offset: int
     active_base_offset: int
     active_size_bytes: int
-    is_foreign: bool
+    is_broker_directory: bool
 
     def reaches(self, offset: int) -> bool:
         """Whether the log is long enough that `offset` can be a reader's next offset."""
@@ -48,7 +48,7 @@ class PartitionView:
         A broker's checkpoint of high watermarks may be behind the position of a reader, because a partition without a
         line in it is read to the log end offset. The log itself is not behind unless it was truncated.
         """
-        if not self.is_foreign:
+        if not self.is_broker_directory:
             return self.high_watermark
         from pyspark_kafkalog.storage.log.log_state import load_read_only
 
@@ -68,38 +68,38 @@ class PartitionView:
 StreamView: TypeAlias = Mapping[TopicPartition, PartitionView]
 
 
-def take_view(log_dir: LogDir, subscription: Subscription, *, committed: bool) -> StreamView:
-    """The existing subscribed partitions, in order, as of the last refresh of `log_dir`.
+def take_view(root: Root, subscription: Subscription, *, committed: bool) -> StreamView:
+    """The existing subscribed partitions, in order, as of the last refresh of `root`.
 
     In a running broker's directory a partition may be deleted while it is read: then all are read again.
     """
     for _ in range(_TRIES - 1):
         try:
-            return _look(log_dir, subscription, committed)
+            return _look(root, subscription, committed)
         except (FileNotFoundError, UnknownTopicError):
-            log_dir.refresh()
-    return _look(log_dir, subscription, committed)
+            root.refresh()
+    return _look(root, subscription, committed)
 
 
-def _look(log_dir: LogDir, subscription: Subscription, committed: bool) -> StreamView:
+def _look(root: Root, subscription: Subscription, committed: bool) -> StreamView:
     assigned = frozenset(subscription.partitions) if isinstance(subscription, Assign) else None
     view: dict[TopicPartition, PartitionView] = {}
-    for name in readable_topics(log_dir, subscription):
-        topic = log_dir.topic(name, without_links=assigned is not None)
+    for name in readable_topics(root, subscription):
+        topic = root.topic(name, without_links=assigned is not None)
         for number in topic.links:
             if assigned is not None and TopicPartition(name, number) in assigned:
-                log_dir.partition(name, number)  # raises: it is a symbolic link
+                root.partition(name, number)  # raises: it is a symbolic link
         for found in topic.partitions:
             where = TopicPartition(name, found.partition)
             if assigned is None or where in assigned:
-                view[where] = _view(log_dir, topic.topic_id, found, committed)
+                view[where] = _view(root, topic.topic_id, found, committed)
     return view
 
 
-def _view(log_dir: LogDir, topic_id: str | None, found: PartitionDescription, committed: bool) -> PartitionView:
+def _view(root: Root, topic_id: str | None, found: PartitionDescription, committed: bool) -> PartitionView:
     end_offset = found.high_watermark
     if committed:
-        end_offset = log_dir.last_stable_offset(found.topic, found.partition)
+        end_offset = root.last_stable_offset(found.topic, found.partition)
     return PartitionView(
         topic_partition=TopicPartition(found.topic, found.partition),
         topic_id=topic_id,
@@ -110,5 +110,5 @@ def _view(log_dir: LogDir, topic_id: str | None, found: PartitionDescription, co
         readable_end_offset=end_offset,
         active_base_offset=found.active_base_offset,
         active_size_bytes=found.active_size_bytes,
-        is_foreign=log_dir.is_foreign,
+        is_broker_directory=root.is_broker_directory,
     )

@@ -33,17 +33,17 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
     @classmethod
     def make(cls, options: WriteOptions) -> KafkalogBatchWriter:
         """On the driver: plan the write, and begin an incarnation of the transactional id if one is given."""
-        from pyspark_kafkalog.log_dir import LogDir
         from pyspark_kafkalog.root.write_transaction import WriteTransaction
+        from pyspark_kafkalog.security.open import open_root
 
         plan = WritePlan.make(options)
         if options.txn_app_id is None or options.txn_version is None:
             return cls(plan)
         transaction = WriteTransaction(options.txn_app_id, options.txn_version, plan.write_id)
-        log_dir = LogDir.open(plan.root, principal=options.principal, identity=plan.identity)
-        is_done = log_dir.has_committed(transaction)
+        root = open_root(plan.root, principal=options.principal, identity=plan.identity)
+        is_done = root.has_committed(transaction)
         if not is_done:
-            log_dir.init_transaction(transaction.transactional_id, transaction.incarnation)
+            root.init_transaction(transaction.transactional_id, transaction.incarnation)
         return cls(plan, transaction, is_done=is_done)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -55,13 +55,13 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
 
         Raises LogDirError when the path has a root other than the planned one, or none.
         """
-        from pyspark_kafkalog.log_dir import LogDir
+        from pyspark_kafkalog.security.open import open_root
 
         staged = staged_in_order(messages)
         if staged or (self._transaction is not None and not self._is_done):
             plan = self.plan
-            log_dir = LogDir.open(plan.root, principal=plan.options.principal, identity=plan.identity)
-            log_dir.commit_staged(staged, transaction=self._transaction, flush=plan.options.flush)
+            root = open_root(plan.root, principal=plan.options.principal, identity=plan.identity)
+            root.commit_staged(staged, transaction=self._transaction, flush=plan.options.flush)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: remove the staged files."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import TaskContext
 
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
@@ -77,25 +77,25 @@ class MicroBatch:
         """Whether it is the query's first micro-batch, which may create the log directory."""
         return self.batch_id == 0
 
-    def check_log_dir(self, log_dir: LogDir) -> None:
-        """Raise LogDirError unless the query's first micro-batch went to `log_dir`, or this is it."""
-        if not self.is_first and not log_dir.has_transactional_id(self.query_id):
+    def check_opened(self, root: Root) -> None:
+        """Raise LogDirError unless the query's first micro-batch went to `root`, or this is it."""
+        if not self.is_first and not root.has_transactional_id(self.query_id):
             raise LogDirError(
-                f"{log_dir.path}: expected the log directory that the earlier micro-batches of query {self.query_id} "
-                f"went to, found one with {log_dir.identity} that has nothing of it, for micro-batch {self.batch_id}; "
-                f"{_ADVICE.format(path=str(log_dir.path), query=self.query_id)}"
+                f"{root.path}: expected the log directory that the earlier micro-batches of query {self.query_id} "
+                f"went to, found one with {root.identity} that has nothing of it, for micro-batch {self.batch_id}; "
+                f"{_ADVICE.format(path=str(root.path), query=self.query_id)}"
             )
 
     def check_root(self, root: Path) -> None:
-        """As `check_log_dir`, for the log directory at `root`, which need not exist for the first micro-batch."""
-        from pyspark_kafkalog.log_dir import LogDir
+        """As `check_opened`, for the log directory at `root`, which need not exist for the first micro-batch."""
         from pyspark_kafkalog.root.bootstrap import is_vacant
+        from pyspark_kafkalog.security.open import open_root
 
         if self.is_first:
             return
         if is_vacant(root):
             raise self.missing_error(root)
-        self.check_log_dir(LogDir.open(root))
+        self.check_opened(open_root(root))
 
     def missing_error(self, root: Path) -> LogDirError:
         """The error for a later micro-batch that finds no log directory."""
@@ -129,7 +129,7 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         assert context is not None
         micro_batch = MicroBatch.of_task(context)
         plan = _with_root(self.plan, micro_batch) if self.plan.is_new else self.plan
-        message = plan.stage(iterator, turn=micro_batch.batch_id, admit=micro_batch.check_log_dir)
+        message = plan.stage(iterator, turn=micro_batch.batch_id, admit=micro_batch.check_opened)
         return StreamStagedMessage(message.partition_id, message.staged, plan.write_id, micro_batch, plan.identity)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -139,8 +139,8 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         the one that the tasks and the query's earlier micro-batches wrote to; InvalidOptionError if a task has no
         message: continuous processing calls a Python sink without messages, and rows would be lost.
         """
-        from pyspark_kafkalog.log_dir import LogDir
         from pyspark_kafkalog.root.write_transaction import WriteTransaction
+        from pyspark_kafkalog.security.open import open_root
 
         ours = [message for message in messages if isinstance(message, StreamStagedMessage)]
         if len(ours) != len(messages):
@@ -154,12 +154,12 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         staged, of, options = staged_in_order(ours), ours[0].micro_batch, self.plan.options
         for identity in {message.identity for message in ours}:
             check_identity(self.plan.root, identity)
-        log_dir = LogDir.open(self.plan.root, principal=options.principal)
-        of.check_log_dir(log_dir)
+        root = open_root(self.plan.root, principal=options.principal)
+        of.check_opened(root)
         if not staged and not of.is_first:
             return
         transaction = WriteTransaction(of.query_id, batchId, of.run_id)
-        log_dir.commit_staged(staged, transaction=transaction, flush=options.flush)
+        root.commit_staged(staged, transaction=transaction, flush=options.flush)
         freeze_imports()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -170,8 +170,8 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
 
 def _with_root(plan: WritePlan, micro_batch: MicroBatch) -> WritePlan:
     """Add the root to the plan of a write whose root did not exist; only the first micro-batch creates it."""
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.security.open import open_or_create_root
 
     if not micro_batch.is_first:
         raise micro_batch.missing_error(plan.root)
-    return replace(plan, identity=LogDir.open_or_create(plan.root).identity, is_new=False)
+    return replace(plan, identity=open_or_create_root(plan.root).identity, is_new=False)

@@ -34,7 +34,7 @@ from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.storage.staging.row_buffer import Rows
     from pyspark_kafkalog.storage.staging.stager import StagingTask, TopicStager
 
@@ -78,10 +78,10 @@ class WritePlan:
     @classmethod
     def make(cls, options: WriteOptions) -> WritePlan:
         """On the driver: creates root and topic if they do not exist and may be created."""
-        from pyspark_kafkalog.log_dir import LogDir
+        from pyspark_kafkalog.security.open import open_or_create_root
 
         root = _root(options)
-        identity = LogDir.open_or_create(root).identity
+        identity = open_or_create_root(root).identity
         target = None
         if options.topic is not None:
             target = open_target(root, options.topic, options.principal, identity=identity)
@@ -94,31 +94,31 @@ class WritePlan:
 
         Raises ReadOnlyLogDirError for a broker's directory, AuthorizationError if the principal may not write.
         """
-        from pyspark_kafkalog.log_dir import LogDir
         from pyspark_kafkalog.metadata.root_format import is_native_root
         from pyspark_kafkalog.root.bootstrap import is_vacant
+        from pyspark_kafkalog.security.open import open_root
 
-        root, write_id = _root(options), uuid.uuid4().hex
+        path, write_id = _root(options), uuid.uuid4().hex
         try:
-            log_dir = None if is_vacant(root) else LogDir.open(root, principal=options.principal)
+            root = None if is_vacant(path) else open_root(path, principal=options.principal)
         except LogDirError:
-            if not is_native_root(root):
+            if not is_native_root(path):
                 raise
-            log_dir = None  # its creation was not finished
-        if log_dir is None:
+            root = None  # its creation was not finished
+        if root is None:
             freeze_imports()
-            return cls(options, root, None, None, write_id, is_new=True)
-        log_dir.check_writable()
+            return cls(options, path, None, None, write_id, is_new=True)
+        root.check_writable()
         target = None
         if options.topic is not None:
-            log_dir.check_write(options.topic)
-            if options.topic in log_dir.topics():
-                target = open_target(root, options.topic, options.principal, identity=log_dir.identity)
+            root.check_write(options.topic)
+            if options.topic in root.topics():
+                target = open_target(path, options.topic, options.principal, identity=root.identity)
         freeze_imports()
-        return cls(options, root, log_dir.identity, target, write_id)
+        return cls(options, path, root.identity, target, write_id)
 
     def stage(
-        self, batches: Iterator[pa.RecordBatch], *, turn: int = 0, admit: Callable[[LogDir], None] | None = None
+        self, batches: Iterator[pa.RecordBatch], *, turn: int = 0, admit: Callable[[Root], None] | None = None
     ) -> StagedMessage:
         """On an executor: stage the rows of the current task.
 
@@ -237,12 +237,12 @@ class TaskWriter:
 
 
 def open_target(
-    root: Path,
+    path: Path,
     topic: str,
     principal: str | None,
     *,
     identity: RootIdentity | None = None,
-    admit: Callable[[LogDir], None] | None = None,
+    admit: Callable[[Root], None] | None = None,
 ) -> TopicTarget:
     """The target for a topic, created with the default number of partitions if it does not exist and may be created.
 
@@ -250,14 +250,14 @@ def open_target(
     topic does not exist and auto.create.topics.enable is false, ReadOnlyLogDirError for a broker's directory,
     AuthorizationError if the principal may not write to it, LogDirError if the root is not the one with `identity`.
     """
-    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.security.open import open_root
 
-    log_dir = LogDir.open(root, principal=principal, identity=identity)
+    root = open_root(path, principal=principal, identity=identity)
     if admit is not None:
-        admit(log_dir)
-    log_dir.check_write(topic)
-    log_dir.ensure_topic(topic)
-    return TopicTarget(topic, len(log_dir.topic(topic).partitions), log_dir.config_for_write(topic))
+        admit(root)
+    root.check_write(topic)
+    root.ensure_topic(topic)
+    return TopicTarget(topic, len(root.topic(topic).partitions), root.config_for_write(topic))
 
 
 def _root(options: WriteOptions) -> Path:

@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
     offset = _check(options)
     formatter = _formatter(options)
     log_dir = open_log_dir(options)
-    if options.group is not None and options.auto_commit and log_dir.is_foreign:
+    if options.group is not None and options.auto_commit and log_dir.is_broker_directory:
         raise ReadOnlyLogDirError(
             f"{log_dir.path} is a Kafka broker's log directory, where no group's progress can be recorded; go without "
             "--group, or with --consumer-property enable.auto.commit=false"

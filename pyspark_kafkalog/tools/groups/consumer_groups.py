@@ -184,10 +184,8 @@ _RESET_OPTIONS: Final = (
 
 def consumer_groups(log_dir: LogDir) -> list[GroupDescription]:
     """All groups that have consumers, by name."""
-    from pyspark_kafkalog.groups.group import Group
-    from pyspark_kafkalog.groups.group_log import group_names
 
-    described = (Group(log_dir, name).describe() for name in group_names(log_dir))
+    described = (log_dir.group(name).describe() for name in log_dir.groups())
     return [each for each in described if each.is_of_consumers]
 
 
@@ -237,13 +235,12 @@ def _choices(what: str, text: str | None, valid: Sequence[str]) -> set[str]:
 
 
 def _delete(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) -> int:
-    from pyspark_kafkalog.groups.group import Group
 
     deleted: list[str] = []
     failed: dict[str, KafkalogError] = {}
     for name in names:
         try:
-            Group(log_dir, name).delete()
+            log_dir.group(name).delete()
             deleted.append(name)
         except KafkalogError as error:
             failed[name] = error
@@ -270,12 +267,11 @@ def _print_deleted(deleted: Sequence[str], failed: dict[str, KafkalogError]) -> 
 
 
 def _delete_offsets(log_dir: LogDir, options: argparse.Namespace) -> int:
-    from pyspark_kafkalog.groups.group import Group
 
     name = options.group[0]
     named, unknown = topic_partitions(log_dir, options.topic)
     partitions = [each for each in named if _is_there(log_dir, each)]
-    Group(log_dir, name).delete_offsets(partitions)
+    log_dir.group(name).delete_offsets(partitions)
     rows = [
         (each.topic, str(each.partition), "Successful" if each in partitions else "Error: there is no such partition")
         for each in named

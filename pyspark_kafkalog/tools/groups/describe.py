@@ -42,9 +42,8 @@ _REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning",
 
 def describe(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) -> int:
     """Print the groups in the order of their names. Raises UnknownGroupError."""
-    from pyspark_kafkalog.groups.group import Group
 
-    described = [Group(log_dir, name).describe() for name in sorted(names)]
+    described = [log_dir.group(name).describe() for name in sorted(names)]
     for group in described:
         if not group.is_of_consumers:
             raise UnknownGroupError(f"{group.group_id} is not a consumer group: it is of type {group.type}")
@@ -75,9 +74,8 @@ class _Row:
 
 def _rows(log_dir: LogDir, group: GroupDescription) -> list[_Row]:
     """Partitions of members, those of the member with the most first, then partitions without a member."""
-    from pyspark_kafkalog.groups.group import Group
 
-    committed = {each.topic_partition: each for each in Group(log_dir, group.group_id).lag()}
+    committed = {each.topic_partition: each for each in log_dir.group(group.group_id).lag()}
     members = sorted(group.members, key=lambda member: -len(member.assignment))
     owned = [(partition, member) for member in members for partition in member.assignment]
     without_owner = sorted(committed.keys() - {partition for partition, _ in owned})

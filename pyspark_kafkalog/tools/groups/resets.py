@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import UnknownGroupError, UnknownTopicError
-from pyspark_kafkalog.groups.group import Group
+from pyspark_kafkalog.groups.guarded_group import AnyGroup
 from pyspark_kafkalog.groups.resets import (
     ResetTarget,
     ShiftBy,
@@ -66,7 +66,7 @@ def reset(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) ->
     results: dict[str, _Offsets] = {}
     is_complete = True
     for name in names:
-        group = Group(log_dir, name)
+        group = log_dir.group(name)
         of_group = target if plans is None else _plan_of(plans, name)
         if of_group is None or not _is_inactive(group):
             is_complete = False
@@ -87,7 +87,7 @@ def _scope(log_dir: LogDir, options: argparse.Namespace) -> list[TopicPartition]
     return partitions
 
 
-def _is_inactive(group: Group) -> bool:
+def _is_inactive(group: AnyGroup) -> bool:
     try:
         state = group.describe().state
     except UnknownGroupError:

@@ -187,7 +187,7 @@ def _run_quorum(options: argparse.Namespace) -> int:
 def _quorum(log_dir: LogDir) -> Quorum:
     from pyspark_kafkalog.root.broker_metadata.quorum import own_quorum, read_broker_quorum
 
-    return read_broker_quorum(log_dir.path) if log_dir.is_foreign else own_quorum(log_dir.own_root())
+    return read_broker_quorum(log_dir.path) if log_dir.is_broker_directory else own_quorum(log_dir.root.native())
 
 
 def _status(quorum: Quorum, *, as_json: bool) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.stop_signal import stop_signal
+from pyspark_kafkalog.maintenance.jobs.stop_signal import stop_signal
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.tools.command import (
     UsageError,
@@ -111,7 +111,7 @@ class LogDirCollector:
         from pyspark_kafkalog.maintenance.metrics import collect_metrics, offline_metrics
 
         try:
-            return collect_metrics(self._refreshed(), now_ms=time_ms())
+            return collect_metrics(self._refreshed().root, now_ms=time_ms())
         except (KafkalogError, OSError) as error:
             self._log_dir = None  # it may be adopted, or restored from a copy, before it can be read again
             sys.stderr.write(f"kafkalog metrics: {one_line(error)}\n")
@@ -122,7 +122,7 @@ class LogDirCollector:
         from pyspark_kafkalog.metadata.root_format import is_native_root
 
         # A broker's directory may have been adopted meanwhile.
-        if self._log_dir is None or (self._log_dir.is_foreign and is_native_root(self._path)):
+        if self._log_dir is None or (self._log_dir.is_broker_directory and is_native_root(self._path)):
             self._log_dir = LogDir.open(self._path, identity=self._identity, read_to_log_end=self._read_to_log_end)
         else:
             self._log_dir.refresh()

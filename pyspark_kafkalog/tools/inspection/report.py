@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     from pyspark_kafkalog.report.page import render
 
     log_dir = LogDir.open(options.root or options.path, read_to_log_end=options.read_to_log_end)
-    root = gather(log_dir, GatherOptions(sample_bytes=options.sample_bytes, runs_table=options.history))
+    root = gather(log_dir.root, GatherOptions(sample_bytes=options.sample_bytes, runs_table=options.history))
     page = render(root)
     tell_unread("report", log_dir)
     if str(options.output) == "-":

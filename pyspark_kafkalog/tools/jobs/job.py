@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.maintenance.jobs.session import SPARK_SUBMIT
-from pyspark_kafkalog.stop_signal import stop_signal
+from pyspark_kafkalog.maintenance.jobs.stop_signal import stop_signal
 from pyspark_kafkalog.tools.arguments import FORMS, time_ms
 from pyspark_kafkalog.tools.command import UsageError, add_path, positive
 from pyspark_kafkalog.units import NS_PER_MS
@@ -103,17 +103,17 @@ def run_job(
     topics = tuple(dict.fromkeys(options.topic)) if options.topic else None
     job_run = JobRun(path=options.path.absolute(), topics=topics, now_ms=options.now, dry_run=options.dry_run)
     pause_s = options.interval
-    log_dir = job_run.open()
-    job_run = replace(job_run, identity=log_dir.identity)
-    if pause_s is None and not log_dir.is_foreign:
-        pause_s = interval_s(log_dir.own_root().broker_config())
+    root = job_run.open()
+    job_run = replace(job_run, identity=root.identity)
+    if pause_s is None and not root.is_broker_directory:
+        pause_s = interval_s(root.native().broker_config())
     job.choose(job_run)  # report mistakes in options before a session is started
 
     def slots_of(cores: int) -> int | None:
         if options.tasks is not None or slots is None:
             tasks: int | None = options.tasks
             return tasks
-        return slots(log_dir.own_root().broker_config(), cores)
+        return slots(root.native().broker_config(), cores)
 
     with stop_signal() as stop, _Workplace(options, job.action, slots_of, stop) as workplace:
         history = () if options.history is None else (HistoryTable(options.history),)

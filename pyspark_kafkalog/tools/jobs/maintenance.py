@@ -248,7 +248,7 @@ def _delete_records(options: argparse.Namespace) -> int:
     log_dir = open_log_dir(options)
     if options.output == "text":
         sys.stdout.write("Executing records delete operation\n")
-    reports = delete_records.delete_records(log_dir, offsets, dry_run=options.dry_run)
+    reports = delete_records.delete_records(log_dir.root, offsets, dry_run=options.dry_run)
     if options.output == "text":
         _print_deleted(reports, options.dry_run)
     else:

@@ -1,9 +1,14 @@
-"""Packages import only packages below them: see "The code" in docs/ARCHITECTURE.md."""
+"""The code's structure: packages import only packages below them, and modules stay few and readable.
+
+See "The code" in docs/ARCHITECTURE.md.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,28 +16,48 @@ import pytest
 REPOSITORY = Path(__file__).parents[3]
 PACKAGE = "pyspark_kafkalog"
 
-#: From the bottom up. Packages of one line may import each other.
+#: From the bottom up. Packages of one layer may not import each other, except the modules of the lowest.
 LAYERS = (
-    ("errors", "java_regex", "stop_signal", "units", "version"),
+    ("errors", "java_regex", "units", "version"),
     ("record",),
-    ("config", "storage"),
-    ("metadata", "root", "security"),
-    ("log_dir",),
+    ("config",),
+    ("storage",),
+    ("metadata",),
+    ("root",),
+    ("security",),
     ("groups",),
     ("maintenance",),
     ("spark",),
     ("notebook",),
     ("delta", "report"),
+    ("log_dir",),
     ("tools",),
 )
+LINES_MAX = 700
+MODULES_IN_FOLDER_MAX = 18
+MODULES_MAX = 243
 
-#: The modules that make up `log_dir`, and those of them that open doors to what stands above it.
-LOG_DIR_MODULES = {"log_dir", "log_dir_items", "access_control", "authorized_log_dir", "partition_reads"}
-DOORS = {"log_dir_items": {"groups", "notebook"}, "authorized_log_dir": {"groups"}}
+
+@cache
+def modules() -> Mapping[str, Path]:
+    """All modules and packages by dotted name, without the name of the whole package."""
+    under = REPOSITORY / PACKAGE
+    found = {}
+    for path in sorted(under.rglob("*.py")):
+        parts = path.relative_to(under).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if name:
+            found[name] = path
+    return found
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and name of everything of this project that the file imports, wherever in it."""
+@cache
+def imports(module: str) -> tuple[tuple[int, str], ...]:
+    """Line and name of each module of this package that `module` imports, wherever in it, also for types only."""
+    return tuple(_imports(modules()[module]))
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text())):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -40,34 +65,62 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: a relative import"
             names = [f"{node.module}.{each.name}" for each in node.names]
-        yield from ((node.lineno, name) for name in names if name.startswith(f"{PACKAGE}."))
+        for name in names:
+            if name.startswith(f"{PACKAGE}."):
+                found = name.removeprefix(f"{PACKAGE}.")
+                yield node.lineno, found if found in modules() else found.rpartition(".")[0]
 
 
-def room(name: str) -> str:
-    """The package of a dotted name, `log_dir` for the modules that make it up."""
-    part = name.split(".")[1]
-    return "log_dir" if part in LOG_DIR_MODULES else part
-
-
-def modules(package: str) -> list[Path]:
-    under = REPOSITORY / PACKAGE
-    if package == "log_dir":
-        return sorted(under / f"{each}.py" for each in LOG_DIR_MODULES)
-    return sorted((under / package).rglob("*.py")) or [under / f"{package}.py"]
+def package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 @pytest.mark.parametrize("height", range(len(LAYERS)), ids=[", ".join(layer) for layer in LAYERS])
 def test_packages_import_only_layers_below(height: int) -> None:
-    below = {package for layer in LAYERS[: height + 1] for package in layer}
-    wrong = []
-    for package in LAYERS[height]:
-        for path in modules(package):
-            allowed = below | {package} | (DOORS.get(path.stem, set()) if package == "log_dir" else set())
-            wrong += [f"{path}:{line}: {name}" for line, name in imported(path) if room(name) not in allowed]
+    below = {each for layer in LAYERS[:height] for each in layer} | set(LAYERS[0])
+    wrong = [
+        f"{modules()[module]}:{line}: {name}"
+        for module in modules()
+        if package(module) in LAYERS[height]
+        for line, name in imports(module)
+        if package(name) not in below | {package(module)} and name  # "" is pyspark_kafkalog itself
+    ]
     assert not wrong
 
 
 def test_every_package_is_in_a_layer() -> None:
-    under = REPOSITORY / PACKAGE
-    found = {path.stem for path in under.glob("*.py")} | {path.parent.name for path in under.glob("*/__init__.py")}
-    assert found - LOG_DIR_MODULES - {"__init__"} == {each for layer in LAYERS for each in layer} - {"log_dir"}
+    assert {package(each) for each in modules()} == {each for layer in LAYERS for each in layer}
+
+
+@pytest.mark.xfail(reason="circles in storage.log and notebook", strict=True)
+def test_modules_import_each_other_in_no_circle() -> None:
+    circles = []
+    reachable: dict[str, set[str]] = {}
+    for module in modules():
+        seen: set[str] = set()
+        ahead = [module]
+        while ahead:
+            for _, name in imports(ahead.pop()):
+                if name in modules() and name not in seen:
+                    seen.add(name)
+                    ahead.append(name)
+        reachable[module] = seen - {module} if module not in seen else seen
+        if module in seen:
+            circles.append(module)
+    groups = {
+        tuple(sorted(other for other in circles if other in reachable[each] and each in reachable[other]))
+        for each in circles
+    }
+    assert not groups
+
+
+def test_modules_are_short() -> None:
+    lines = {name: path.read_text().count("\n") for name, path in modules().items()}
+    assert not {name: count for name, count in lines.items() if count > LINES_MAX}
+
+
+def test_modules_and_folders_are_few() -> None:
+    paths = [path for path in modules().values() if path.name != "__init__.py"]
+    folders = Counter(path.parent for path in paths)
+    assert not {str(folder): count for folder, count in folders.items() if count > MODULES_IN_FOLDER_MAX}
+    assert len(paths) <= MODULES_MAX

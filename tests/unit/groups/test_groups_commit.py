@@ -194,7 +194,7 @@ def test_offsets_of_many_groups_stay_separate(log_dir: LogDir) -> None:
 
 
 def test_each_reset_target_resolves_to_its_offset(log_dir: LogDir, group: Group) -> None:
-    delete_records(log_dir, {P0: 5})
+    delete_records(log_dir.root, {P0: 5})
     log_dir.refresh()
     group.commit({P0: 12}, "kept for now")
     told: list[str] = []
@@ -255,7 +255,7 @@ def test_cleaning_keeps_latest_offsets_of_groups(log_dir: LogDir, clock: Clock) 
     groups["c"].delete()
     groups["a"].commit({P0: 60})
     before = {name: groups[name].fetch() for name in names}
-    report = clean_partition(log_dir, OFFSETS_TOPIC, 0, force=True, now_ms=clock.now_ms)
+    report = clean_partition(log_dir.root, OFFSETS_TOPIC, 0, force=True, now_ms=clock.now_ms)
     assert report.bytes_dropped > report.bytes_kept
     for view in (log_dir, LogDir.open(log_dir.path)):
         view.refresh()
@@ -268,10 +268,10 @@ def test_offsets_expire_only_after_retention(log_dir: LogDir, clock: Clock) -> N
     log_dir.group("old").commit({P0: 1, P1: 2})
     log_dir.group("half").commit({P0: 1, P1: 2})
     clock.now_ms += DAY_MS
-    assert expire_offsets(log_dir) == {}
+    assert expire_offsets(log_dir.root) == {}
     log_dir.group("half").commit({P1: 3})
     clock.now_ms += 1
-    assert expire_offsets(log_dir) == {"half": [P0], "old": [P0, P1]}
+    assert expire_offsets(log_dir.root) == {"half": [P0], "old": [P0, P1]}
     assert log_dir.groups() == ("half",)
     assert offsets_of(log_dir.group("half")) == {P1: 3}
 
@@ -286,7 +286,7 @@ def test_group_deleted_beside_commits_is_seen_whole_or_not_at_all(log_dir: LogDi
             try:
                 own.delete()
             except UnknownGroupError:
-                own.log_dir.refresh()
+                own.root.refresh()
 
     deleting = threading.Thread(target=delete_it)
     deleting.start()

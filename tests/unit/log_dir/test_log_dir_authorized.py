@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from pyspark_kafkalog.authorized_log_dir import AuthorizedLogDir
 from pyspark_kafkalog.errors import AuthorizationError
 from pyspark_kafkalog.groups.group import Group
+from pyspark_kafkalog.groups.guarded_group import GuardedGroup, open_group
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.acl import (
     CLUSTER_NAME,
@@ -20,31 +22,38 @@ from pyspark_kafkalog.metadata.acl import (
     PermissionType,
     ResourceType,
 )
+from pyspark_kafkalog.root.broker import BrokerRoot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.security.authorizer import Authorizer
+from pyspark_kafkalog.security.guarded_root import GuardedRoot
+from pyspark_kafkalog.security.open import open_root
+from pyspark_kafkalog.storage.names import TopicPartition
 
 ANN = "User:ann"
-#: Public names of LogDir that need no check of their own, each with the reason.
+#: Names of Root that a GuardedRoot forwards without a check of its own, each with the reason.
 UNCHECKED = {
-    "adopt": "opens without a principal",
     "check_writable": "says only whether it is a broker's directory",
-    "create": "opens without a principal",
-    "has_committed": "asks last_version, which is checked",
     "has_transactional_id": "says whether a query that knows its id has been here",
     "identity": "names the log directory, as meta.properties does",
-    "is_foreign": "says only whether it is a broker's directory",
-    "looked_at": "repeats what partition, which is checked, has returned",
-    "open": "opens with the principal that it is given",
-    "open_or_create": "opens without a principal",
+    "is_broker_directory": "says only whether it is a broker's directory",
+    "partitions_read": "repeats what partition, which is checked, has returned",
     "path": "was given to open",
     "planned_state": "names files of the commit log",
-    "read": "reads through reader, which is checked",
+    "refresh": "reads new commits",
     "version": "counts commits",
 }
 #: The same of Group, whose opener may describe it.
 UNCHECKED_OF_GROUP = {
     "describe": "is what DESCRIBE on the group permits",
     "exists": "is what DESCRIBE on the group permits",
-    "lag": "asks fetch, which leaves out topics that may not be described",
+    "group_id": "was given to open",
+    "root": "is the guarded root",
 }
+#: Names of GuardedRoot beyond those of Root.
+OF_GUARD = {"allows", "check", "check_cluster", "coordinator_root"}
+NAME = "orders"
 
 
 def public_names(of: type) -> set[str]:
@@ -63,25 +72,103 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_every_public_name_of_a_log_directory_is_checked_or_listed_with_a_reason() -> None:
-    checked = {name for name in vars(AuthorizedLogDir) if not name.startswith("_")}
-    assert public_names(LogDir) - checked == set(UNCHECKED)
+class Unreachable:
+    """In place of the root beneath: refuses to be used."""
+
+    is_broker_directory = False
+    version = 0
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"{name} was forwarded without a check")
 
 
-def test_every_public_name_of_a_group_is_checked_or_listed_with_a_reason(root: Path) -> None:
+def arguments(of: Callable[..., object]) -> dict[str, object]:
+    """An argument for each parameter without a default."""
+    staged = SimpleNamespace(topic_partition=TopicPartition(NAME, 0))
+    known: dict[str, object] = {
+        "topics": [NAME],
+        "partition": 0,
+        "staged": [staged],
+        "offsets": {(NAME, 0): 1},
+        "partitions": [(NAME, 0)],
+        "total": 2,
+        "target": "earliest",
+        "older_than_ms": 1,
+        "transaction": WriteTransaction("id", 1, "incarnation"),
+    }
+    required = [
+        each.name
+        for each in inspect.signature(of).parameters.values()
+        if each.default is each.empty and each.name != "self"
+    ]
+    return {name: known.get(name, NAME) for name in required}
+
+
+def guarded_root(monkeypatch: pytest.MonkeyPatch) -> GuardedRoot:
+    """A root without any entry for its principal, over a root that refuses to be used."""
+    guarded = GuardedRoot(Unreachable(), ANN)  # type: ignore[arg-type]
+    monkeypatch.setattr(guarded, "_authorizer", Authorizer)
+    return guarded
+
+
+def test_guarded_root_has_the_methods_of_the_protocol_and_no_other() -> None:
+    assert public_names(GuardedRoot) == public_names(Root) | OF_GUARD
+
+
+@pytest.mark.parametrize("of", [NativeRoot, BrokerRoot])
+def test_roots_have_the_methods_of_the_protocol(of: type) -> None:
+    attributes = {"path", "identity"}  # set in __init__ by some
+    assert public_names(Root) - public_names(of) <= attributes
+
+
+@pytest.mark.parametrize("name", sorted(public_names(Root) - UNCHECKED.keys() - {"topics", "ensure_topic"}))
+def test_method_without_permission_is_refused_before_it_is_forwarded(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = getattr(guarded_root(monkeypatch), name)
+    with pytest.raises(AuthorizationError):
+        method(**arguments(method))
+
+
+def test_topic_that_may_not_be_described_is_neither_listed_nor_created(
+    root: Path,
+) -> None:
+    ann = open_root(root, principal=ANN)
+    assert ann.topics() == ()
+    with pytest.raises(AuthorizationError, match="CREATE"):
+        ann.ensure_topic("others")
+
+
+def test_guarded_group_has_the_methods_of_group() -> None:
+    assert public_names(GuardedGroup) | {"group_id"} == public_names(Group) | {"group_id"}
+
+
+@pytest.mark.parametrize("name", sorted(public_names(Group) - UNCHECKED_OF_GROUP.keys() - {"fetch", "lag"}))
+def test_change_of_a_group_without_permission_is_refused(root: Path, name: str) -> None:
     permit(root, AclOperation.DESCRIBE, ResourceType.GROUP, "g")
-    opened = type(LogDir.open(root, principal=ANN).group("g"))
-    checked = {name for name in vars(opened) if not name.startswith("_")}
-    assert public_names(Group) - checked == set(UNCHECKED_OF_GROUP)
+    method = getattr(open_group(open_root(root, principal=ANN), "g"), name)
+    with pytest.raises(AuthorizationError):
+        method(**arguments(method))
 
 
-def test_checked_methods_take_the_arguments_of_the_methods_they_guard() -> None:
-    for name in vars(AuthorizedLogDir):
-        guarded = getattr(LogDir, name, None)
-        if name.startswith("_") or guarded is None or not callable(guarded):
-            continue
-        parameters = inspect.signature(getattr(AuthorizedLogDir, name)).parameters
-        assert list(parameters) == list(inspect.signature(guarded).parameters), name
+@pytest.mark.parametrize("name", ["fetch", "lag"])
+def test_group_does_not_show_offsets_of_topics_that_may_not_be_described(root: Path, name: str) -> None:
+    open_group(open_root(root), "g").commit({(NAME, 0): 0})
+    permit(root, AclOperation.DESCRIBE, ResourceType.GROUP, "g")
+    group = open_group(open_root(root, principal=ANN), "g")
+    assert not getattr(group, name)()
+    with pytest.raises(AuthorizationError):
+        getattr(group, name)([NAME])
+
+
+@pytest.mark.parametrize(("guard", "guarded"), [(GuardedRoot, Root), (GuardedGroup, Group)])
+def test_guarded_methods_take_the_arguments_of_the_methods_they_guard(guard: type, guarded: type) -> None:
+    for name in public_names(guarded):
+        method = getattr(guarded, name)
+        if callable(method):
+            assert (
+                inspect.signature(getattr(guard, name)).parameters.keys() == inspect.signature(method).parameters.keys()
+            )
 
 
 def test_topic_configuration_is_refused_without_describe_configs(root: Path) -> None:
@@ -106,7 +193,7 @@ def test_writer_without_describe_configs_writes(root: Path) -> None:
 def test_configuration_for_write_is_refused_to_a_reader(root: Path) -> None:
     permit(root, AclOperation.READ)
     with pytest.raises(AuthorizationError, match="WRITE"):
-        LogDir.open(root, principal=ANN).config_for_write("orders")
+        open_root(root, principal=ANN).config_for_write("orders")
 
 
 def test_access_control_entries_are_refused_without_describe_on_the_cluster(root: Path) -> None:

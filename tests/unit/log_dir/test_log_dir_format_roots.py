@@ -63,7 +63,7 @@ def test_kept_root_holds_every_kind_of_state(copied: tuple[Path, dict[str, Any]]
     for suffix in (".staged", ".checkpoint", ".txnindex", ".snapshot", ".timeindex", "-delete"):
         assert any(name.endswith(suffix) for name in names), suffix
     log_dir = opened(root)
-    assert all(log_dir.own_root().store.image.transactional_ids["query"].fenced)
+    assert all(log_dir.root.native().store.image.transactional_ids["query"].fenced)
     assert [len(each["leaderEpochs"]) for each in contents(log_dir)["topics"]["orders"]["partitions"]] == [1, 2]
 
 
@@ -91,10 +91,10 @@ def test_kept_root_is_sound_and_takes_writes_and_maintenance(
     log_dir.create_topic("later", partitions=1)
     log_dir.alter_topic("later", add={"retention.ms": "1000"})
     log_dir.add_partitions("empty", 2)
-    delete_records(log_dir, {TopicPartition("orders", 1): 3})
-    assert [report.error for report in apply_retention(log_dir, topics=["aged", "orders"])] == [None] * 3
-    assert clean_partition(log_dir, "cleaned", 0, force=True).error is None
-    assert [report.error for report in merge_segments(log_dir, topics=["orders"])] == [None] * 2
+    delete_records(log_dir.root, {TopicPartition("orders", 1): 3})
+    assert [report.error for report in apply_retention(log_dir.root, topics=["aged", "orders"])] == [None] * 3
+    assert clean_partition(log_dir.root, "cleaned", 0, force=True).error is None
+    assert [report.error for report in merge_segments(log_dir.root, topics=["orders"])] == [None] * 2
 
     log_dir.delete_topic("aged")
     after = contents(opened(root))
@@ -114,7 +114,7 @@ def test_kept_root_is_sound_and_takes_writes_and_maintenance(
     assert after["groups"]["others"] == expected["groups"]["others"]
     assert after["acls"] == expected["acls"]
     assert findings_in(root) == []
-    export_to(opened(root).own_root(), tmp_path / "copy")
+    export_to(opened(root).root.native(), tmp_path / "copy")
     copied_rows = LogDir.open(tmp_path / "copy").read("orders")
     assert copied_rows.num_rows == opened(root).read("orders").num_rows
 

@@ -62,7 +62,11 @@ def test_partition_that_is_symbolic_link_is_neither_read_nor_written(root: Path,
         log_dir.read("orders")
     with pytest.raises(KafkalogError, match=r"orders-0 is a symbolic link"):
         log_dir.append("orders", TABLE)
-    for report in (*apply_retention(log_dir), *merge_segments(log_dir), clean_partition(log_dir, "orders", 0)):
+    for report in (
+        *apply_retention(log_dir.root),
+        *merge_segments(log_dir.root),
+        clean_partition(log_dir.root, "orders", 0),
+    ):
         assert report.error is not None
         assert "symbolic link" in report.error
     assert contents(target) == before
@@ -102,14 +106,14 @@ def test_partitions_beside_link_are_read_and_whole_topic_is_rejected(linked: Pat
 
     assert rows_of(batch(assign='{"orders":[0,2]}')) == 2
     subscription = Assign((TopicPartition("orders", 2),))
-    assert len(take_view(LogDir.open(linked), subscription, committed=False)) == 1
+    assert len(take_view(LogDir.open(linked).root, subscription, committed=False)) == 1
     assert LogDir.open(linked).read("orders", partition=0).num_rows == 1
     for options in ({"subscribe": "orders"}, {"assign": '{"orders":[0,1]}'}):
         with pytest.raises(LogDirError, match=r"orders-1 is a symbolic link"):
             rows_of(batch(**options))
     for subscribed in (Assign((TopicPartition("orders", 1),)), Subscribe(("orders",))):
         with pytest.raises(LogDirError, match=r"orders-1 is a symbolic link"):
-            take_view(LogDir.open(linked), subscribed, committed=False)
+            take_view(LogDir.open(linked).root, subscribed, committed=False)
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])

@@ -307,7 +307,7 @@ def test_broker_directory_is_read_only(tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "cars", root)
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*")}
     log_dir = LogDir.open_or_create(root)
-    assert log_dir.is_foreign
+    assert log_dir.is_broker_directory
     log_dir.read("cars", isolation="read_committed")
     for change in (
         lambda: log_dir.append("cars", _table(0, 1)),

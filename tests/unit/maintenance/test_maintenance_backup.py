@@ -66,9 +66,9 @@ def original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogDir:
     for number in range(20):
         log_dir.append("orders", values(10, f"order {number}"), partition=1)
         log_dir.append("users", values(10, f"user {number}", at_ms=1_000))
-    clean_partition(log_dir, "users", 0)
-    delete_records(log_dir, {ORDERS: 47})
-    apply_retention(log_dir)
+    clean_partition(log_dir.root, "users", 0)
+    delete_records(log_dir.root, {ORDERS: 47})
+    apply_retention(log_dir.root)
     log_dir.access_control().add([ACL])
     log_dir.group("readers").commit({("orders", 1): 60}, "note")
     log_dir.append("orders", values(2, "nightly"), partition=0, transactional_id="nightly", transaction_version=7)
@@ -89,7 +89,7 @@ def rows(log_dir: LogDir) -> dict[tuple[str, str], list[dict[str, object]]]:
 
 
 def restored(original: LogDir, target: Path, **options: bool) -> LogDir:
-    export_to(original.own_root(), target, **options)
+    export_to(original.root.native(), target, **options)
     forget_images()
     return LogDir.open(target, clock=clock)
 
@@ -97,7 +97,7 @@ def restored(original: LogDir, target: Path, **options: bool) -> LogDir:
 @pytest.mark.parametrize("link", [True, False])
 def test_restored_copy_holds_every_kind_of_state(original: LogDir, tmp_path: Path, link: bool) -> None:
     copy = restored(original, tmp_path / "copy", link=link)
-    before, after = original.own_root().store.image, copy.own_root().store.image
+    before, after = original.root.native().store.image, copy.root.native().store.image
     assert rows(copy) == rows(original)
     assert len(rows(copy)["transactions", "read_committed"]) < len(rows(copy)["transactions", "read_uncommitted"])
     # topics with ids, configurations, leader epochs, log starts, last producers and open transactions
@@ -145,19 +145,19 @@ def test_restored_copy_knows_duplicates_and_fences_zombies(original: LogDir, tmp
 def test_restored_compacted_topic_is_kept_by_retention_and_cleaned(original: LogDir, tmp_path: Path) -> None:
     copy = restored(original, tmp_path / "copy")
     before = copy.read("users").to_pylist()
-    apply_retention(copy)
+    apply_retention(copy.root)
     copy.refresh()
     assert copy.read("users").to_pylist() == before
     for number in range(20):
         copy.append("users", values(10, f"later {number}"))
-    clean_partition(copy, "users", 0)
+    clean_partition(copy.root, "users", 0)
     assert copy.read("users").num_rows < len(before) + 200
     assert findings_in(copy.path) == []
 
 
 def test_copy_is_of_one_commit_beside_writers_and_maintenance(original: LogDir, tmp_path: Path) -> None:
     """Writes and maintenance replace and remove files between the copied commit and the copying."""
-    expected, image = rows(original), original.own_root().store.image
+    expected, image = rows(original), original.root.native().store.image
     other = LogDir.open(original.path, clock=clock)
     is_done: list[bool] = []
 
@@ -170,19 +170,19 @@ def test_copy_is_of_one_commit_beside_writers_and_maintenance(original: LogDir, 
             other.append("users", values(10, f"later {number}"))
         other.alter_topic("orders", add={"internal.segment.bytes": "100000"})
         other.alter_topic("users", add={"internal.segment.bytes": "100000"})
-        clean_partition(other, "users", 0)
-        merge_segments(other)
-        delete_records(other, {ORDERS: 200})
-        apply_retention(other)
+        clean_partition(other.root, "users", 0)
+        merge_segments(other.root)
+        delete_records(other.root, {ORDERS: 200})
+        apply_retention(other.root)
         other.delete_topic("transactions")
 
     watching = LogDir.open(original.path, clock=clock, fs=WatchedFileSystem(meddle))
-    export_to(watching.own_root(), tmp_path / "copy")
+    export_to(watching.root.native(), tmp_path / "copy")
     assert is_done
     forget_images()
     copy = LogDir.open(tmp_path / "copy", clock=clock)
     assert rows(copy) == expected
-    assert copy.own_root().store.image.topics == image.topics
+    assert copy.root.native().store.image.topics == image.topics
     assert findings_in(copy.path) == []
     assert "transactions" not in other.topics()
 
@@ -190,12 +190,12 @@ def test_copy_is_of_one_commit_beside_writers_and_maintenance(original: LogDir, 
 def test_killed_copy_is_rejected_and_completed_by_next_export(original: LogDir, tmp_path: Path) -> None:
     target, expected = tmp_path / "copy", rows(original)
     counting = StoppingFileSystem(10**9)
-    export_to(LogDir.open(original.path, clock=clock, fs=counting).own_root(), tmp_path / "whole")
+    export_to(LogDir.open(original.path, clock=clock, fs=counting).root.native(), tmp_path / "whole")
     unfinished = 0
     for stops_at in range(4, counting.changes - 2, 29):
         killed = LogDir.open(original.path, clock=clock, fs=StoppingFileSystem(stops_at))
         with pytest.raises(Killed):
-            export_to(killed.own_root(), target)
+            export_to(killed.root.native(), target)
         forget_images()
         if is_vacant(target):  # killed before the first file
             continue
@@ -208,7 +208,7 @@ def test_killed_copy_is_rejected_and_completed_by_next_export(original: LogDir, 
     assert findings_in(target) == []
     assert rows(original) == expected
     with pytest.raises(LogDirError, match="name another"):
-        export_to(original.own_root(), target)
+        export_to(original.root.native(), target)
 
 
 def test_links_of_killed_export_are_removed_by_next_export(original: LogDir, tmp_path: Path) -> None:
@@ -239,11 +239,11 @@ def test_killed_swap_is_finished_before_copy(original: LogDir, tmp_path: Path) -
 
     original.alter_topic("orders", add={"internal.segment.bytes": "100000"})
     with pytest.raises(Killed):
-        merge_segments(LogDir.open(original.path, clock=clock, fs=KilledSwap()))
+        merge_segments(LogDir.open(original.path, clock=clock, fs=KilledSwap()).root)
     assert list((original.path / "orders-1").glob("*" + SWAP_SUFFIX))
     expected = rows(original)
     with partition_lock(original.path / "orders-1"), pytest.raises(LogDirError, match="maintenance is at work"):
-        export_to(original.own_root(), tmp_path / "copy")
+        export_to(original.root.native(), tmp_path / "copy")
     copy = restored(original, tmp_path / "copy")
     assert rows(copy) == expected
     assert findings_in(copy.path) == []
@@ -252,7 +252,7 @@ def test_killed_swap_is_finished_before_copy(original: LogDir, tmp_path: Path) -
 def test_missing_log_is_an_error(original: LogDir, tmp_path: Path) -> None:
     shutil.rmtree(original.path / "orders-1")
     with pytest.raises(LogDirError, match="orders-1 is missing, which holds committed records"):
-        export_to(original.own_root(), tmp_path / "copy")
+        export_to(original.root.native(), tmp_path / "copy")
 
 
 def test_segment_without_timestamps_keeps_its_age(original: LogDir, tmp_path: Path) -> None:

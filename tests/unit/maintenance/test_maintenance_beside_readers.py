@@ -71,7 +71,7 @@ def test_reads_beside_merges_return_every_record_once(path: Path) -> None:
     read_whole = []
 
     def merge(log_dir: LogDir) -> None:
-        [report] = merge_segments(log_dir)
+        [report] = merge_segments(log_dir.root)
         assert report.error is None
         merged.append(report.segments_dropped)
 
@@ -99,7 +99,7 @@ def test_reads_and_writes_beside_retention_lose_no_retained_record(path: Path) -
     read_whole = []
 
     def retain(log_dir: LogDir) -> None:
-        [report] = apply_retention(log_dir)
+        [report] = apply_retention(log_dir.root)
         assert report.error is None
         dropped.append(report.segments_dropped)
 
@@ -107,7 +107,7 @@ def test_reads_and_writes_beside_retention_lose_no_retained_record(path: Path) -
         log_dir.refresh()
         found = log_dir.partition("orders", 0)
         offset = (found.log_start_offset + found.high_watermark) // 2 + 1
-        [report] = delete_records(log_dir, {ORDERS: min(offset, found.high_watermark)})
+        [report] = delete_records(log_dir.root, {ORDERS: min(offset, found.high_watermark)})
         assert report.error is None
         time.sleep(0.01)
 

@@ -35,7 +35,7 @@ def test_retention_by_size_deletes_same_segments_as_broker(tmp_path: Path, reten
     log_dir.alter_topic(
         "retention-bytes", add={**SEGMENTS, "retention.bytes": str(retention_bytes), "retention.ms": "-1"}
     )
-    [report] = apply_retention(log_dir, topics=["retention-bytes"])
+    [report] = apply_retention(log_dir.root, topics=["retention-bytes"])
     assert (report.error, report.log_start_offset) == (None, 247)
     directory = log_dir.path / "retention-bytes-0"
     assert list_base_offsets(directory) == list_base_offsets(FIXTURE / "retention-bytes-0")
@@ -55,21 +55,21 @@ def test_retention_bytes_one_outside_broker_range_deletes_other_segments(tmp_pat
     log_dir.alter_topic(
         "retention-bytes", add={**SEGMENTS, "retention.bytes": str(retention_bytes), "retention.ms": "-1"}
     )
-    [report] = apply_retention(log_dir, topics=["retention-bytes"])
+    [report] = apply_retention(log_dir.root, topics=["retention-bytes"])
     assert report.log_start_offset == (329 if retention_bytes == 3327 else 170)
 
 
 def test_deleted_records_of_broker_stay_deleted_after_retention(tmp_path: Path) -> None:
     log_dir = adopted(tmp_path)
     log_dir.alter_topic("delete-records", add={**SEGMENTS, "retention.ms": "-1"})
-    [report] = apply_retention(log_dir, topics=["delete-records"])
+    [report] = apply_retention(log_dir.root, topics=["delete-records"])
     assert (report.error, report.log_start_offset, report.segments_dropped) == (None, 137, 0)
     log_dir.refresh()
     with (FIXTURE / "expected/records/delete-records.read_uncommitted.jsonl").open() as lines:
         expected = [json.loads(line)["offset"] for line in lines]
     assert log_dir.read("delete-records")["offset"].to_pylist() == expected
     assert log_dir.read("delete-records", partition=0, start_offset=137)["offset"].to_pylist() == expected
-    [moved] = delete_records(log_dir, {TopicPartition("delete-records", 0): 171})
+    [moved] = delete_records(log_dir.root, {TopicPartition("delete-records", 0): 171})
     assert moved.log_start_offset == 171
-    [report] = apply_retention(log_dir, topics=["delete-records"])
+    [report] = apply_retention(log_dir.root, topics=["delete-records"])
     assert list_base_offsets(log_dir.path / "delete-records-0") == [171]

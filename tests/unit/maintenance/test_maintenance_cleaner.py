@@ -66,7 +66,7 @@ def directory(log_dir: LogDir) -> Path:
 
 def test_cleaning_keeps_only_latest_record_of_each_key(log_dir: LogDir) -> None:
     before = records(log_dir)
-    report = clean_partition(log_dir, "orders", 0)
+    report = clean_partition(log_dir.root, "orders", 0)
     after = records(log_dir)
     assert (report.error, report.skipped) == (None, None)
     assert set(after) <= set(before)
@@ -81,18 +81,18 @@ def test_cleaning_keeps_only_latest_record_of_each_key(log_dir: LogDir) -> None:
 
 
 def test_second_cleaning_changes_nothing(log_dir: LogDir) -> None:
-    clean_partition(log_dir, "orders", 0)
+    clean_partition(log_dir.root, "orders", 0)
     before = records(log_dir)
-    assert clean_partition(log_dir, "orders", 0, force=True).skipped == "nothing to clean"
+    assert clean_partition(log_dir.root, "orders", 0, force=True).skipped == "nothing to clean"
     assert records(log_dir) == before
 
 
 def test_records_written_after_cleaning_are_cleaned_by_next_run(log_dir: LogDir) -> None:
-    clean_partition(log_dir, "orders", 0)
+    clean_partition(log_dir.root, "orders", 0)
     for number in range(12):
         append(log_dir, [str(at) for at in range(8)], [f"new-{number}" + "." * 30] * 8)
     before = records(log_dir)
-    report = clean_partition(log_dir, "orders", 0)
+    report = clean_partition(log_dir.root, "orders", 0)
     assert report.skipped is None
     assert report.first_dirty_offset is not None
     assert report.first_dirty_offset > 0
@@ -111,14 +111,14 @@ def test_tombstones_are_removed_at_their_delete_horizon(log_dir: LogDir) -> None
         return {key for _, key, value in records(log_dir) if value is None}
 
     gone = {b"0", b"1", b"2"}
-    clean_partition(log_dir, "orders", 0, now_ms=NOW_MS)
+    clean_partition(log_dir.root, "orders", 0, now_ms=NOW_MS)
     assert tombstones() == gone  # they have their horizon now
     fill = 0
     for now_ms, expected in ((NOW_MS + 4999, gone), (NOW_MS + 5000, set())):
         for _ in range(8):
             fill += 1
             append(log_dir, [str(at) for at in range(3, 10)], [f"more-{fill}" + "." * 40] * 7)
-        clean_partition(log_dir, "orders", 0, now_ms=now_ms)
+        clean_partition(log_dir.root, "orders", 0, now_ms=now_ms)
         assert tombstones() == expected
     assert {key for _, key, _ in records(log_dir)} == {b"%d" % each for each in range(3, 10)}
 
@@ -129,7 +129,7 @@ def test_tombstones_with_unlimited_retention_are_kept(log_dir: LogDir) -> None:
     for number in range(10):
         append(log_dir, ["1"] * 8, [str(number)] * 8)
     for now_ms in (NOW_MS, 2 * NOW_MS):
-        assert clean_partition(log_dir, "orders", 0, now_ms=now_ms, force=True).error is None
+        assert clean_partition(log_dir.root, "orders", 0, now_ms=now_ms, force=True).error is None
         assert any(key == b"gone" and value is None for _, key, value in records(log_dir))
         for number in range(10):
             append(log_dir, ["1"] * 8, [str(number)] * 8)
@@ -137,60 +137,60 @@ def test_tombstones_with_unlimited_retention_are_kept(log_dir: LogDir) -> None:
 
 def test_log_that_is_not_dirty_enough_is_cleaned_only_with_force(log_dir: LogDir) -> None:
     log_dir.alter_topic("orders", add=CONFIGS)
-    clean_partition(log_dir, "orders", 0)
+    clean_partition(log_dir.root, "orders", 0)
     for _ in range(2):
         append(log_dir, ["0"] * 8, ["." * 150] * 8)
     log_dir.alter_topic("orders", add={"min.cleanable.dirty.ratio": "0.99"})
-    assert clean_partition(log_dir, "orders", 0).skipped == "not dirty enough"
-    assert clean_partition(log_dir, "orders", 0, force=True).skipped is None
+    assert clean_partition(log_dir.root, "orders", 0).skipped == "not dirty enough"
+    assert clean_partition(log_dir.root, "orders", 0, force=True).skipped is None
 
 
 def test_partition_locked_by_another_run_is_skipped(log_dir: LogDir) -> None:
     with partition_lock(directory(log_dir)):
-        assert clean_partition(log_dir, "orders", 0).skipped == "another run has the partition"
-    assert clean_partition(log_dir, "orders", 0).skipped is None
+        assert clean_partition(log_dir.root, "orders", 0).skipped == "another run has the partition"
+    assert clean_partition(log_dir.root, "orders", 0).skipped is None
 
 
 def test_topic_is_cleaned_only_with_cleanup_policy_compact(log_dir: LogDir) -> None:
     log_dir.alter_topic("orders", add={"cleanup.policy": "delete"})
-    assert clean_partition(log_dir, "orders", 0).skipped == "cleanup.policy is not compact"
+    assert clean_partition(log_dir.root, "orders", 0).skipped == "cleanup.policy is not compact"
     log_dir.alter_topic("orders", add={"cleanup.policy": "compact,delete"})
-    assert clean_partition(log_dir, "orders", 0).skipped is None
+    assert clean_partition(log_dir.root, "orders", 0).skipped is None
 
 
 def test_unwritten_partition_without_directory_is_skipped(log_dir: LogDir) -> None:
     log_dir.create_topic("empty", partitions=1, configs=CONFIGS)
     shutil.rmtree(log_dir.path / "empty-0")
-    assert clean_partition(log_dir, "empty", 0).skipped == "nothing was ever written to it"
+    assert clean_partition(log_dir.root, "empty", 0).skipped == "nothing was ever written to it"
     with pytest.raises(UnknownTopicError):
-        clean_partition(log_dir, "missing", 0)
+        clean_partition(log_dir.root, "missing", 0)
 
 
 def test_lost_directory_of_written_partition_is_reported(log_dir: LogDir) -> None:
     shutil.rmtree(directory(log_dir))
     reports = [
-        clean_partition(log_dir, "orders", 0),
-        *apply_retention(log_dir),
-        *merge_segments(log_dir),
-        *reindex(log_dir),
+        clean_partition(log_dir.root, "orders", 0),
+        *apply_retention(log_dir.root),
+        *merge_segments(log_dir.root),
+        *reindex(log_dir.root),
     ]
     assert ["restore it" in str(each.error) for each in reports] == [True] * 4
 
 
 def test_cleaning_of_broker_directory_is_rejected() -> None:
     with pytest.raises(ReadOnlyLogDirError):
-        clean_partition(LogDir.open(KAFKA_FIXTURES / "compacted-1-dirty"), "compacted-plain", 0)
+        clean_partition(LogDir.open(KAFKA_FIXTURES / "compacted-1-dirty").root, "compacted-plain", 0)
 
 
 def test_files_of_cleaned_segments_are_deleted_after_delay(log_dir: LogDir) -> None:
     def deleted() -> list[Path]:
         return list(directory(log_dir).glob("*.deleted"))
 
-    clean_partition(log_dir, "orders", 0, now_ms=NOW_MS)
+    clean_partition(log_dir.root, "orders", 0, now_ms=NOW_MS)
     assert deleted()
-    clean_partition(log_dir, "orders", 0, now_ms=NOW_MS + 59_999)
+    clean_partition(log_dir.root, "orders", 0, now_ms=NOW_MS + 59_999)
     assert deleted()
-    clean_partition(log_dir, "orders", 0, now_ms=NOW_MS + 60_000)
+    clean_partition(log_dir.root, "orders", 0, now_ms=NOW_MS + 60_000)
     assert not deleted()
 
 
@@ -206,12 +206,12 @@ def test_topic_recreated_during_cleaning_is_not_changed(log_dir: LogDir, monkeyp
         return found
 
     monkeypatch.setattr(cleaner, "find_survivors", and_meanwhile)
-    report = clean_partition(log_dir, "orders", 0)
+    report = clean_partition(log_dir.root, "orders", 0)
     assert report.error is not None
     log_dir.refresh()
     assert records(log_dir) == [(0, b"a", b"b")]
     monkeypatch.undo()
-    clean_partition(log_dir, "orders", 0)
+    clean_partition(log_dir.root, "orders", 0)
     assert not has_unfinished(directory(log_dir))
     assert records(log_dir) == [(0, b"a", b"b")]
 
@@ -222,11 +222,11 @@ def make_anew(log_dir: LogDir) -> None:
 
 
 def test_recreated_topic_does_not_inherit_cleaner_checkpoint(log_dir: LogDir) -> None:
-    cleaned = clean_partition(log_dir, "orders", 0)
+    cleaned = clean_partition(log_dir.root, "orders", 0)
     make_anew(log_dir)
     for number in range(50):
         append(log_dir, ["a"] * 8, [str(number)] * 8)
-    report = clean_partition(log_dir, "orders", 0)
+    report = clean_partition(log_dir.root, "orders", 0)
     assert (report.skipped, report.first_dirty_offset) == (None, 0)
     assert (report.first_uncleanable_offset or 0) > (cleaned.first_uncleanable_offset or 0)
 
@@ -241,7 +241,7 @@ def test_topic_recreated_as_cleaning_finishes_gets_no_checkpoint(
         return finish(*arguments, **named)
 
     monkeypatch.setattr(Cleaning, "finish", first_made_anew)
-    report = clean_partition(log_dir, "orders", 0)
+    report = clean_partition(log_dir.root, "orders", 0)
     assert report.error is not None
     assert "deleted meanwhile" in report.error
     assert read_offset_checkpoint(log_dir.path / CLEANER_OFFSET_CHECKPOINT) == {}
@@ -275,7 +275,7 @@ def test_cleaning_killed_at_any_change_loses_nothing(
     before = read(tmp_path / "root")
     whole = tmp_path / "whole"
     shutil.copytree(tmp_path / "root", whole)
-    assert clean_partition(LogDir.open(whole, clock=lambda: NOW_MS), topic, 0).error is None
+    assert clean_partition(LogDir.open(whole, clock=lambda: NOW_MS).root, topic, 0).error is None
     after = read(whole)
     died_at, killed = 0, True
     while killed:
@@ -285,13 +285,13 @@ def test_cleaning_killed_at_any_change_loses_nothing(
         log_dir = LogDir.open(root, clock=lambda: NOW_MS, fs=fs)
         fs.stops_at = died_at
         try:
-            clean_partition(log_dir, topic, 0)
+            clean_partition(log_dir.root, topic, 0)
             killed = False
         except Killed:
             pass
         found = read(root)
         assert set(after) <= set(found) <= set(before)
-        assert clean_partition(LogDir.open(root, clock=lambda: NOW_MS), topic, 0).error is None
+        assert clean_partition(LogDir.open(root, clock=lambda: NOW_MS).root, topic, 0).error is None
         assert read(root) == after
         assert not has_unfinished(root / f"{topic}-0")
         shutil.rmtree(root)
@@ -306,10 +306,10 @@ def test_cleaning_on_full_disk_fails_and_keeps_latest_records(log_dir: LogDir) -
 
     before = records(log_dir)
     full = LogDir.open(log_dir.path, clock=lambda: NOW_MS, fs=Full())
-    report = clean_partition(full, "orders", 0)
+    report = clean_partition(full.root, "orders", 0)
     assert report.error is not None
     assert "No space left" in report.error
     assert set(records(log_dir)) <= set(before)
     assert latest(records(log_dir)) == latest(before)
     assert not has_unfinished(directory(log_dir))
-    assert clean_partition(log_dir, "orders", 0).error is None
+    assert clean_partition(log_dir.root, "orders", 0).error is None

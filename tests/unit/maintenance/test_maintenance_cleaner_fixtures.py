@@ -64,7 +64,7 @@ def test_cleaned_files_match_kafka_cleaner(
     before = KAFKA_FIXTURES / dirty / f"{topic}-0"
     kafkas = KAFKA_FIXTURES / cleaned / f"{topic}-0"
     now_ms = _kafkas_clock_ms(before, kafkas, manifest(dirty)["topics"][topic]["configs"])
-    report = clean_partition(log_dir, topic, 0, now_ms=now_ms, dedupe_buffer_bytes=buffer_bytes)
+    report = clean_partition(log_dir.root, topic, 0, now_ms=now_ms, dedupe_buffer_bytes=buffer_bytes)
     assert report.error is None
     assert report.skipped is None
     assert (report.key_shards == 1) == (buffer_bytes is None)
@@ -84,7 +84,7 @@ def test_records_after_cleaning_match_kafka_consumer(tmp_path: Path, dirty: str,
     for topic in _TOPICS:
         configs = manifest(dirty)["topics"][topic]["configs"]
         before, after = KAFKA_FIXTURES / dirty / f"{topic}-0", KAFKA_FIXTURES / cleaned / f"{topic}-0"
-        clean_partition(log_dir, topic, 0, now_ms=_kafkas_clock_ms(before, after, configs))
+        clean_partition(log_dir.root, topic, 0, now_ms=_kafkas_clock_ms(before, after, configs))
         files = manifest(cleaned)["records"][topic]
         lines = (KAFKA_FIXTURES / cleaned / files["read_committed"]["file"]).read_text().splitlines()
         expected: list[dict[str, Any]] = [json.loads(line) for line in lines]
@@ -112,9 +112,9 @@ def test_cleaning_clean_log_changes_nothing(tmp_path: Path) -> None:
     now_ms = 1_795_300_000_000
     for topic in _TOPICS:
         directory = tmp_path / "root" / f"{topic}-0"
-        clean_partition(log_dir, topic, 0, now_ms=now_ms)
+        clean_partition(log_dir.root, topic, 0, now_ms=now_ms)
         before = files_of(directory)
-        report = clean_partition(log_dir, topic, 0, now_ms=now_ms + 10_000_000)
+        report = clean_partition(log_dir.root, topic, 0, now_ms=now_ms + 10_000_000)
         assert report.skipped == "nothing to clean"
         assert files_of(directory) == before
 
@@ -123,7 +123,7 @@ def test_dry_run_reports_dirty_range_and_changes_nothing(tmp_path: Path) -> None
     log_dir = _adopt("compacted-1-dirty", tmp_path / "root")
     directory = tmp_path / "root" / "compacted-plain-0"
     before = files_of(directory)
-    report = clean_partition(log_dir, "compacted-plain", 0, dry_run=True)
+    report = clean_partition(log_dir.root, "compacted-plain", 0, dry_run=True)
     assert report.dirty_percent == 100.0
     assert (report.first_dirty_offset, report.first_uncleanable_offset) == (0, 205)
     assert {name: data for name, data in files_of(directory).items() if name not in _NOT_COMPARED} == {
@@ -139,7 +139,7 @@ def test_damaged_batch_is_reported_and_partition_is_unchanged(tmp_path: Path) ->
     data[200] ^= 1
     path.write_bytes(data)
     before = files_of(path.parent)
-    report = clean_partition(log_dir, "compacted-plain", 0)
+    report = clean_partition(log_dir.root, "compacted-plain", 0)
     assert report.error is not None
     assert str(path) in report.error
     assert {name: each for name, each in files_of(path.parent).items() if name != ".maintenance-lock"} == before

@@ -114,7 +114,7 @@ def assert_freed(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_retention(disk: Disk, after_ms: int = 0) -> None:
-    reports = apply_retention(disk.open(), now_ms=time_ms() + after_ms)
+    reports = apply_retention(disk.open().root, now_ms=time_ms() + after_ms)
     assert [report for report in reports if report.error] == []
 
 
@@ -125,7 +125,7 @@ def drop_by_retention(disk: Disk) -> None:
 
 
 def drop_records(disk: Disk) -> None:
-    (report,) = delete_records(disk.open(), {OLD: 200})
+    (report,) = delete_records(disk.open().root, {OLD: 200})
     assert (report.error, report.log_start_offset) == (None, 200)
 
 
@@ -155,7 +155,7 @@ def test_full_disk_is_freed(disk: Disk, drop: Callable[[Disk], None], monkeypatc
 def test_several_commits_in_a_row_free_disk_that_stays_full(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(disk)
     disk.fill()
-    delete_records(disk.open(), {OLD: 10})
+    delete_records(disk.open().root, {OLD: 10})
     disk.fill()
     assert disk.open().topic("old").partitions[0].log_start_offset == 10
     drop_topic(disk)
@@ -173,7 +173,7 @@ def test_roll_without_files_commits_same_state_as_normal_roll(tmp_path: Path) ->
         if lacks:
             disk.fill()
         run_retention(disk)
-        states.append(disk.open().own_root().store.image.partition("old", 0).state)
+        states.append(disk.open().root.native().store.image.partition("old", 0).state)
         has_segment = (disk.root / "old-0" / f"{215:020d}.log").exists()
         assert has_segment is (lacks is None)
         fs.inodes = None
@@ -247,8 +247,8 @@ def test_retention_removes_leftovers_of_killed_deletion_and_keeps_foreign_direct
     (disk.root / "theirs-0" / "partition.metadata").write_text("version: 0\ntopic_id: 5UEaURSRQaKMvclSpFFazg")
     log_dir.delete_topic("gone")
     shutil.copytree(tmp_path / "gone-0", disk.root / "gone-0")
-    apply_retention(disk.open(), topics=["kept"])
+    apply_retention(disk.open().root, topics=["kept"])
     assert not (disk.root / "gone-0").exists()
-    apply_retention(disk.open(), topics=["kept"], now_ms=time_ms() + DELAY_MS)
+    apply_retention(disk.open().root, topics=["kept"], now_ms=time_ms() + DELAY_MS)
     assert list(disk.root.glob("gone*")) == []
     assert (disk.root / "theirs-0").exists()

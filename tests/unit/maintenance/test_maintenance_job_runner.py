@@ -29,8 +29,8 @@ from pyspark_kafkalog.maintenance.cleaner.run_record import (
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, JobRun, run_chunks, run_loop, run_once
 from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
+from pyspark_kafkalog.maintenance.jobs.stop_signal import stop_signal
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks
-from pyspark_kafkalog.stop_signal import stop_signal
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.jobs.maintenance import OffsetFileError, parse_offsets
 
@@ -236,7 +236,7 @@ def test_tasks_share_configured_limits() -> None:
 
 def test_uncleanable_marks_persist_until_cleared_or_topic_is_recreated(root: Path) -> None:
     log_dir = LogDir.open(root)
-    own = log_dir.own_root()
+    own = log_dir.root.native()
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 2)
     assert read_uncleanable(root) == {}
     mark_uncleanable(own, second, "bad\udcff", now_ms=2)

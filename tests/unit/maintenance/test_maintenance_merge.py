@@ -50,7 +50,7 @@ def all_bytes(log_dir: LogDir) -> bytes:
 def test_merged_segments_are_larger_and_batches_unchanged(log_dir: LogDir) -> None:
     before, table = all_bytes(log_dir), log_dir.read("orders")
     bases = list_base_offsets(directory(log_dir))
-    [report] = merge_segments(log_dir)
+    [report] = merge_segments(log_dir.root)
     assert report.error is None
     assert all_bytes(log_dir) == before
     after = list_base_offsets(directory(log_dir))
@@ -63,15 +63,15 @@ def test_merged_segments_are_larger_and_batches_unchanged(log_dir: LogDir) -> No
 
 
 def test_second_merge_changes_nothing(log_dir: LogDir) -> None:
-    merge_segments(log_dir)
+    merge_segments(log_dir.root)
     before = {path.name: path.stat().st_ino for path in directory(log_dir).iterdir()}
-    [report] = merge_segments(log_dir)
+    [report] = merge_segments(log_dir.root)
     assert (report.bytes_read, report.segments_dropped) == (0, 0)
     assert {path.name: path.stat().st_ino for path in directory(log_dir).iterdir()} == before
 
 
 def test_indexes_of_merged_segments_match_rebuilt_indexes(log_dir: LogDir) -> None:
-    merge_segments(log_dir)
+    merge_segments(log_dir.root)
     where = directory(log_dir)
     for base in list_base_offsets(where)[:-1]:
         paths = [where / f"{base:020d}{suffix}" for suffix in (".index", ".timeindex")]
@@ -83,9 +83,9 @@ def test_indexes_of_merged_segments_match_rebuilt_indexes(log_dir: LogDir) -> No
 
 def test_dry_run_changes_nothing_and_reports_same_totals(log_dir: LogDir) -> None:
     before = {path: path.stat().st_mtime_ns for path in log_dir.path.rglob("*")}
-    [told] = merge_segments(log_dir, dry_run=True)
+    [told] = merge_segments(log_dir.root, dry_run=True)
     assert {path: path.stat().st_mtime_ns for path in log_dir.path.rglob("*")} == before
-    [done] = merge_segments(log_dir)
+    [done] = merge_segments(log_dir.root)
     assert (told.bytes_read, told.segments_dropped) == (done.bytes_read, done.segments_dropped)
 
 
@@ -94,16 +94,16 @@ def test_merged_segment_has_age_of_its_newest_part(log_dir: LogDir) -> None:
     for number, base in enumerate(list_base_offsets(where)):
         os.utime(where / f"{base:020d}.log", ns=(10**15, (T0 + number) * 10**6))
     ends = list_base_offsets(where)
-    merge_segments(log_dir)
+    merge_segments(log_dir.root)
     bases = list_base_offsets(where)
     for base, following in itertools.pairwise(bases):
         assert (where / f"{base:020d}.log").stat().st_mtime_ns == (T0 + ends.index(following) - 1) * 10**6
 
 
 def test_old_files_are_deleted_after_delay(log_dir: LogDir) -> None:
-    merge_segments(log_dir)
+    merge_segments(log_dir.root)
     assert list(directory(log_dir).glob("*.log.deleted"))
-    merge_segments(log_dir, now_ms=T0 + 1000)
+    merge_segments(log_dir.root, now_ms=T0 + 1000)
     assert not [path.name for path in directory(log_dir).iterdir() if path.suffix in (".deleted", ".swap", ".cleaned")]
 
 
@@ -113,7 +113,7 @@ def test_damaged_segment_is_reported_and_not_merged(log_dir: LogDir) -> None:
     with (where / f"{bases[2]:020d}.log").open("r+b") as file:
         file.truncate(500)
     before = all_bytes(log_dir)
-    [report] = merge_segments(log_dir)
+    [report] = merge_segments(log_dir.root)
     assert "torn batch" in (report.error or "")
     assert all_bytes(log_dir) == before
     assert not list(where.glob("*.cleaned"))
@@ -121,8 +121,8 @@ def test_damaged_segment_is_reported_and_not_merged(log_dir: LogDir) -> None:
 
 def test_segments_below_log_start_are_not_merged(log_dir: LogDir) -> None:
     bases = list_base_offsets(directory(log_dir))
-    delete_records(log_dir, {ORDERS: bases[5] + 3})
-    merge_segments(log_dir)
+    delete_records(log_dir.root, {ORDERS: bases[5] + 3})
+    merge_segments(log_dir.root)
     assert list_base_offsets(directory(log_dir))[:6] == bases[:6]
     log_dir.refresh()
     assert log_dir.read("orders")["offset"].to_pylist() == list(range(bases[5] + 3, 400))
@@ -130,12 +130,12 @@ def test_segments_below_log_start_are_not_merged(log_dir: LogDir) -> None:
 
 def test_partition_locked_by_another_run_is_skipped(log_dir: LogDir) -> None:
     with partition_lock(directory(log_dir)):
-        assert [each.skipped for each in merge_segments(log_dir)] == ["another run has the partition"]
+        assert [each.skipped for each in merge_segments(log_dir.root)] == ["another run has the partition"]
 
 
 def test_writer_appends_after_merge(log_dir: LogDir) -> None:
     for number in range(3):
-        merge_segments(log_dir)
+        merge_segments(log_dir.root)
         log_dir.append("orders", pa.table({"value": [b"n" * 3000]}), partition=0)
         log_dir.refresh()
         assert log_dir.read("orders")["offset"].to_pylist() == list(range(401 + number))
@@ -147,7 +147,7 @@ def test_reader_with_old_listing_reads_every_batch_once(log_dir: LogDir) -> None
     ]
     runs = log_dir.reader("orders", 0).runs(0, 400)
     found = [int(offset) for offset in next(runs).batches["last_offset"]]
-    merge_segments(log_dir)
+    merge_segments(log_dir.root)
     found += [int(offset) for run in runs for offset in run.batches["last_offset"]]
     assert found == expected
 

@@ -23,7 +23,7 @@ SEGMENTS = {"segment.bytes": "2000000", "internal.segment.bytes": "3000"}
 def collected(log_dir: LogDir) -> dict[str, Metric]:
     """The metrics by Kafka's name."""
     log_dir.refresh()
-    return {each.name: each for each in collect_metrics(log_dir, now_ms=NOW_MS)}
+    return {each.name: each for each in collect_metrics(log_dir.root, now_ms=NOW_MS)}
 
 
 def of_partition(metrics: dict[str, Metric], topic: str, partition: int) -> dict[str, float]:
@@ -72,7 +72,7 @@ def test_metrics_omit_bytes_of_killed_writer_and_count_undeleted_segments(log_di
         tail.write(b"above the high watermark")
     active.with_name(f"{500:020}.log").write_bytes(b"a segment above it")
     assert of_partition(collected(log_dir), "t", 0) == before
-    delete_records(log_dir, {TopicPartition("t", 0): 100})
+    delete_records(log_dir.root, {TopicPartition("t", 0): 100})
     assert of_partition(collected(log_dir), "t", 0) == {**before, "LogStartOffset": 100}
 
 
@@ -90,7 +90,7 @@ def test_metrics_include_last_cleaner_run_and_uncleanable_partitions(log_dir: Lo
         max_dirty_percent=61.8,
     )
     write_last_run(log_dir.path, run)
-    mark_uncleanable(log_dir.own_root(), TopicPartition("t", 0), "damaged", now_ms=NOW_MS)
+    mark_uncleanable(log_dir.root.native(), TopicPartition("t", 0), "damaged", now_ms=NOW_MS)
     after = collected(log_dir)
     assert after["max-dirty-percent"].values == {(): 61}
     assert after["cleaner-recopy-percent"].values == {(): 45}
@@ -102,7 +102,7 @@ def test_metrics_include_last_cleaner_run_and_uncleanable_partitions(log_dir: Lo
 def test_uncleanable_bytes_count_only_dirty_closed_segments(log_dir: LogDir, caplog: pytest.LogCaptureFixture) -> None:
     write(log_dir, 9)
     where = TopicPartition("t", 0)
-    mark_uncleanable(log_dir.own_root(), where, "damaged", now_ms=NOW_MS)
+    mark_uncleanable(log_dir.root.native(), where, "damaged", now_ms=NOW_MS)
     sizes = {int(path.stem): path.stat().st_size for path in (log_dir.path / "t-0").glob("*.log")}
     *closed, _ = sorted(sizes)
     uncleanable_bytes = collected(log_dir)["uncleanable-bytes"]

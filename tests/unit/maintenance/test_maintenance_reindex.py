@@ -37,7 +37,7 @@ def hints(directory: Path) -> dict[str, bytes]:
 
 def test_sound_log_is_not_changed(log_dir: LogDir) -> None:
     before = hints(log_dir.path / "orders-0")
-    [report] = reindex(log_dir)
+    [report] = reindex(log_dir.root)
     assert (report.error, report.files_written) == (None, 0)
     assert hints(log_dir.path / "orders-0") == before
 
@@ -54,9 +54,9 @@ def test_lost_or_damaged_file_is_rebuilt(log_dir: LogDir, kind: str, damage: str
         else:
             path.write_bytes({"short": content[:-3], "garbage": b"\x7f" * 24, "long": content + b"\0" * 96}[damage])
     changed = {name for name, content in before.items() if hints(directory).get(name) != content}
-    [told] = reindex(log_dir, dry_run=True)
+    [told] = reindex(log_dir.root, dry_run=True)
     assert told.files_written == len(changed)
-    [report] = reindex(log_dir)
+    [report] = reindex(log_dir.root)
     assert (report.error, report.files_written) == (None, len(changed))
     assert hints(directory) == before
     log_dir.append("orders", pa.table({"value": [b"x"]}), partition=0)
@@ -74,7 +74,7 @@ def test_rebuilt_transaction_indexes_and_snapshots_match_broker(tmp_path: Path) 
     for directory in expected:
         for path in directory.glob("*.txnindex"):
             path.unlink()
-    reports = reindex(log_dir)
+    reports = reindex(log_dir.root)
     assert [each.error for each in reports] == [None] * len(reports)
     for directory, before in expected.items():
         after = hints(directory)
@@ -92,7 +92,7 @@ def test_damaged_log_is_reported_and_not_changed(log_dir: LogDir) -> None:
     content = bytearray(path.read_bytes())
     content[-10] ^= 1
     path.write_bytes(content)
-    [report] = reindex(log_dir)
+    [report] = reindex(log_dir.root)
     assert path.name in (report.error or "")
     assert path.read_bytes() == content
 
@@ -103,22 +103,22 @@ def test_uncommitted_tail_is_not_indexed(log_dir: LogDir) -> None:
     first = (directory / f"{0:020d}.log").read_bytes()
     with path.open("ab") as file:
         file.write(first)
-    [report] = reindex(log_dir)
+    [report] = reindex(log_dir.root)
     assert (report.error, report.files_written) == (None, 0)
     assert path.read_bytes().endswith(first)
 
 
 def test_partition_locked_by_another_run_is_skipped(log_dir: LogDir) -> None:
     with partition_lock(log_dir.path / "orders-0"):
-        assert [each.skipped for each in reindex(log_dir)] == ["another run has the partition"]
+        assert [each.skipped for each in reindex(log_dir.root)] == ["another run has the partition"]
 
 
 def test_index_written_with_other_settings_is_replaced_only_with_force(log_dir: LogDir) -> None:
     before = hints(log_dir.path / "orders-0")
     log_dir.alter_topic("orders", add={"index.interval.bytes": "4096"})
-    [report] = reindex(log_dir)
+    [report] = reindex(log_dir.root)
     assert (report.files_written, hints(log_dir.path / "orders-0")) == (0, before)
-    [report] = reindex(log_dir, force=True)
+    [report] = reindex(log_dir.root, force=True)
     assert report.files_written > 0
     assert (log_dir.path / "orders-0" / f"{0:020d}.index").read_bytes() == b""
     log_dir.append("orders", pa.table({"value": [b"x"]}), partition=0)
@@ -131,7 +131,7 @@ def test_indexes_past_damage_are_kept(log_dir: LogDir) -> None:
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
-    [report] = reindex(log_dir)
+    [report] = reindex(log_dir.root)
     assert (report.files_written, hints(directory)) == (0, before)
 
 
@@ -144,5 +144,5 @@ def test_no_snapshot_is_created_from_damaged_log(log_dir: LogDir) -> None:
     path.write_bytes(content)
     snapshot = directory / f"{third:020d}.snapshot"
     snapshot.unlink()
-    reindex(log_dir)
+    reindex(log_dir.root)
     assert not snapshot.exists()

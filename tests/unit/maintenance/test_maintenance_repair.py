@@ -194,7 +194,7 @@ def test_producer_snapshot_that_contradicts_log_is_rebuilt(root: Path) -> None:
 
 def test_damaged_metadata_snapshot_is_repaired(root: Path) -> None:
     forget_images()
-    Snapshots(root / METADATA, LOCAL).write(LogDir.open(root).own_root().store.image)
+    Snapshots(root / METADATA, LOCAL).write(LogDir.open(root).root.native().store.image)
     path = next((root / METADATA).glob("*.checkpoint"))
     flip(path, -90)
     result = run(root)

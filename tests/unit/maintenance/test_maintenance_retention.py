@@ -15,6 +15,7 @@ from pyspark_kafkalog.errors import OffsetOutOfRangeError, ReadOnlyLogDirError, 
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
@@ -75,7 +76,7 @@ def test_only_segments_older_than_retention_ms_are_deleted(log_dir: LogDir, cloc
     bases = list_base_offsets(directory(log_dir))
     assert len(bases) > 4
     clock.now_ms = T0 + 1000 + 450
-    [report] = apply_retention(log_dir)
+    [report] = apply_retention(log_dir.root)
     assert report.error is None
     # The largest timestamp of [base, next) is that of its last write: gone when 1000 ms and more have passed.
     kept = next(base for base, after in itertools.pairwise(bases) if T0 + (after - 1) // 20 * 100 >= T0 + 450)
@@ -90,9 +91,9 @@ def test_dry_run_changes_nothing_and_reports_same_bytes(log_dir: LogDir, clock: 
     fill(log_dir, step_ms=100)
     clock.now_ms += 1500
     before = {path: path.read_bytes() for path in log_dir.path.rglob("*") if path.is_file()}
-    [told] = apply_retention(log_dir, dry_run=True)
+    [told] = apply_retention(log_dir.root, dry_run=True)
     assert {path: path.read_bytes() for path in log_dir.path.rglob("*") if path.is_file()} == before
-    [done] = apply_retention(log_dir)
+    [done] = apply_retention(log_dir.root)
     assert (told.bytes_dropped, told.bytes_kept) == (done.bytes_dropped, done.bytes_kept)
 
 
@@ -102,7 +103,7 @@ def test_fewest_segments_with_retention_bytes_are_kept(log_dir: LogDir) -> None:
     sizes = {
         base: (directory(log_dir) / f"{base:020d}.log").stat().st_size for base in list_base_offsets(directory(log_dir))
     }
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     kept = list_base_offsets(directory(log_dir))
     total = sum(sizes[base] for base in kept)
     assert total >= 5000 > total - sizes[kept[0]]
@@ -113,12 +114,12 @@ def test_expired_active_segment_is_rolled_and_deleted(log_dir: LogDir, clock: Cl
     make(log_dir, retention_ms="1000")
     fill(log_dir)
     clock.now_ms += 1001
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     assert offsets(log_dir) == []
     found = log_dir.partition("orders", 0)
     assert (found.log_start_offset, found.high_watermark, found.active_base_offset) == (200, 200, 200)
     assert list_base_offsets(directory(log_dir)) == [200]
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     fill(log_dir, 1)
     assert offsets(log_dir) == list(range(200, 220))
     assert LogDir.open(log_dir.path).read("orders").num_rows == 20
@@ -128,30 +129,30 @@ def test_empty_log_is_not_rolled_again(log_dir: LogDir, clock: Clock) -> None:
     make(log_dir, retention_ms="1000")
     log_dir.append("orders", pa.table({"value": [b"x"]}))
     clock.now_ms += 5000
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     version = LogDir.open(log_dir.path).version
     clock.now_ms += 5000
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     assert LogDir.open(log_dir.path).version == version
 
 
 def test_unwritten_topic_is_no_error(log_dir: LogDir) -> None:
     make(log_dir, retention_ms="1000")
-    [report] = apply_retention(log_dir, now_ms=T0 + DAY_MS)
+    [report] = apply_retention(log_dir.root, now_ms=T0 + DAY_MS)
     assert report.error is None
 
 
 def test_deleted_files_are_removed_after_file_delete_delay(log_dir: LogDir, clock: Clock) -> None:
     make(log_dir, retention_bytes="5000", file_delete_delay_ms="60000")
     fill(log_dir)
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     gone = {path.name for path in directory(log_dir).glob("*" + DELETED_SUFFIX)}
     assert {name.split(".", 1)[1] for name in gone} >= {"log.deleted", "index.deleted", "timeindex.deleted"}
     clock.now_ms += 59_999
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     assert {path.name for path in directory(log_dir).glob("*" + DELETED_SUFFIX)} == gone
     clock.now_ms += 1
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     assert not list(directory(log_dir).glob("*" + DELETED_SUFFIX))
 
 
@@ -159,7 +160,7 @@ def test_timestamps_in_future_keep_segments(log_dir: LogDir, clock: Clock) -> No
     make(log_dir, retention_ms="1000", message_timestamp_after_max_ms="9223372036854775807")
     fill(log_dir, 3, step_ms=10 * DAY_MS)
     clock.now_ms += 10 * DAY_MS
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     assert offsets(log_dir)[-1] == 59
     assert offsets(log_dir)[0] in (0, 20)
 
@@ -168,7 +169,7 @@ def test_compacted_topic_keeps_expired_segments(log_dir: LogDir, clock: Clock) -
     make(log_dir, retention_ms="1000", cleanup_policy="compact")
     log_dir.append("orders", pa.table({"key": [b"k"] * 20, "value": [b"v" * 100] * 20}))
     clock.now_ms += DAY_MS
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     assert offsets(log_dir) == list(range(20))
 
 
@@ -181,10 +182,10 @@ def test_age_of_segment_with_empty_time_index_is_modification_time(log_dir: LogD
     log = first.with_suffix(".log")
     os.utime(log, ns=((T0 + 5000) * 10**6, (T0 + 5000) * 10**6))
     clock.now_ms += 2000
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     assert offsets(log_dir)[0] == 0
     clock.now_ms += 4001
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     assert offsets(log_dir) == []
 
 
@@ -195,14 +196,14 @@ def test_age_of_segment_with_lost_or_torn_time_index_comes_from_log(log_dir: Log
     (directory(log_dir) / f"{bases[0]:020d}.timeindex").unlink()
     (directory(log_dir) / f"{bases[1]:020d}.timeindex").write_bytes(b"torn")
     clock.now_ms += 1000 + (bases[2] - 1) // 20 * 100
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     assert offsets(log_dir)[0] == bases[1]
 
 
 def test_retention_updates_leader_epochs_and_log_start_checkpoint(log_dir: LogDir) -> None:
     make(log_dir, retention_bytes="5000")
     fill(log_dir)
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     first = list_base_offsets(directory(log_dir))[0]
     epochs = LeaderEpochCheckpoint.open(directory(log_dir) / LEADER_EPOCH_CHECKPOINT)
     assert epochs.entries[0].start_offset == first
@@ -216,7 +217,7 @@ def test_reader_of_deleted_records_gets_offset_out_of_range(log_dir: LogDir, clo
     reader = early.reader("orders", 0)
     runs = reader.runs(0, 200)
     assert next(runs).batches["base_offset"][0] == 0
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     with pytest.raises(OffsetOutOfRangeError):
         list(runs)
     with pytest.raises(OffsetOutOfRangeError):
@@ -232,24 +233,24 @@ def test_partition_locked_by_another_run_is_skipped(log_dir: LogDir) -> None:
     make(log_dir, topic="other", retention_bytes="5000")
     fill(log_dir)
     with partition_lock(directory(log_dir)):
-        reports = apply_retention(log_dir)
+        reports = apply_retention(log_dir.root)
         assert [each.skipped is not None for each in reports] == [True, False]
         assert offsets(log_dir)[0] == 0
-    assert [each.skipped for each in apply_retention(log_dir)] == [None, None]
+    assert [each.skipped for each in apply_retention(log_dir.root)] == [None, None]
     assert offsets(log_dir)[0] > 0
 
 
 def test_unknown_topics_and_broker_directories_are_rejected(log_dir: LogDir) -> None:
     with pytest.raises(UnknownTopicError):
-        apply_retention(log_dir, topics=["nothing"])
+        apply_retention(log_dir.root, topics=["nothing"])
     fixture = Path(__file__).parents[2] / "data" / "fixtures" / "retention"
     with pytest.raises(ReadOnlyLogDirError):
-        apply_retention(LogDir.open(fixture))
+        apply_retention(LogDir.open(fixture).root)
 
 
 @pytest.mark.parametrize("act", [apply_retention, merge_segments])
 def test_retry_with_staged_file_of_deleted_segment_is_rejected(
-    log_dir: LogDir, act: Callable[[LogDir], list[PartitionReport]]
+    log_dir: LogDir, act: Callable[[Root], list[PartitionReport]]
 ) -> None:
     """A crash after the commit leaves the name of the staged file, which identifies its segment as committed."""
     log_dir.create_topic("orders", partitions=1, configs={"retention.bytes": "0", "internal.segment.bytes": "4000"})
@@ -270,6 +271,6 @@ def test_retry_with_staged_file_of_deleted_segment_is_rejected(
         log_dir.append("orders", pa.table({"value": [b"x" * 3000]}), partition=0)
     os.link(directory(log_dir) / f"{0:020d}.log", staged[0].path(log_dir.path))
     log_dir.alter_topic("orders", add={"internal.segment.bytes": "100000"})
-    assert act(log_dir)[0].segments_dropped > 0
+    assert act(log_dir.root)[0].segments_dropped > 0
     with pytest.raises(UnknownTopicError):
         log_dir.commit_staged(staged)

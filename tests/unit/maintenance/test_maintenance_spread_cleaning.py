@@ -36,7 +36,7 @@ def spread(
 ) -> PartitionReport:
     log_dir = LogDir.open(root, clock=lambda: now_ms)
     cleaning = Cleaning(
-        root=log_dir.own_root(),
+        root=log_dir.root.native(),
         where=TopicPartition(topic, 0),
         now_ms=now_ms,
         buffer_bytes=buffer_bytes,
@@ -87,7 +87,7 @@ def test_spread_cleaning_writes_same_files_as_single_process(tmp_path: Path, fix
         log_dir.alter_topic(topic, add={**described["configs"], "segment.bytes": "1048576"})
     shutil.copytree(whole, tmp_path / "spread")
     for topic in manifest(fixture)["topics"]:
-        one = clean_partition(LogDir.open(whole), topic, 0, now_ms=NOW_MS, dedupe_buffer_bytes=buffer_bytes)
+        one = clean_partition(LogDir.open(whole).root, topic, 0, now_ms=NOW_MS, dedupe_buffer_bytes=buffer_bytes)
         other = spread(tmp_path / "spread", topic, buffer_bytes=buffer_bytes)
         assert (one.error, other.error) == (None, None)
         assert (other.key_shards == 1) == (buffer_bytes == 1 << 20)
@@ -98,7 +98,9 @@ def test_spread_cleaning_writes_same_files_as_single_process(tmp_path: Path, fix
 @pytest.mark.parametrize("buffer_bytes", [1 << 20, _MANY_MAPS_BYTES], ids=["one map", "many maps"])
 def test_groups_copied_concurrently_match_single_process(root: Path, tmp_path: Path, buffer_bytes: int) -> None:
     shutil.copytree(root, tmp_path / "whole")
-    one = clean_partition(LogDir.open(tmp_path / "whole"), "orders", 0, now_ms=NOW_MS, dedupe_buffer_bytes=buffer_bytes)
+    one = clean_partition(
+        LogDir.open(tmp_path / "whole").root, "orders", 0, now_ms=NOW_MS, dedupe_buffer_bytes=buffer_bytes
+    )
     tasks = ThreadTasks()
     other = spread(root, "orders", buffer_bytes=buffer_bytes, tasks=tasks)
     assert (one.error, other.error) == (None, None)
@@ -113,7 +115,7 @@ def test_lost_task_fails_run_and_next_run_completes_it(
     root: Path, tmp_path: Path, lost: int, buffer_bytes: int
 ) -> None:
     shutil.copytree(root, tmp_path / "whole")
-    clean_partition(LogDir.open(tmp_path / "whole"), "orders", 0, now_ms=NOW_MS)
+    clean_partition(LogDir.open(tmp_path / "whole").root, "orders", 0, now_ms=NOW_MS)
     tasks = ThreadTasks(lose=lambda number: number == lost)
     report = spread(root, "orders", buffer_bytes=buffer_bytes, tasks=tasks)
     if tasks.submitted <= lost:

@@ -53,10 +53,10 @@ def test_concurrent_writes_and_maintenance_are_not_reported_as_damage(tmp_path: 
             own.append(topic, pa.table({"key": keys, "value": values}), partition=0, flush="os")
 
     def maintain(own: LogDir, number: int) -> None:
-        reports = apply_retention(own, topics=["aged"])
-        reports.append(clean_partition(own, "cleaned", 0, force=True))
+        reports = apply_retention(own.root, topics=["aged"])
+        reports.append(clean_partition(own.root, "cleaned", 0, force=True))
         own.alter_topic("merged", add={"internal.segment.bytes": "1000" if number % 2 else "20000"})
-        reports += merge_segments(own, topics=["merged"])
+        reports += merge_segments(own.root, topics=["merged"])
         swaps[0] += sum(each.segments_dropped for each in reports)
         assert [each.error for each in reports] == [None] * len(reports)
 
@@ -66,7 +66,7 @@ def test_concurrent_writes_and_maintenance_are_not_reported_as_damage(tmp_path: 
         ends = time.monotonic() + SECONDS
         own = LogDir.open(tmp_path / "log")
         while time.monotonic() < ends and not failures:
-            result = verify(own)
+            result = verify(own.root)
             assert [each for each in result.findings if each.severity is not Severity.INFO] == []
             rounds += 1
     finally:
@@ -76,4 +76,4 @@ def test_concurrent_writes_and_maintenance_are_not_reported_as_damage(tmp_path: 
     assert failures == []
     assert rounds > 3
     assert swaps[0] > 10
-    assert verify(own).is_sound
+    assert verify(own.root).is_sound

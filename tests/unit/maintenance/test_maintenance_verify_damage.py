@@ -159,9 +159,9 @@ def test_damaged_file_is_reported(
     assert (what, str(path)) in {(finding.what, finding.file) for finding in findings_in(root)}
 
 
-@pytest.mark.parametrize("is_foreign", [False, True])
-def test_partition_that_is_link_is_reported_and_not_followed(root: Path, is_foreign: bool) -> None:
-    if is_foreign:
+@pytest.mark.parametrize("is_broker_directory", [False, True])
+def test_partition_that_is_link_is_reported_and_not_followed(root: Path, is_broker_directory: bool) -> None:
+    if is_broker_directory:
         shutil.rmtree(root / METADATA)
     outside = root.parent / "outside"
     (root / "orders-1").rename(outside)
@@ -222,7 +222,7 @@ def test_snapshot_that_differs_from_commits_is_reported(root: Path) -> None:
 
     forget_images()
     log_dir = LogDir.open(root)
-    image = log_dir.own_root().store.image
+    image = log_dir.root.native().store.image
     Snapshots(root / METADATA, LOCAL).write(image)
     assert check_metadata(root) == []
     path = next((root / METADATA).glob("*.checkpoint"))

@@ -30,7 +30,7 @@ def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "unclean"])
 def test_broker_directory_is_sound(name: str) -> None:
-    result = verify(LogDir.open(FIXTURES / name), are_records_checked=True)
+    result = verify(LogDir.open(FIXTURES / name).root, are_records_checked=True)
     assert [each for each in result.findings if each.severity is not Severity.INFO] == []
     assert result.is_sound
 
@@ -69,7 +69,7 @@ def test_index_entry_of_transaction_below_log_start_is_not_checked(tmp_path: Pat
 
 
 def test_tails_of_killed_broker_are_warnings_and_lost_indexes_errors() -> None:
-    result = verify(LogDir.open(FIXTURES / "unclean"))
+    result = verify(LogDir.open(FIXTURES / "unclean").root)
     found = [
         (finding.severity.value, finding.what, Path(finding.file).parent.name, finding.position, finding.offset)
         for finding in result.findings
@@ -88,10 +88,10 @@ def test_own_root_has_no_findings_after_each_maintenance_step(tmp_path: Path) ->
     log_dir = make_root(tmp_path / "log")
     assert findings_in(log_dir.path) == []
     log_dir.alter_topic("orders", add={"retention.bytes": "3500"})
-    apply_retention(log_dir, topics=["orders"])
+    apply_retention(log_dir.root, topics=["orders"])
     assert findings_in(log_dir.path) == []
     log_dir.alter_topic("orders", add={"internal.segment.bytes": "100000", "retention.bytes": "-1"})
-    merge_segments(log_dir, topics=["orders"])
+    merge_segments(log_dir.root, topics=["orders"])
     assert findings_in(log_dir.path) == []
     log_dir.delete_topic("orders")
     assert findings_in(log_dir.path) == []
@@ -99,7 +99,7 @@ def test_own_root_has_no_findings_after_each_maintenance_step(tmp_path: Path) ->
 
 def test_units_of_partition_cover_all_its_segments_once(tmp_path: Path) -> None:
     log_dir = make_root(tmp_path / "log")
-    plan = plan_verification(log_dir, unit_bytes=1)
+    plan = plan_verification(log_dir.root, unit_bytes=1)
     assert max(len(units) for _, units in plan) >= 4
     for scope, units in plan:
         assert [unit.is_first for unit in units] == [at == 0 for at in range(len(units))]
@@ -110,7 +110,7 @@ def test_units_of_partition_cover_all_its_segments_once(tmp_path: Path) -> None:
 
 def test_bytes_and_records_read_are_counted(tmp_path: Path) -> None:
     log_dir = make_root(tmp_path / "log")
-    reports = {(each.topic, each.partition): each for each in verify(log_dir).reports}
+    reports = {(each.topic, each.partition): each for each in verify(log_dir.root).reports}
     for number in (0, 1):
         size_bytes = sum(path.stat().st_size for path in (log_dir.path / f"orders-{number}").glob("*.log"))
         report = reports["orders", number]

@@ -190,7 +190,7 @@ TRIED: dict[str, tuple[Callable[[LogDir], object], Acl]] = {
         acl(AclOperation.DESCRIBE, CLUSTER_NAME, of=ResourceType.CLUSTER),
     ),
     "maintenance": (
-        lambda log_dir: log_dir.own_root(),
+        lambda log_dir: log_dir.root.native(),
         acl(AclOperation.ALTER, CLUSTER_NAME, of=ResourceType.CLUSTER),
     ),
     "take an id over": (
@@ -243,7 +243,7 @@ def test_group_commit_needs_permission_for_group_and_topic(root: Path) -> None:
 def test_log_dir_of_group_is_restricted_to_same_principal(root: Path) -> None:
     LogDir.open(root).access_control().add([acl(AclOperation.READ, "g", of=ResourceType.GROUP)])
     with pytest.raises(AuthorizationError):
-        LogDir.open(root, principal=ANN).group("g").log_dir.delete_topic("secret")
+        LogDir.open(root, principal=ANN).group("g").root.delete_topic("secret")
 
 
 def test_group_offsets_leave_out_topics_not_describable(root: Path) -> None:

@@ -35,7 +35,7 @@ def test_adopted_root_reads_equal_without_copying_logs(fixture: str, tmp_path: P
     was_clean = (root / ".kafka_cleanshutdown").exists()
     logs = {path: path.stat().st_ino for path in root.glob("*/*.log")}
     log_dir = LogDir.adopt(root, clock=clock)
-    assert not log_dir.is_foreign
+    assert not log_dir.is_broker_directory
     assert contents(root) == before
     after_identity = identity(root)
     assert {name: topic_id for name, (topic_id, _) in after_identity.items()} == {

@@ -54,7 +54,7 @@ def test_new_and_adopted_roots_have_current_format_version(root: Path, tmp_path:
     adopt(tmp_path / "adopted")
     for each in (root, tmp_path / "adopted"):
         assert (metadata_dir(each) / FORMAT_MARKER).read_text() == f"version={FORMAT_VERSION}\n"
-        assert LogDir.open(each).own_root().store.image.format_version == FORMAT_VERSION
+        assert LogDir.open(each).root.native().store.image.format_version == FORMAT_VERSION
 
 
 def test_newer_format_marker_is_refused_by_every_way_to_open(root: Path, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_snapshot_with_unknown_record_is_refused_despite_commits(root: Path, mon
     def encode(each: MetadataRecord) -> bytes:
         return b"\x01\xa1\x9d\x01\x00\x00" if each.type == "TopicRecord" else encode_record(each)
 
-    image = LogDir.open(root).own_root().store.image
+    image = LogDir.open(root).root.native().store.image
     with monkeypatch.context() as patch:
         patch.setattr(snapshots, "encode_record", encode)
         Snapshots(metadata_dir(root), LOCAL).write(image)
@@ -193,7 +193,7 @@ def test_snapshot_with_unknown_record_is_refused_despite_commits(root: Path, mon
 
 
 def test_snapshot_of_newer_format_is_refused_by_version(root: Path) -> None:
-    image = replace(LogDir.open(root).own_root().store.image, format_version=FORMAT_VERSION + 1)
+    image = replace(LogDir.open(root).root.native().store.image, format_version=FORMAT_VERSION + 1)
     Snapshots(metadata_dir(root), LOCAL).write(image)
     forget_images()
     with pytest.raises(UnsupportedFormatError, match=rf"\.checkpoint at byte 0: expected {REFUSED}"):
@@ -217,7 +217,7 @@ def test_next_package_version_reads_and_writes_root_of_this_one(root: Path, monk
         patch.setattr(root_format, "FORMAT_VERSION", FORMAT_VERSION + 1)
         later = LogDir.open(root)
         later.append("orders", ROWS)
-        assert later.own_root().store.image.format_version == FORMAT_VERSION
+        assert later.root.native().store.image.format_version == FORMAT_VERSION
     log_dir = LogDir.open(root)
     log_dir.append("orders", ROWS)
     assert log_dir.read("orders").num_rows == 6

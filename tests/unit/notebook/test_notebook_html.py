@@ -16,8 +16,8 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.notebook.html import escaped, heading, label, rect, table, view
 from pyspark_kafkalog.notebook.log_html import merged
 from pyspark_kafkalog.notebook.segments import SegmentInfo
-from pyspark_kafkalog.root import own as own_root
-from pyspark_kafkalog.root.broker import ForeignRoot
+from pyspark_kafkalog.root import native
+from pyspark_kafkalog.root.broker import BrokerRoot
 
 HOSTILE = "<script>alert('x')</script>\"&\x00\x1b[31m\u202e"
 VIEW_BYTES_MAX = 60_000
@@ -80,7 +80,7 @@ def test_directory_with_hostile_name_is_no_topic(tmp_path: Path) -> None:
 
 
 def test_ten_thousand_partitions_render_fast_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_root, "ensure_partition_directories", lambda *_: None)  # which takes half a minute
+    monkeypatch.setattr(native, "ensure_partition_directories", lambda *_: None)  # which takes half a minute
     log_dir = LogDir.create(tmp_path / "root")
     log_dir.create_topic("wide", partitions=10_000)
     for number in range(60):
@@ -138,8 +138,8 @@ def test_view_of_wide_broker_topic_loads_few_partitions(tmp_path: Path, monkeypa
         for base in (0, 10):
             (directory / f"{base:020d}.log").touch()
     looked_at = []
-    look = ForeignRoot._look
-    monkeypatch.setattr(ForeignRoot, "_look", lambda self, where: looked_at.append(where) or look(self, where))
+    look = BrokerRoot._look
+    monkeypatch.setattr(BrokerRoot, "_look", lambda self, where: looked_at.append(where) or look(self, where))
     log_dir = LogDir.open(root)
     assert "not looked at" in log_dir._repr_html_()
     _parsed(log_dir["wide"]._repr_html_())

@@ -89,7 +89,7 @@ def test_time_slice_with_out_of_order_timestamps_is_as_documented(own: LogDir) -
     seconds = [10, 11, 30, 12, 31, 13, 40]
     times = pa.array([1_700_000_000_000 + 1000 * each for each in seconds], pa.timestamp("ms", "UTC"))
     own.append("late", pa.table({"value": [str(each) for each in seconds], "timestamp": times}))
-    log = own.own_root() and own["late", 0].refresh()
+    log = own.root.native() and own["late", 0].refresh()
     start, end = (iso_text(1_700_000_000_000 + 1000 * each) for each in (11, 31))
     # From the first at or after :11 up to the first at or after :31: 30 and 12 lie between, 13 comes too late.
     assert log[start:end].to_arrow(["value"], text=True)["value"].to_pylist() == ["11", "30", "12"]

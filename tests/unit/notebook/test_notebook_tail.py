@@ -92,7 +92,7 @@ def test_tail_fails_when_next_records_were_deleted(root: Path) -> None:
     tail = log.tail(0, poll_seconds=0.001, timeout_seconds=5)
     assert next(tail).num_rows == 10
     _append(root, 10, 10)
-    delete_records(LogDir.open(root), {TopicPartition("t", 0): 15})
+    delete_records(LogDir.open(root).root, {TopicPartition("t", 0): 15})
     with pytest.raises(OffsetOutOfRangeError, match="offset 10 of t-0, which is next"):
         next(tail)
 

@@ -21,7 +21,7 @@ from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_f
 
 def look(log_dir: LogDir, *, now_ms: int = NOW_MS, sample_bytes: int = 64 << 20) -> RootFacts:
     log_dir.refresh()
-    return gather(log_dir, GatherOptions(sample_bytes=sample_bytes), clock=lambda: now_ms)
+    return gather(log_dir.root, GatherOptions(sample_bytes=sample_bytes), clock=lambda: now_ms)
 
 
 def topic_of(root: RootFacts, name: str) -> TopicFacts:
@@ -137,13 +137,13 @@ def test_due_retention_and_cleaning_are_found(lively: LogDir) -> None:
     assert "Retention is due" in titles(root, "orders")
     assert "Cleaning is due" in titles(root, "customers")
     due = sum(each.due_segments for each in topic_of(root, "orders").partitions)
-    planned = apply_retention(lively, topics=["orders"], now_ms=NOW_MS, dry_run=True)
+    planned = apply_retention(lively.root, topics=["orders"], now_ms=NOW_MS, dry_run=True)
     assert due == sum(each.segments_dropped for each in planned)
 
 
 def test_maintenance_commits_are_listed(tmp_path: Path) -> None:
     log_dir = lively_root(tmp_path / "root")
-    apply_retention(log_dir, topics=["orders"], now_ms=NOW_MS)
+    apply_retention(log_dir.root, topics=["orders"], now_ms=NOW_MS)
 
     root = look(log_dir)
 
@@ -166,14 +166,14 @@ def test_skewed_topic_is_found(tmp_path: Path) -> None:
 
 def test_offsets_deleted_before_group_read_them_are_found(tmp_path: Path) -> None:
     log_dir = lively_root(tmp_path / "root")
-    apply_retention(log_dir, topics=["orders"], now_ms=NOW_MS)
+    apply_retention(log_dir.root, topics=["orders"], now_ms=NOW_MS)
 
     assert "Gone before they were read" in titles(look(log_dir), "orders")
 
 
 def test_uncleanable_partition_is_found(tmp_path: Path) -> None:
     log_dir = lively_root(tmp_path / "root")
-    mark_uncleanable(log_dir.own_root(), TopicPartition("customers", 1), "no room", now_ms=NOW_MS)
+    mark_uncleanable(log_dir.root.native(), TopicPartition("customers", 1), "no room", now_ms=NOW_MS)
 
     finding = next(each for each in look(log_dir).findings if each.title == "Uncleanable")
 
@@ -203,7 +203,7 @@ def test_broker_directories_are_reported(kafka_fixtures: Path, name: str) -> Non
     log_dir = LogDir.open(kafka_fixtures / name)
     root = look(log_dir)
 
-    assert root.is_foreign
+    assert root.is_broker_directory
     assert root.history is None
     assert tuple(each.name for each in root.topics) == log_dir.topics()
     for topic in root.topics:
@@ -287,7 +287,7 @@ def test_runs_in_delta_table_are_listed_newest_first(tmp_path: Path) -> None:
         ],
     )
 
-    root = gather(log_dir, GatherOptions(runs_table=table))
+    root = gather(log_dir.root, GatherOptions(runs_table=table))
 
     assert [row["timestamp"] for row in root.runs] == ["2026-01-02", "2026-01-01"]
 

@@ -42,7 +42,7 @@ def log_dir(tmp_path: Path) -> LogDir:
     for first in range(0, COUNT, 20):
         values = [str(number).zfill(50) for number in range(first, first + 20)]
         log_dir.append("t", pa.table({"value": values}))
-    delete_records(log_dir, {TopicPartition("t", 0): START})
+    delete_records(log_dir.root, {TopicPartition("t", 0): START})
     log_dir.refresh()
     return log_dir
 
@@ -113,7 +113,7 @@ def test_task_planned_before_retention_fails_or_reads_from_log_start(log_dir: Lo
     (planned,) = made.partitions()
     assert isinstance(planned, OffsetRangePartition)
     log_dir.alter_topic("t", add={"retention.bytes": "9000"})
-    [report] = apply_retention(log_dir)
+    [report] = apply_retention(log_dir.root)
     rows = read_offset_range(planned, to_arrow_schema(read_schema(include_headers=False), timezone="UTC"))
     if is_strict:
         with pytest.raises(DataLossError):
@@ -130,7 +130,7 @@ def test_task_planned_before_delete_records_returns_no_deleted_row(log_dir: LogD
     made = batch(log_dir, failOnDataLoss=str(is_strict).lower(), maxBytesPerPartition="3000")
     planned = made.partitions()
     assert len(planned) > 3
-    delete_records(log_dir, {TopicPartition("t", 0): START + 150})
+    delete_records(log_dir.root, {TopicPartition("t", 0): START + 150})
     if is_strict:
         lost = f"t-0: records of offsets {START} to .* are gone: the log starts at {START + 150} now.*load\\(\\) again"
         with pytest.raises(DataLossError, match=lost):
@@ -146,7 +146,7 @@ def test_stream_task_planned_before_delete_records_returns_no_deleted_row(log_di
     for made in (strict, lenient):
         start = made.initialOffset()
         plans.append(made.partitions(start, made.latestOffset(start, ReadAllAvailable())))
-    delete_records(log_dir, {TopicPartition("t", 0): START + 150})
+    delete_records(log_dir.root, {TopicPartition("t", 0): START + 150})
     with pytest.raises(DataLossError, match=r"Set failOnDataLoss to false to read what is there$"):
         rows_of(strict, plans[0])
     assert rows_of(lenient, plans[1]) == list(range(START + 150, COUNT))
@@ -156,8 +156,8 @@ def test_task_planned_before_commits_since_removed_sees_log_start(log_dir: LogDi
     """The name of the next commit, by which a task sees that there is one, is removed by metadata retention."""
     made = batch(log_dir, failOnDataLoss="false")
     planned = made.partitions()
-    delete_records(log_dir, {TopicPartition("t", 0): START + 150})
-    store = log_dir.own_root().store
+    delete_records(log_dir.root, {TopicPartition("t", 0): START + 150})
+    store = log_dir.root.native().store
     store.refresh()
     named = planned[0].planned  # type: ignore[attr-defined]
     last_file, next_file = Path(named.last_file), Path(named.next_file)
@@ -198,7 +198,7 @@ def test_task_planned_before_merge_reads_same_records(log_dir: LogDir) -> None:
     made = batch(log_dir, maxBytesPerPartition="3000")
     planned = made.partitions()
     log_dir.alter_topic("t", add={"internal.segment.bytes": "100000"})
-    [report] = merge_segments(log_dir)
+    [report] = merge_segments(log_dir.root)
     assert report.segments_dropped > 1
     found = [offset for each in planned for rows in made.read(each) for offset in rows.column("offset").to_pylist()]
     assert found == list(range(START, COUNT))

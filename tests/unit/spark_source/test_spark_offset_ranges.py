@@ -336,12 +336,12 @@ def test_plan_that_ends_in_damaged_batch_is_refused(tmp_path: Path) -> None:
     log_dir.refresh()
     where = TopicPartition("orders", 0)
     ranges = [OffsetRange(topic_partition=where, start_offset=0, end_offset=3)]
-    check_ends(ranges, log_dir)
+    check_ends(ranges, log_dir.root)
     log = next((tmp_path / "log" / "orders-0").glob("*.log"))
     data = bytearray(log.read_bytes())
     second = data.index(bytes(7) + b"\x02", 61)
     data[second + 7] = 0x42
     log.write_bytes(data)
     with pytest.raises(CorruptRecordError):
-        check_ends(ranges, log_dir)
-    check_ends([OffsetRange(topic_partition=where, start_offset=0, end_offset=2)], log_dir)
+        check_ends(ranges, log_dir.root)
+    check_ends([OffsetRange(topic_partition=where, start_offset=0, end_offset=2)], log_dir.root)

@@ -140,7 +140,7 @@ def test_all_offsets_are_committed_again_after_an_hour(root: Path, monkeypatch: 
     counts = []
     for offset, seconds in ((1, 0.0), (2, 10.0), (3, 3600.0), (4, 3700.0)):
         now_s[0] = seconds
-        progress.reach({P0: offset, P1: 5, TopicPartition("deleted", 0): 7}, log_dir)
+        progress.reach({P0: offset, P1: 5, TopicPartition("deleted", 0): 7}, log_dir.root)
         log_dir.refresh()
         counts.append(next(log_dir.history(topic=OFFSETS_TOPIC)).partitions[0].records)
     assert counts == [2, 1, 2, 1]
@@ -172,7 +172,7 @@ def test_principal_starts_at_offsets_of_group_it_may_describe(root: Path) -> Non
 def test_committed_offset_out_of_range_is_reset_or_refused(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     log_dir = LogDir.open(root)
     log_dir.group("g").commit({P0: 10, P1: 21})
-    delete_records(log_dir, {P0: 11})
+    delete_records(log_dir.root, {P0: 11})
     start = stream(root, startingOffsets="group", auto_offset_reset="earliest").initialOffset()
     assert plain(start) == {"t": {"0": 11, "1": 0}}
     assert caplog.text.count("is out of range") == 2

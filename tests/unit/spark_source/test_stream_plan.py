@@ -40,7 +40,7 @@ def there(
         readable_end_offset=end_offset if stable is None else stable,
         active_base_offset=-1,
         active_size_bytes=-1,
-        is_foreign=foreign_in is not None,
+        is_broker_directory=foreign_in is not None,
     )
     return {topic_partition: found}
 

@@ -89,4 +89,4 @@ def test_rejection_names_cause_and_leaves_directory_unadopted(
     assert "nothing.properties" in tool.fails("--server-properties", str(tmp_path / "nothing.properties"))
     (tmp_path / "bad.properties").write_text("log.segment.bytes=x\n")
     assert "log.segment.bytes=x is not allowed" in tool.fails("--server-properties", str(tmp_path / "bad.properties"))
-    assert LogDir.open(tool.root).is_foreign
+    assert LogDir.open(tool.root).is_broker_directory

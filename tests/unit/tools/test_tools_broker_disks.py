@@ -68,7 +68,7 @@ def test_consumer_groups_and_transactions_honor_read_to_log_end(
 
 def test_verify_warns_of_offsets_above_high_watermark_unless_broker_runs(killed: Path) -> None:
     def above() -> dict[str, Finding]:
-        found = verify(LogDir.open(killed)).findings
+        found = verify(LogDir.open(killed).root).findings
         return {str(each.partition): each for each in found if each.what == "above-high-watermark"}
 
     found = above()
@@ -101,7 +101,7 @@ def test_metrics_include_log_end_last_stable_offset_lag_and_offsets_above(
 
 
 def test_report_has_finding_for_offsets_above_high_watermark(killed: Path) -> None:
-    found = gather(LogDir.open(killed), GatherOptions(sample_bytes=0)).findings
+    found = gather(LogDir.open(killed).root, GatherOptions(sample_bytes=0)).findings
     (above,) = [each for each in found if each.title == "Above the high watermark"]
     assert above.severity == "warning"
     assert "orders-0" in above.text
@@ -161,12 +161,12 @@ def test_console_consumer_from_beginning_fails_unless_local_only(
 
 
 def test_verify_report_and_metrics_include_remote_offsets(tiered: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = verify(LogDir.open(tiered)).findings
+    found = verify(LogDir.open(tiered).root).findings
     assert {each.what for each in found} == {"remote-offsets"}
     assert {str(each.partition): each.offset for each in found} == {
         name: start for name, (local, start) in TIERED_STARTS.items() if start < local
     }
-    facts = gather(LogDir.open(tiered), GatherOptions(sample_bytes=0))
+    facts = gather(LogDir.open(tiered).root, GatherOptions(sample_bytes=0))
     (finding,) = [each for each in facts.findings if each.title == "In remote storage"]
     assert "of 6 partitions" in finding.text
     _, out, _ = Command("metrics", tiered, capsys).try_to("--once")

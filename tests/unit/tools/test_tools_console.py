@@ -307,7 +307,7 @@ def test_records_deleted_by_retention_are_skipped_without_error(
     log_dir.alter_topic("t", add={"internal.segment.bytes": "200", "retention.bytes": "1", "file.delete.delay.ms": "0"})
     for value in ("e", "f"):
         log_dir.append("t", pa.table({"value": [value * 100]}), partition=0)
-    apply_retention(log_dir)
+    apply_retention(log_dir.root)
     for path in (filled.root / "t-0").glob("*.deleted"):
         path.unlink()
     assert not (filled.root / "t-0" / "00000000000000000000.log").exists()

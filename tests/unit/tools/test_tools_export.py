@@ -25,7 +25,7 @@ def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     log_dir.create_topic("empty", partitions=1)
     for value in range(8):
         log_dir.append("orders", pa.table({"value": [str(value) * 100]}), partition=1)
-    delete_records(log_dir, {ORDERS[1]: 3})
+    delete_records(log_dir.root, {ORDERS[1]: 3})
     return Command("export", tmp_path / "root", capsys)
 
 
@@ -47,7 +47,7 @@ def test_checkpoints_match_last_commit(tool: Command) -> None:
     ends = {TopicPartition("empty", 0): 0, ORDERS[0]: 0, ORDERS[1]: 8}
     assert found["recovery-point"] == found["replication"] == ends
     assert found["log-start"] == {ORDERS[1]: 3}
-    assert not LogDir.open(tool.root).is_foreign
+    assert not LogDir.open(tool.root).is_broker_directory
 
 
 def test_uncommitted_bytes_are_not_exported(tool: Command, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_closed_segments_of_copy_are_links_and_active_one_is_not(tool: Command, 
     assert all(path.stat().st_nlink == 2 for path in closed)
     assert active.stat().st_nlink == 1
     copy = LogDir.open(tmp_path / "copy")
-    assert not copy.is_foreign
+    assert not copy.is_broker_directory
     assert contents(copy) == contents(LogDir.open(tool.root))
     assert copy.topic("orders").topic_id == LogDir.open(tool.root).topic("orders").topic_id
     assert (tmp_path / "copy" / "orders-1" / "00000000000000000008.snapshot").exists()
@@ -131,11 +131,11 @@ def test_invalid_targets_are_rejected_and_original_is_unchanged(tool: Command, t
 def test_killed_mount_is_finished_with_overwrite(tool: Command, tmp_path: Path) -> None:
     expected = contents(LogDir.open(tool.root))
     counting = StoppingFileSystem(10**9)
-    export_to(LogDir.open(tool.root, fs=counting).own_root(), broker_directory(tmp_path / "first"))
+    export_to(LogDir.open(tool.root, fs=counting).root.native(), broker_directory(tmp_path / "first"))
     for stops_at in range(8, counting.changes, 9):
         broker = broker_directory(tmp_path / f"broker-{stops_at}")
         with pytest.raises(Killed):
-            export_to(LogDir.open(tool.root, fs=StoppingFileSystem(stops_at)).own_root(), broker)
+            export_to(LogDir.open(tool.root, fs=StoppingFileSystem(stops_at)).root.native(), broker)
         assert tool.try_to("--to", str(broker), "--overwrite")[0] == 0
         assert contents(LogDir.open(broker)) == expected
         assert checkpoints(broker)["replication"][ORDERS[1]] == 8

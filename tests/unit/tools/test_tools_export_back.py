@@ -236,12 +236,12 @@ def test_kill_while_setting_aside_loses_nothing_and_can_be_repeated(tool: Comman
     log_dir.create_topic("new", partitions=2)
     append(log_dir, "new", 1, "new")
     counting = StoppingFileSystem(10**9)
-    return_to_broker(LogDir.open(tool.root, fs=counting).own_root(), set_aside=tmp_path / "whole")
+    return_to_broker(LogDir.open(tool.root, fs=counting).root.native(), set_aside=tmp_path / "whole")
     is_refused = False
     for stops_at in range(2, counting.changes, 5):
         aside = tmp_path / f"aside-{stops_at}"
         with pytest.raises(Killed):
-            return_to_broker(LogDir.open(tool.root, fs=StoppingFileSystem(stops_at)).own_root(), set_aside=aside)
+            return_to_broker(LogDir.open(tool.root, fs=StoppingFileSystem(stops_at)).root.native(), set_aside=aside)
         forget_images()
         assert LogDir.open(tool.root).read("new")["value"].to_pylist() == [b"new 0", b"new 1", b"new 2"]
         is_begun = not is_vacant(aside)
@@ -250,7 +250,7 @@ def test_kill_while_setting_aside_loses_nothing_and_can_be_repeated(tool: Comman
         except LogDirError:
             is_whole, is_refused = False, True
         if not is_whole:  # else it was killed in the second step, when all was set aside
-            return_to_broker(LogDir.open(tool.root).own_root(), set_aside=aside)
+            return_to_broker(LogDir.open(tool.root).root.native(), set_aside=aside)
         forget_images()
         assert LogDir.open(aside).read("new")["value"].to_pylist() == [b"new 0", b"new 1", b"new 2"]
     assert is_refused

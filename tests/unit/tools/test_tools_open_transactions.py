@@ -234,7 +234,7 @@ def test_failed_abort_leaves_whole_transaction_open(adopted: Command, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(MetadataStore, "commit", fail)
         with pytest.raises(CommitConflictError):
-            abort_transactional_id(LogDir.open(adopted.root).own_root(), "tx-0")
+            abort_transactional_id(LogDir.open(adopted.root).root.native(), "tx-0")
     assert states(adopted)["tx-0"] == "Ongoing"
     log_dir = LogDir.open(adopted.root, clock=lambda: NOW_MS)
     log_dir.append(TOPIC, pa.table({"value": ["after"]}), partition=0)

@@ -85,7 +85,7 @@ def test_abort_without_open_transaction_is_rejected(adopted: Command) -> None:
 
 
 def test_failed_abort_leaves_transaction_open(adopted: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = LogDir.open(adopted.root).own_root()
+    root = LogDir.open(adopted.root).root.native()
 
     def fail(*_: object, **__: object) -> None:
         raise CommitConflictError("somebody was first")

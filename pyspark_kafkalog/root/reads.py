@@ -1,4 +1,4 @@
-"""Reads a range of offsets from one partition of a `LogDir`: its end by isolation level, and checks of the offsets."""
+"""Reads a range of offsets from one partition of a root: its end by isolation level, and checks of the offsets."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pyspark_kafkalog.storage.filesystem import time_ms
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.log_dir import IsolationLevel, LogDir
+    from pyspark_kafkalog.root.protocol import IsolationLevel, Root
 
 _LOG: Final = logging.getLogger(__name__)
 
 
-def readable_end(log_dir: LogDir, found: PartitionDescription, isolation: IsolationLevel) -> int:
+def readable_end(root: Root, found: PartitionDescription, isolation: IsolationLevel) -> int:
     """The end of reads with that isolation level: the last stable offset, or the high watermark."""
     if isolation == "read_committed":
-        return log_dir.last_stable_offset(found.topic, found.partition)
+        return root.last_stable_offset(found.topic, found.partition)
     return found.high_watermark
 
 
-def open_transaction_text(log_dir: LogDir, found: PartitionDescription) -> str:
+def open_transaction_text(root: Root, found: PartitionDescription) -> str:
     """A message text: the open transaction at which read_committed ends, below the high watermark."""
     from pyspark_kafkalog.root.open_transactions import producers_of
 
@@ -35,7 +35,7 @@ def open_transaction_text(log_dir: LogDir, found: PartitionDescription) -> str:
     first_offsets = {
         each.current_txn_first_offset: each.producer_id for each in producers if each.current_txn_first_offset >= 0
     }
-    end_offset = log_dir.last_stable_offset(found.topic, found.partition)
+    end_offset = root.last_stable_offset(found.topic, found.partition)
     who = f"producer {first_offsets[min(first_offsets)]} has" if first_offsets else "a producer has"
     first_offset = min(first_offsets, default=end_offset)
     return (
@@ -45,7 +45,7 @@ def open_transaction_text(log_dir: LogDir, found: PartitionDescription) -> str:
 
 
 def read_table(
-    log_dir: LogDir,
+    root: Root,
     partitions: Iterable[PartitionDescription],
     start_offset: int | None,
     end_offset: int | None,
@@ -65,20 +65,20 @@ def read_table(
     schema = KAFKA_SCHEMA if columns is None else pa.schema([KAFKA_SCHEMA.field(name) for name in columns])
     partitions = tuple(partitions)
     notice = above_high_watermark(
-        log_dir.path, [each for each in partitions if end_offset is None or end_offset > each.high_watermark]
+        root.path, [each for each in partitions if end_offset is None or end_offset > each.high_watermark]
     )
     if notice is not None:
         _LOG.warning(notice)
     batches = [
         batch
         for each in partitions
-        for batch in read_partition(log_dir, each, start_offset, end_offset, isolation, schema, local_only=local_only)
+        for batch in read_partition(root, each, start_offset, end_offset, isolation, schema, local_only=local_only)
     ]
     return pa.Table.from_batches(batches, schema)
 
 
 def read_partition(
-    log_dir: LogDir,
+    root: Root,
     found: PartitionDescription,
     start_offset: int | None,
     end_offset: int | None,
@@ -94,7 +94,7 @@ def read_partition(
     Raises OffsetOutOfRangeError, before the first batch, for a start offset that is outside of
     [log start offset, readable end], or, without `local_only`, in remote storage.
     """
-    end_of_log = readable_end(log_dir, found, isolation)
+    end_of_log = readable_end(root, found, isolation)
     start = found.log_start_offset if start_offset is None else start_offset
     if found.log_start_offset <= start < found.local_log_start_offset:
         if not local_only:
@@ -104,13 +104,13 @@ def read_partition(
     if end_of_log < start <= found.high_watermark:
         raise OffsetOutOfRangeError(
             f"offset {start} of {found.topic}-{found.partition} cannot be read as read_committed yet: "
-            f"{open_transaction_text(log_dir, found)}"
+            f"{open_transaction_text(root, found)}"
         )
     if not found.log_start_offset <= start <= end_of_log:
         raise OffsetOutOfRangeError(
             f"offset {start} of {found.topic}-{found.partition} is not in [{found.log_start_offset}, {end_of_log}]"
         )
-    reader = log_dir.reader(found.topic, found.partition)
+    reader = root.reader(found.topic, found.partition)
     if end == found.high_watermark > start:
         reader.check_end(end)
     return reader.read(start, end, schema=schema, committed=isolation == "read_committed")

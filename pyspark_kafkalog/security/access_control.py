@@ -34,9 +34,9 @@ from pyspark_kafkalog.root.broker_metadata.image import read_broker_metadata
 from pyspark_kafkalog.security.authorizer import Authorizer, parse_super_users
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.metadata.image import MetadataImage
     from pyspark_kafkalog.metadata.messages.records import MetadataRecord
+    from pyspark_kafkalog.root.protocol import Root
 
 ALL: AclFilter = AclFilter()
 
@@ -44,8 +44,8 @@ ALL: AclFilter = AclFilter()
 class AccessControl:
     """The entries of one log directory, as of its last `refresh`. Those of a broker's directory can be listed."""
 
-    def __init__(self, log_dir: LogDir) -> None:
-        self._log_dir = log_dir
+    def __init__(self, root: Root) -> None:
+        self._root = root
 
     def entries(self, acl_filter: AclFilter = ALL) -> list[Acl]:
         """The entries that the filter matches, in order."""
@@ -55,7 +55,7 @@ class AccessControl:
         """Add the entries that do not exist, in one commit. Raises InvalidAclError, ReadOnlyLogDirError."""
         from pyspark_kafkalog.metadata.acl import add_acls
 
-        self._log_dir.own_root().commit(
+        self._root.native().commit(
             lambda image: add_acls(image.acls.values(), acls, random.SystemRandom()),
             operation="add access control entries",
         )
@@ -71,20 +71,20 @@ class AccessControl:
             removed[:] = matched.values()
             return remove_acls(matched)
 
-        self._log_dir.own_root().commit(build, operation="remove access control entries")
+        self._root.native().commit(build, operation="remove access control entries")
         return sorted(removed)
 
     def authorizer(self) -> Authorizer:
         """Decides by these entries, super.users and allow.everyone.if.no.acl.found."""
-        if self._log_dir.is_foreign:
+        if self._root.is_broker_directory:
             return Authorizer(tuple(self._all()))
-        broker = self._log_dir.own_root().broker_config()
+        broker = self._root.native().broker_config()
         return Authorizer(
             tuple(self._all()), parse_super_users(broker.super_users), broker.allow_everyone_if_no_acl_found
         )
 
     def _all(self) -> Collection[Acl]:
-        if not self._log_dir.is_foreign:
-            return self._log_dir.own_root().store.image.acls.values()
-        directory = self._log_dir.path / METADATA_DIR
+        if not self._root.is_broker_directory:
+            return self._root.native().store.image.acls.values()
+        directory = self._root.path / METADATA_DIR
         return read_broker_metadata(directory).acls.values() if directory.is_dir() else ()

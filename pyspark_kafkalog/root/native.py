@@ -6,25 +6,23 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
+from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
 from pyspark_kafkalog.metadata.image import (
-    ALL_BROKERS,
-    BROKER_RESOURCE,
     MetadataImage,
     PartitionImage,
     TopicImage,
     broker_configs,
 )
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.root import broker_settings as broker_config_records
 from pyspark_kafkalog.root import topics as topic_records
+from pyspark_kafkalog.root.broker_settings import alter_broker_configs
 from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.root.directories import (
     ensure_partition_directories,
@@ -34,6 +32,7 @@ from pyspark_kafkalog.root.directories import (
     put_aside_left,
     remove_deleted,
 )
+from pyspark_kafkalog.root.planned_state import PlannedState
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, take_over
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flush_earlier, flushing_file_system
@@ -41,17 +40,18 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 from pyspark_kafkalog.units import NS_PER_MS
 
+if TYPE_CHECKING:
+    from pyspark_kafkalog.storage.log.reader import LogReader
+
 _LOG: Final = logging.getLogger(__name__)
 
 _Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
 
-#: The resource name of settings for all brokers, as in Kafka's dynamic configuration.
 
-
-class OwnRoot:
+class NativeRoot:
     """One native root, as of its last `refresh`; every change refreshes it first."""
 
-    is_foreign = False
+    is_broker_directory: Final = False
 
     def __init__(self, store: MetadataStore, *, clock: Callable[[], int], fs: FileSystem) -> None:
         self.path: Path = store.root
@@ -70,6 +70,27 @@ class OwnRoot:
     @property
     def version(self) -> int:
         return self._store.image.next_offset
+
+    def planned_state(self) -> PlannedState:
+        last_file, next_file = self._store.last_and_next_file
+        return PlannedState(str(self.path), str(last_file), str(next_file))
+
+    def native(self) -> NativeRoot:
+        return self
+
+    # Only a root that was opened for a principal refuses anything.
+
+    def check_read(self, topics: Collection[str]) -> None:
+        pass
+
+    def check_writable(self) -> None:
+        pass
+
+    def check_write(self, topic: str) -> None:
+        pass
+
+    def check_transactional_id(self, transactional_id: str) -> None:
+        pass
 
     @property
     def store(self) -> MetadataStore:
@@ -102,7 +123,7 @@ class OwnRoot:
             for partition in self._store.image.topic(name).partitions
         ]
 
-    def topic(self, name: str) -> TopicDescription:
+    def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
         topic = self._store.image.topic(name)
         partitions = tuple(self._describe(name, partition) for partition in topic.partitions)
         return TopicDescription(name, topic.topic_id, topic.configs, partitions)
@@ -110,9 +131,11 @@ class OwnRoot:
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
         return tuple(each.partition for each in self._store.image.topic(topic).partitions)
 
-    def partition(self, topic_partition: TopicPartition) -> PartitionDescription:
-        found = self._store.image.partition(topic_partition.topic, topic_partition.partition)
-        return self._describe(topic_partition.topic, found)
+    def partition(self, topic: str, partition: int) -> PartitionDescription:
+        return self._describe(topic, self._store.image.partition(topic, partition))
+
+    def partitions_read(self) -> tuple[PartitionDescription, ...]:
+        return ()
 
     def _describe(self, topic: str, partition: PartitionImage) -> PartitionDescription:
         state = partition.state
@@ -129,15 +152,21 @@ class OwnRoot:
             active_size_bytes=state.active_size_bytes,
         )
 
-    def last_stable_offset(self, topic_partition: TopicPartition) -> int:
+    def last_stable_offset(self, topic: str, partition: int) -> int:
         """First offset of the oldest open transaction, else the high watermark.
 
         Only a transaction that was open when a broker's directory was adopted can be open here.
         """
-        found = self._store.image.partition(topic_partition.topic, topic_partition.partition)
-        return found.state.last_stable_offset
+        return self._store.image.partition(topic, partition).state.last_stable_offset
 
-    def history(self, *, topic: str | None, limit: int | None, newest_first: bool) -> Iterator[HistoryEntry]:
+    def reader(self, topic: str, partition: int) -> LogReader:
+        from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
+
+        return LogReader(self.partition(topic, partition).directory, TopicPartition(topic, partition))
+
+    def history(
+        self, *, topic: str | None = None, limit: int | None = None, newest_first: bool = True
+    ) -> Iterator[HistoryEntry]:
         names = self._store.image.topic_names
         return read_history(self._store.log, names, topic=topic, limit=limit, newest_first=newest_first)
 
@@ -145,34 +174,24 @@ class OwnRoot:
         image = self._store.image
         return _broker_config(image).log_config(image.topic(topic).configs)
 
+    def config_for_write(self, topic: str) -> LogConfig:
+        return self.log_config(topic)
+
     # Changing
-
-    def set_broker_configs(self, configs: Mapping[str, str]) -> None:
-        """Store broker-level settings (`log.*`, `num.partitions`, …) in the commit log, for all writers."""
-        known = {name: value for name, value in configs.items() if name in BROKER_CONFIGS}
-
-        def build(image: MetadataImage) -> list[MetadataRecord]:
-            there = image.broker_configs.get(ALL_BROKERS, {})
-            BrokerConfig.from_properties({**there, **known})
-            return [
-                record("ConfigRecord", resourceType=BROKER_RESOURCE, resourceName=ALL_BROKERS, name=name, value=value)
-                for name, value in known.items()
-                if there.get(name) != value
-            ]
-
-        self.commit(build, operation="alter broker configs", frees_space=True)
 
     def broker_configs(self) -> Mapping[str, str]:
         return broker_configs(self._store.image)
 
-    def alter_broker_configs(self, *, add: Mapping[str, str], delete: Collection[str]) -> None:
+    def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
         self.commit(
-            lambda image: broker_config_records.alter_broker_configs(image, add=add, delete=delete),
+            lambda image: alter_broker_configs(image, add=add or {}, delete=delete),
             operation="alter broker configs",
             frees_space=True,
         )
 
-    def create_topic(self, name: str, *, partitions: int | None, configs: Mapping[str, str]) -> None:
+    def create_topic(
+        self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
+    ) -> TopicDescription:
         """Commit the topic, then create its directories. `partitions` None stands for num.partitions."""
 
         def build(image: MetadataImage) -> list[MetadataRecord]:
@@ -181,20 +200,18 @@ class OwnRoot:
                 image,
                 name,
                 partitions=broker.num_partitions if partitions is None else partitions,
-                configs=configs,
+                configs=configs or {},
                 broker_configs=broker.properties,
             )
 
         self._commit_topic(name, build, "create topic")
+        return self.topic(name)
 
-    def ensure_topic(self, name: str) -> None:
-        """Create the topic if it does not exist, as for a write to it.
-
-        Raises UnknownTopicError if it does not exist and auto.create.topics.enable is false.
-        """
+    def ensure_topic(self, name: str) -> TopicDescription:
+        """The topic. It and its directories are created if they do not exist, as for a write to it."""
         there = self._store.refresh().topics.get(name)
         if there is not None and has_partition_directories(self.path, there):
-            return  # without the lock: a writer holds it through its commit
+            return self.topic(name)  # without the lock: a writer holds it through its commit
 
         def build(image: MetadataImage) -> list[MetadataRecord]:
             if name in image.topics:
@@ -207,14 +224,17 @@ class OwnRoot:
             )
 
         self._commit_topic(name, build, "create topic")
+        return self.topic(name)
 
-    def add_partitions(self, name: str, *, total: int) -> None:
+    def add_partitions(self, name: str, total: int) -> None:
         self._commit_topic(name, lambda image: topic_records.add_partitions(image, name, total=total), "add partitions")
 
-    def alter_configs(self, name: str, *, add: Mapping[str, str], delete: Collection[str]) -> None:
+    def alter_topic(self, name: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
         def build(image: MetadataImage) -> list[MetadataRecord]:
             broker = _broker_config(image)
-            return topic_records.alter_configs(image, name, add=add, delete=delete, broker_configs=broker.properties)
+            return topic_records.alter_configs(
+                image, name, add=add or {}, delete=delete, broker_configs=broker.properties
+            )
 
         self._commit_topic(name, build, "alter topic configs", frees_space=True)
 
@@ -253,7 +273,11 @@ class OwnRoot:
         remove_deleted(self.path, now_ms=now_ms, delay_ms=delay_ms, fs=self._fs)
 
     def commit_staged(
-        self, staged: Sequence[StagedFile], *, transaction: WriteTransaction | None, flush: FlushMode
+        self,
+        staged: Sequence[StagedFile],
+        *,
+        transaction: WriteTransaction | None = None,
+        flush: FlushMode = "fsync",
     ) -> CommitResult:
         from pyspark_kafkalog.root.write import commit_write  # not needed by readers
 
@@ -290,6 +314,10 @@ class OwnRoot:
         # The writer may have been killed after publishing the commit and before making it durable.
         self._store.log.sync()
         return known.version
+
+    def has_committed(self, transaction: WriteTransaction) -> bool:
+        last_version = self.last_version(transaction.transactional_id)
+        return last_version is not None and transaction.version <= last_version
 
     def _commit_topic(self, name: str, build: _Build, operation: str, *, frees_space: bool = False) -> None:
         with self._locked():
@@ -338,4 +366,4 @@ def _topic(image: MetadataImage, name: str) -> TopicImage:
 
 
 def _broker_config(image: MetadataImage) -> BrokerConfig:
-    return BrokerConfig.from_properties(image.broker_configs.get(ALL_BROKERS, {}))
+    return BrokerConfig.from_properties(broker_configs(image))

@@ -1,0 +1,221 @@
+"""`Root`: a log directory as the rest of the package uses it, whatever kind it is.
+
+    root.native.NativeRoot              a native log directory: it has a commit log
+    root.broker.BrokerRoot              a Kafka broker's directory, which is read-only
+    security.guarded_root.GuardedRoot   another root, opened for a principal: checks each operation, then forwards it
+
+Consumer groups, Spark's readers and writers, maintenance and the notebook take a `Root`, which
+`security.open.open_root` opens. `LogDir` is the facade over it for users.
+
+All methods see the state as of `open_root` or the last `refresh`, consistent over partitions. A method that writes
+raises ReadOnlyLogDirError for a broker's directory. With a GuardedRoot every method may raise AuthorizationError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.config.log_config import LogConfig
+    from pyspark_kafkalog.metadata.history import HistoryEntry
+    from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
+    from pyspark_kafkalog.root.native import NativeRoot
+    from pyspark_kafkalog.root.planned_state import PlannedState
+    from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+    from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
+    from pyspark_kafkalog.storage.filesystem import FlushMode
+    from pyspark_kafkalog.storage.log.reader import LogReader
+    from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+
+IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
+
+
+class Root(Protocol):
+    """An open log directory.
+
+    A crash of the process leaves nothing that has to be cleaned up: each commit is atomic, and the next writer recovers
+    the logs.
+    """
+
+    @property
+    def path(self) -> Path:
+        """The top level of the log directory."""
+        ...
+
+    @property
+    def is_broker_directory(self) -> bool:
+        """Whether this is a broker's directory, which is read-only."""
+        ...
+
+    @property
+    def identity(self) -> RootIdentity | None:
+        """The cluster id and directory id, which do not depend on the path; None if the directory has none."""
+        ...
+
+    @property
+    def version(self) -> int | None:
+        """Version of the metadata: `refresh` increases it if there are new commits; None for a broker's directory."""
+        ...
+
+    def refresh(self) -> None:
+        """Read the commits since the last refresh. Raises LogDirError if the path no longer has this log directory."""
+        ...
+
+    def planned_state(self) -> PlannedState:
+        """The state of the last `refresh`, in a form that lets a task detect that log start offsets have changed."""
+        ...
+
+    def history(
+        self, *, topic: str | None = None, limit: int | None = None, newest_first: bool = True
+    ) -> Iterator[HistoryEntry]:
+        """The retained commits; with `topic`, those that changed it; with `limit`, the newest `limit` of them.
+
+        Raises ReadOnlyLogDirError for a broker's directory, which has no commits of this package.
+        """
+        ...
+
+    def native(self) -> NativeRoot:
+        """The native root itself, for maintenance. Raises ReadOnlyLogDirError for a broker's directory."""
+        ...
+
+    # Permissions
+
+    def check_read(self, topics: Collection[str]) -> None:
+        """Raises AuthorizationError if this was opened for a principal that may not read all of the topics."""
+        ...
+
+    def check_writable(self) -> None:
+        """Raises ReadOnlyLogDirError for a broker's directory."""
+        ...
+
+    def check_write(self, topic: str) -> None:
+        """Raises AuthorizationError if this was opened for a principal that may not write to the topic."""
+        ...
+
+    def check_transactional_id(self, transactional_id: str) -> None:
+        """Raises AuthorizationError if this was opened for a principal that may not write with the transactional id."""
+        ...
+
+    # Topics
+
+    def topics(self) -> tuple[str, ...]:
+        """Names of all topics, including internal ones, in order."""
+        ...
+
+    def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
+        """One topic with its partitions. Raises UnknownTopicError, whose message lists the existing topics.
+
+        Raises LogDirError for a partition of a broker's directory that is a symbolic link; with `without_links`, such
+        partitions are omitted and listed in `links`.
+        """
+        ...
+
+    def log_config(self, topic: str) -> LogConfig:
+        """The topic's configuration: its overrides, else the broker-level settings, else Kafka's defaults."""
+        ...
+
+    def config_for_write(self, topic: str) -> LogConfig:
+        """As `log_config`, but requires permission to write to the topic, not to describe its configuration."""
+        ...
+
+    def broker_configs(self) -> Mapping[str, str]:
+        """The broker-level settings that have been set (`log.*`, `num.partitions`, …), by name."""
+        ...
+
+    def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
+        """Set the broker-level settings in `add` and reset those in `delete` to their defaults.
+
+        Raises InvalidConfigError for a setting that is unknown or has an invalid value.
+        """
+        ...
+
+    def create_topic(
+        self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
+    ) -> TopicDescription:
+        """Create a topic. The default of `partitions` is the broker-level setting num.partitions.
+
+        Raises InvalidTopicError for an invalid name or number of partitions, TopicExistsError, InvalidConfigError.
+        """
+        ...
+
+    def ensure_topic(self, name: str) -> TopicDescription:
+        """The topic; it is created if it does not exist and auto.create.topics.enable is true.
+
+        Raises UnknownTopicError if it does not exist and auto.create.topics.enable is false.
+        """
+        ...
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Increase the topic's number of partitions to `total`. Raises InvalidTopicError if that is no increase."""
+        ...
+
+    def alter_topic(self, name: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
+        """Set and delete configuration overrides of the topic. Raises InvalidConfigError."""
+        ...
+
+    def delete_topic(self, name: str) -> None:
+        """Delete the topic; its files are deleted after file.delete.delay.ms."""
+        ...
+
+    # Reading
+
+    def partition_numbers(self, topic: str) -> tuple[int, ...]:
+        """Numbers of the topic's partitions in this directory; opens no log. Raises UnknownTopicError."""
+        ...
+
+    def partition(self, topic: str, partition: int) -> PartitionDescription:
+        """One partition. Raises UnknownTopicError."""
+        ...
+
+    def partitions_read(self) -> tuple[PartitionDescription, ...]:
+        """The partitions read since the last refresh of a broker's directory; empty for a native log directory."""
+        ...
+
+    def last_stable_offset(self, topic: str, partition: int) -> int:
+        """The end of `read_committed` reads: first offset of the oldest open transaction, else the high watermark."""
+        ...
+
+    def reader(self, topic: str, partition: int) -> LogReader:
+        """A reader of the partition's records, from any offset."""
+        ...
+
+    # Writing
+
+    def commit_staged(
+        self,
+        staged: Sequence[StagedFile],
+        *,
+        transaction: WriteTransaction | None = None,
+        flush: FlushMode = "fsync",
+    ) -> CommitResult:
+        """Append staged files to their partitions' logs, all in one commit, and delete them.
+
+        If the version of `transaction` has already been committed, nothing is appended and the result's `is_duplicate`
+        is true. If this raises, the staged files remain, and the same commit can be retried.
+
+        Raises ProducerFencedError if a later incarnation has taken over the transactional id, UnknownTopicError,
+        CommitConflictError, CommitStateUnknownError.
+        """
+        ...
+
+    def init_transaction(self, transactional_id: str, incarnation: str) -> None:
+        """Register `incarnation` as the current one of the transactional id, and fence the earlier ones.
+
+        A writer that does not call this takes over the id with its first commit. Raises ProducerFencedError if
+        `incarnation` is itself fenced.
+        """
+        ...
+
+    def has_transactional_id(self, transactional_id: str) -> bool:
+        """Whether a writer has committed or registered with the transactional id, as of the last refresh."""
+        ...
+
+    def last_version(self, transactional_id: str) -> int | None:
+        """The last committed version of the transactional id; None if it has none."""
+        ...
+
+    def has_committed(self, transaction: WriteTransaction) -> bool:
+        """Whether this version of the transactional id, or a later one, has been committed."""
+        ...

@@ -1,0 +1,85 @@
+"""Opens log directories: the one place that decides which kind of `Root` a path has, and guards it for a principal."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.metadata.acl import AclOperation
+from pyspark_kafkalog.metadata.root_format import is_native_root
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
+from pyspark_kafkalog.root.broker import BrokerRoot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.security.access_control import AccessControl
+from pyspark_kafkalog.security.guarded_root import GuardedRoot
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def open_root(
+    path: str | Path,
+    *,
+    principal: str | None = None,
+    read_to_log_end: bool = False,
+    identity: RootIdentity | None = None,
+    clock: Callable[[], int] = time_ms,
+    fs: FileSystem = LOCAL,
+) -> Root:
+    """Open the log directory at `path`, native or a broker's.
+
+    With a `principal`, such as "User:ann", methods raise AuthorizationError for operations that the access control
+    entries do not permit. With `read_to_log_end`, a broker's logs are read up to the last complete, valid batch instead
+    of the high watermark of the broker's checkpoint, which may be older than the logs.
+
+    Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
+    """
+    path = Path(path)
+    check_identity(path, identity)
+    root: Root
+    if is_native_root(path):
+        root = NativeRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs)
+        if read_to_log_end:
+            _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
+    else:
+        root = BrokerRoot(path, clock=clock, read_to_log_end=read_to_log_end)
+    return root if principal is None else GuardedRoot(root, principal)
+
+
+def create_native_root(path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> NativeRoot:
+    """Create an empty native log directory at `path` and open it.
+
+    Raises LogDirError if `path` is already a native log directory, ReadOnlyLogDirError if it contains a broker's files.
+    """
+    return NativeRoot(create_root(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
+
+
+def open_or_create_root(path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> Root:
+    """Open the log directory at `path`; create a native one if `path` does not exist or is an empty directory.
+
+    Concurrent calls are safe, and a call completes a creation that a crash interrupted.
+    """
+    path = Path(path)
+    if not is_vacant(path):
+        try:
+            return open_root(path, clock=clock, fs=fs)
+        except LogDirError:
+            if not is_native_root(path):
+                raise
+    try:
+        return create_native_root(path, clock=clock, fs=fs)
+    except LogDirError:
+        return open_root(path, clock=clock, fs=fs)
+
+
+def open_access_control(root: Root) -> AccessControl:
+    """The access control entries of `root`. Raises AuthorizationError without DESCRIBE on the cluster."""
+    if isinstance(root, GuardedRoot):
+        root.check_cluster(AclOperation.DESCRIBE)
+    return AccessControl(root)
