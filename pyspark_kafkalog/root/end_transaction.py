@@ -27,6 +27,7 @@ from pyspark_kafkalog.errors import CommitConflictError, OffsetOutOfRangeError, 
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.native import NativeRoot
@@ -39,7 +40,7 @@ from pyspark_kafkalog.root.open_transactions import (
     transaction_states_of,
 )
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.producers import AppendOrigin, ProducerState
+from pyspark_kafkalog.storage.log.producers import ProducerState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -231,16 +232,18 @@ class _Ending:
             leader_epoch = before.leader_epoch + 1 if log.is_recovered else before.leader_epoch
             record = Record(offset=log.log_end_offset, timestamp_ms=self._root.clock(), key=key, value=value)
             is_marker = producer_id is not None
+            compression = CompressionType.NONE if is_marker else log.config.stored_compression(CompressionType.NONE)
             data = encode_batch(
                 [record],
                 leader_epoch=leader_epoch,
+                compression=compression,
+                level=log.config.compression_level(compression),
                 producer_id=-1 if producer_id is None else producer_id,
                 producer_epoch=producer_epoch,
                 is_transactional=is_marker,
                 is_control=is_marker,
             )
-            log.append_as_leader(data, leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR)
-            log.names_changed = True  # the transaction index file is created with its first entry
+            log.append_as_coordinator(data, leader_epoch=leader_epoch)
             log.flush(is_last=True)
             self._appended[where] = log.state()
         return self._appended[where]

@@ -223,7 +223,7 @@ def _append_one(
             )
     leader_epoch = before.leader_epoch + 1 if log.is_recovered else before.leader_epoch
     for each in staged:
-        log.append_staged(each, leader_epoch=leader_epoch, durable=False)
+        log.append_staged(each, leader_epoch=leader_epoch)
     return log
 
 

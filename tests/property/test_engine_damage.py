@@ -14,8 +14,8 @@ from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.reference import decode_batch
-from pyspark_kafkalog.storage.log.isolation import Isolation
 from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
+from pyspark_kafkalog.storage.log.lookup import Isolation, read
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 PART = FixturePartition("transactions", "transactions", 0)
@@ -36,7 +36,7 @@ def read_all(directory: Path, *, clean: bool, isolation: Isolation) -> list[tupl
     try:
         found = []
         position = log.log_start_offset
-        while (fetched := log.read(position, isolation=isolation, max_bytes=4096)).next_offset != position:
+        while (fetched := read(log, position, isolation=isolation, max_bytes=4096)).next_offset != position:
             position = fetched.next_offset
             for at in (fetched.batches["position"] - fetched.position).tolist():
                 batch = decode_batch(fetched.data, at, file=fetched.file, file_position=at)

@@ -17,7 +17,10 @@ from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.storage.log.isolation import Isolation
+from pyspark_kafkalog.storage.log.follower_append import append_as_follower
+from pyspark_kafkalog.storage.log.leader_append import append_as_leader
+from pyspark_kafkalog.storage.log.lookup import Isolation, offset_for_timestamp, read
+from pyspark_kafkalog.storage.log.truncation import delete_records, truncate_fully_and_start_at, truncate_to
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter
@@ -90,14 +93,14 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     @rule(deltas=timestamp_lists, codec=st.sampled_from([CompressionType.NONE, CompressionType.LZ4]))
     def append_as_leader(self, deltas: list[int], codec: CompressionType) -> None:
         timestamps_ms = self._times(deltas)
-        info = self.log.append_as_leader(encoded(0, timestamps_ms, codec), leader_epoch=1)
+        info = append_as_leader(self.log, encoded(0, timestamps_ms, codec), leader_epoch=1)
         assert (info.first_offset, info.last_offset) == (self.end, self.end + len(deltas) - 1)
         self._appended(self.end, timestamps_ms)
 
     @rule(deltas=timestamp_lists, gap=st.integers(0, 5))
     def append_as_follower(self, deltas: list[int], gap: int) -> None:
         timestamps_ms = self._times(deltas)
-        self.log.append_as_follower(encoded(self.end + gap, timestamps_ms))
+        append_as_follower(self.log, encoded(self.end + gap, timestamps_ms))
         self._appended(self.end + gap, timestamps_ms)
 
     @rule(batches=st.lists(timestamp_lists, min_size=1, max_size=12))
@@ -108,7 +111,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         for timestamps_ms in stamped:
             data = encoded(writer.next_offset, timestamps_ms)
             writer.append(data, scan_batches(data, file="staged").batches)
-        self.log.append_staged(writer.finish(durable=False), leader_epoch=1, durable=False)
+        self.log.append_staged(writer.finish(durable=False), leader_epoch=1)
         for timestamps_ms in stamped:
             self._appended(self.end, timestamps_ms)
 
@@ -124,7 +127,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     @rule(back=st.integers(0, 40))
     def truncate_to(self, back: int) -> None:
         offset = max(self.end - back, 0)
-        self.log.truncate_to(offset)
+        truncate_to(self.log, offset)
         if offset < self.end:
             self.batches = [batch for batch in self.batches if batch.next_offset <= offset]
             self.end = offset
@@ -133,13 +136,13 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     @rule(ahead=st.integers(0, 20))
     def truncate_fully(self, ahead: int) -> None:
         self.start = self.end = self.end + ahead
-        self.log.truncate_fully_and_start_at(self.end)
+        truncate_fully_and_start_at(self.log, self.end)
         self.batches = []
 
     @rule(part=st.floats(0, 1))
     def delete_records(self, part: float) -> None:
         offset = self.start + int((self.end - self.start) * part)
-        assert self.log.delete_records(offset) == offset
+        assert delete_records(self.log, offset) == offset
         self.start = offset
 
     @rule(clean=st.booleans())
@@ -172,7 +175,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         if writes:
             # What a writer adds and never commits.
             for _ in range(6):
-                self.log.append_as_leader(encoded(0, [self.time_ms, self.time_ms]), leader_epoch=1)
+                append_as_leader(self.log, encoded(0, [self.time_ms, self.time_ms]), leader_epoch=1)
         self.log.suspend()
         self.log = UnifiedLog.resume(self.directory, CONFIG, state, clock=lambda: self.time_ms)
 
@@ -186,7 +189,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         position = first = self.start + int((self.end - self.start) * part)
         found = []
         while True:
-            fetched = self.log.read(position, isolation=Isolation.HIGH_WATERMARK, max_bytes=max_bytes)
+            fetched = read(self.log, position, isolation=Isolation.HIGH_WATERMARK, max_bytes=max_bytes)
             if fetched.next_offset == position:
                 break
             position = fetched.next_offset
@@ -198,7 +201,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     @rule(delta=st.integers(-100, 2000))
     def look_up_a_timestamp(self, delta: int) -> None:
         target_ms = self.time_ms - delta
-        found = self.log.offset_for_timestamp(target_ms)
+        found = offset_for_timestamp(self.log, target_ms)
         wanted = next((record for record in self._records() if record[1] >= target_ms), None)
         assert (None if found is None else (found.offset, found.timestamp_ms)) == wanted
 

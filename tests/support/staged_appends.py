@@ -64,6 +64,7 @@ def resumed(directory: Path, state: LogState, log_config: LogConfig, fs: FileSys
 def committed(directory: Path, state: LogState, file: StagedFile, log_config: LogConfig, epoch: int = 0) -> LogState:
     with resumed(directory, state, log_config) as log:
         log.append_staged(file, leader_epoch=epoch)
+        log.flush()
         after = log.state()
     (directory / file.name).unlink()
     return after

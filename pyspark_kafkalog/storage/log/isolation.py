@@ -1,17 +1,15 @@
-"""Isolation levels: the offset at which a reader ends, and the batches that it gets.
+"""The batches that read_committed leaves out: those of aborted transactions.
 
-    log end          everything stored
-    high watermark   committed records: read_uncommitted
-    committed        up to the last stable offset, without batches of aborted transactions: read_committed
+A reader with read_committed ends at the last stable offset and gets no data batch of an aborted transaction. Aborted
+transactions are listed in the `.txnindex` of the segment that holds their marker.
 
-Aborted transactions are listed in the `.txnindex` of the segment that holds their marker. Source of the rules:
-org.apache.kafka.storage.internals.log.TransactionIndex.collectAbortedTxns and the consumer's CompletedFetch.
+Source of the rules: org.apache.kafka.storage.internals.log.TransactionIndex.collectAbortedTxns and the consumer's
+CompletedFetch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum, auto
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +19,6 @@ from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, TransactionIndex
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
-
-
-class Isolation(Enum):
-    """The end of a log for a reader."""
-
-    LOG_END = auto()
-    HIGH_WATERMARK = auto()
-    COMMITTED = auto()
 
 
 class AbortedTransactions:

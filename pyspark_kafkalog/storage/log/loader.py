@@ -15,7 +15,9 @@ org.apache.kafka.storage.internals.log.LogLoader.
 
 from __future__ import annotations
 
+import bisect
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,10 +27,8 @@ from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import MarkedFile, PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.log.append_info import LoadedLog
-from pyspark_kafkalog.storage.log.producer_replay import rebuild_producer_state
+from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers, rebuild_producer_state
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
-from pyspark_kafkalog.storage.log.segment_list import SegmentList
 from pyspark_kafkalog.storage.names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -45,6 +45,79 @@ from pyspark_kafkalog.storage.segment.recovery import recover_segment
 from pyspark_kafkalog.storage.segment.segment import LogSegment
 
 _INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+class SegmentList:
+    """The segments of one log by base offset; each holds the offsets from its base to below the next one's.
+
+    The last one is active: appends go only to it.
+    """
+
+    def __init__(self) -> None:
+        self._bases: list[int] = []
+        self._segments: list[LogSegment] = []
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[LogSegment]:
+        return iter(tuple(self._segments))
+
+    @property
+    def base_offsets(self) -> tuple[int, ...]:
+        return tuple(self._bases)
+
+    @property
+    def first(self) -> LogSegment:
+        return self._segments[0]
+
+    @property
+    def active(self) -> LogSegment:
+        return self._segments[-1]
+
+    def add(self, segment: LogSegment) -> None:
+        """Insert `segment` in order; replaces one with the same base offset."""
+        at = bisect.bisect_left(self._bases, segment.base_offset)
+        if at < len(self._bases) and self._bases[at] == segment.base_offset:
+            self._segments[at] = segment
+        else:
+            self._bases.insert(at, segment.base_offset)
+            self._segments.insert(at, segment)
+
+    def remove(self, base_offset: int) -> LogSegment:
+        """Remove a segment from the list; the caller deletes its files."""
+        at = self._bases.index(base_offset)
+        del self._bases[at]
+        return self._segments.pop(at)
+
+    def from_offset(self, offset: int) -> tuple[LogSegment, ...]:
+        """The segment whose range contains `offset`, and all after it; all segments if `offset` is below the first."""
+        at = bisect.bisect_right(self._bases, offset)
+        return tuple(self._segments[max(at - 1, 0) :])
+
+    def above(self, offset: int) -> tuple[LogSegment, ...]:
+        """The segments whose base offset is above `offset`."""
+        return tuple(self._segments[bisect.bisect_right(self._bases, offset) :])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedLog:
+    """A log after it was loaded or resumed.
+
+    Records from offset `recovery_point` on may not be on disk yet; with `names_changed`, neither may file names.
+    `is_recovered` is true if data of a crashed writer was cut off; `staged` holds the names of the directory's staged
+    files.
+    """
+
+    segments: SegmentList
+    producers: ProducerStateManager | ResumedProducers
+    epochs: LeaderEpochCheckpoint
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    names_changed: bool
+    is_recovered: bool = False
+    staged: tuple[str, ...] = ()
 
 
 def load(

@@ -1,4 +1,6 @@
-"""Reads from a log that is open for writing: raw batches by offset, and offsets by timestamp.
+"""For the Kafka protocol server's Fetch and ListOffsets: reads of a log that is open for writing.
+
+Raw batches by offset, and offsets by timestamp. Readers of other processes use `reader`, which needs no open log.
 
 Source of the rules: org.apache.kafka.storage.internals.log.LocalLog.read, UnifiedLog.fetchOffsetByTimestamp and
 org.apache.kafka.common.record.FileRecords.
@@ -7,7 +9,7 @@ org.apache.kafka.common.record.FileRecords.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import Enum, auto
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +19,23 @@ from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.record.reference import Record, decode_batch
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.storage.artefacts.time_index import TimestampOffset
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, Isolation
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_range
 
-if TYPE_CHECKING:
-    from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
+
+class Isolation(Enum):
+    """The end of a log for a reader.
+
+    LOG_END         everything stored
+    HIGH_WATERMARK  committed records: read_uncommitted
+    COMMITTED       up to the last stable offset, without batches of aborted transactions: read_committed
+    """
+
+    LOG_END = auto()
+    HIGH_WATERMARK = auto()
+    COMMITTED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +53,9 @@ class FetchedBatches:
     next_offset: int
 
 
-def read(log: UnifiedLog, start_offset: int, *, isolation: Isolation, max_bytes: int) -> FetchedBatches:
+def read(
+    log: UnifiedLog, start_offset: int, *, isolation: Isolation = Isolation.LOG_END, max_bytes: int = 1 << 20
+) -> FetchedBatches:
     """Up to `max_bytes` of batches, but at least one, from the batch that holds `start_offset` or follows it.
 
     Raises OffsetOutOfRangeError outside [log start, log end], CorruptRecordError for a wrong CRC.

@@ -11,7 +11,7 @@ ResumedProducers          for a log resumed from a commit: holds the last writer
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,6 @@ from pyspark_kafkalog.storage.log.producers import (
     ProducerStateManager,
     producer_batches,
 )
-from pyspark_kafkalog.storage.log.segment_list import SegmentList
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, segment_file
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_chunks
@@ -35,7 +34,7 @@ from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, rea
 
 def rebuild_producer_state(
     producers: ProducerStateManager,
-    segments: SegmentList,
+    segments: Iterable[LogSegment],
     *,
     log_start_offset: int,
     end_offset: int,
@@ -47,8 +46,8 @@ def rebuild_producer_state(
     If a cleanly closed log has no snapshot, no producer with an id has written to it: empty snapshots are written, and
     nothing is read.
     """
-    bases = segments.base_offsets
-    snapshot_offsets = [*bases[-2:], end_offset]
+    segments = list(segments)
+    snapshot_offsets = [*(segment.base_offset for segment in segments[-2:]), end_offset]
     if producers.latest_snapshot_offset is None and clean_shutdown:
         for offset in snapshot_offsets:
             producers.end_offset = offset
@@ -57,9 +56,7 @@ def rebuild_producer_state(
     was_empty = producers.is_empty and producers.end_offset >= end_offset
     producers.load(log_start_offset, end_offset, now_ms)
     if end_offset > producers.end_offset and not was_empty:
-        for segment in segments.from_offset(producers.end_offset):
-            if segment.base_offset >= end_offset:
-                break
+        for segment in _overlapping(segments, producers.end_offset, end_offset):
             producers.end_offset = max(segment.base_offset, producers.end_offset, log_start_offset)
             if segment.base_offset in snapshot_offsets:
                 producers.take_snapshot()
@@ -77,14 +74,6 @@ def load_latest_snapshot(producers: ProducerStateManager, log_start_offset: int,
                 producers.begin_at(offset, entries, now_ms)
                 return
     producers.begin_at(log_start_offset, (), now_ms)
-
-
-def replay_log(producers: ProducerStateManager, segments: SegmentList, end_offset: int) -> None:
-    """Add the batches from the end of `producers` to `end_offset`."""
-    start_offset = producers.end_offset
-    for segment in segments.from_offset(start_offset):
-        if segment.base_offset < end_offset:
-            _replay_segment(producers, segment, start_offset, end_offset)
 
 
 def producer_state_at(
@@ -115,8 +104,8 @@ def advance(
     if start_offset >= end_offset:
         return
     for chunk, file in stored_batches(producers.directory, start_offset, end_offset):
-        wanted = _between(chunk.batches, start_offset, end_offset)
-        batches = producer_batches(chunk.data, wanted, data_position=chunk.position, file=file)
+        replayed = _between(chunk.batches, start_offset, end_offset)
+        batches = producer_batches(chunk.data, replayed, data_position=chunk.position, file=file)
         producers.replay(batches, _ignore if on_completed is None else lambda ended, _: on_completed(ended))
     producers.end_offset = end_offset
 
@@ -141,10 +130,20 @@ def stored_batches(directory: Path, start_offset: int, end_offset: int) -> Itera
             os.close(fd)
 
 
+def _overlapping(segments: Iterable[LogSegment], start_offset: int, end_offset: int) -> list[LogSegment]:
+    """Those of a log's segments, which are in order, that can hold offsets in [start_offset, end_offset)."""
+    ordered = list(segments)
+    return [
+        segment
+        for segment, following in zip(ordered, [*ordered[1:], None], strict=False)
+        if segment.base_offset < end_offset and (following is None or following.base_offset > start_offset)
+    ]
+
+
 def _replay_segment(producers: ProducerStateManager, segment: LogSegment, start_offset: int, end_offset: int) -> None:
     for chunk in segment.chunks(segment.position_at_or_before(start_offset)):
-        wanted = _between(chunk.batches, start_offset, end_offset)
-        batches = producer_batches(chunk.data, wanted, data_position=chunk.position, file=str(segment.log_path))
+        replayed = _between(chunk.batches, start_offset, end_offset)
+        batches = producer_batches(chunk.data, replayed, data_position=chunk.position, file=str(segment.log_path))
         producers.replay(batches, _ignore)
         if int(chunk.batches["last_offset"][-1]) >= end_offset - 1:
             return
@@ -190,12 +189,17 @@ class ResumedProducers:
         self._expiration_ms = expiration_ms
         self._fs = fs
 
-    def load(self, segments: SegmentList, log_end_offset: int, now_ms: int) -> ProducerStateManager:
-        """The complete state at `log_end_offset`. Reads the log only if a producer with an id has written to it."""
+    def load(self, segments: Iterable[LogSegment], log_end_offset: int, now_ms: int) -> ProducerStateManager:
+        """The complete state at `log_end_offset`; `segments` are all of the log, in order.
+
+        Reads the log only if a producer with an id has written to it.
+        """
         producers = ProducerStateManager(self._directory, expiration_ms=self._expiration_ms, fs=self._fs)
         load_latest_snapshot(producers, self._log_start_offset, log_end_offset, now_ms)
         if self.last_entry is not None:
-            replay_log(producers, segments, log_end_offset)
+            start_offset = producers.end_offset
+            for segment in _overlapping(segments, start_offset, log_end_offset):
+                _replay_segment(producers, segment, start_offset, log_end_offset)
         producers.end_offset = log_end_offset
         return producers
 

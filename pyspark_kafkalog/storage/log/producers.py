@@ -17,14 +17,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import CorruptIndexError, InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
+from pyspark_kafkalog.errors import CorruptIndexError, InvalidRecordError, ProducerFencedError
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, parse_control_record
 from pyspark_kafkalog.record.header import (
     CONTROL_MASK,
@@ -46,14 +45,6 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import PRODUCER_SNAPSHOT_SUFFIX, segment_file
 
 BATCHES_TO_RETAIN: Final = 5
-
-
-class AppendOrigin(Enum):
-    """The origin of appended records. Only clients' sequence numbers are checked; replicas copy accepted records."""
-
-    REPLICATION = auto()
-    COORDINATOR = auto()
-    CLIENT = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +84,6 @@ class ProducerState:
         """This state with the changes of `newer`: batches of an older epoch are dropped."""
         kept = self.batches if self.producer_epoch == newer.producer_epoch else ()
         return replace(newer, batches=(kept + newer.batches)[-BATCHES_TO_RETAIN:])
-
-    def find_duplicate(self, batch: ProducerBatch) -> BatchMetadata | None:
-        """The remembered batch with the same epoch and sequence range, if there is one."""
-        if batch.producer_epoch != self.producer_epoch:
-            return None
-        for known in self.batches:
-            if known.first_sequence == batch.base_sequence and known.last_sequence == batch.last_sequence:
-                return known
-        return None
 
     def entry(self) -> ProducerStateEntry:
         """The snapshot entry, which has only the last batch."""
@@ -194,18 +176,20 @@ def producer_batches(
 
 
 class ProducerAppend:
-    """Batches of one producer that are about to be appended; rejects invalid ones, and changes no state itself."""
+    """Batches of one producer that are about to be appended; rejects invalid ones, and changes no state itself.
 
-    def __init__(self, current: ProducerState, origin: AppendOrigin) -> None:
-        self._current = current
-        self._origin = origin
+    With `is_fencing`, older epochs of the producer and of coordinators are rejected. Stored batches have been accepted.
+    """
+
+    def __init__(self, current: ProducerState, *, is_fencing: bool) -> None:
+        self._is_fencing = is_fencing
         self.updated = replace(current, batches=())
         self.started_transactions: list[int] = []
 
     def append(self, batch: ProducerBatch) -> CompletedTransaction | None:
         """Add `batch`; returns the transaction that it ends.
 
-        Raises ProducerFencedError, OutOfOrderSequenceError, InvalidRecordError.
+        Raises ProducerFencedError, InvalidRecordError.
         """
         if batch.marker is not None:
             return self._append_marker(batch, batch.marker)
@@ -215,8 +199,6 @@ class ProducerAppend:
 
     def _append_data(self, batch: ProducerBatch) -> None:
         self._check_epoch(batch)
-        if self._origin is AppendOrigin.CLIENT:
-            self._check_sequence(batch)
         kept = self.updated.batches if self.updated.producer_epoch == batch.producer_epoch else ()
         delta = batch.last_offset - batch.base_offset
         metadata = BatchMetadata(batch.last_sequence, batch.last_offset, delta, batch.max_timestamp_ms)
@@ -239,7 +221,7 @@ class ProducerAppend:
 
     def _append_marker(self, batch: ProducerBatch, marker: EndTransactionMarker) -> CompletedTransaction | None:
         self._check_epoch(batch)
-        if self.updated.coordinator_epoch > marker.coordinator_epoch and self._origin is not AppendOrigin.REPLICATION:
+        if self._is_fencing and marker.coordinator_epoch < self.updated.coordinator_epoch:
             raise ProducerFencedError(
                 f"the end-transaction marker of producer {batch.producer_id} is from coordinator epoch "
                 f"{marker.coordinator_epoch}, the last one was from {self.updated.coordinator_epoch}"
@@ -259,37 +241,11 @@ class ProducerAppend:
         return CompletedTransaction(batch.producer_id, first_offset, batch.base_offset, is_aborted)
 
     def _check_epoch(self, batch: ProducerBatch) -> None:
-        if batch.producer_epoch < self.updated.producer_epoch and self._origin is not AppendOrigin.REPLICATION:
+        if self._is_fencing and batch.producer_epoch < self.updated.producer_epoch:
             raise ProducerFencedError(
                 f"producer {batch.producer_id} with epoch {batch.producer_epoch} is fenced: "
                 f"epoch {self.updated.producer_epoch} has written"
             )
-
-    def _check_sequence(self, batch: ProducerBatch) -> None:
-        first = batch.base_sequence
-        if batch.producer_epoch != self.updated.producer_epoch:
-            if first != 0 and self.updated.producer_epoch != NO_PRODUCER_EPOCH:
-                raise OutOfOrderSequenceError(
-                    f"producer {batch.producer_id} begins its epoch {batch.producer_epoch} "
-                    f"with sequence {first}, expected 0"
-                )
-            return
-        if self.updated.batches:
-            last = self.updated.last_sequence
-        elif batch.producer_epoch == self._current.producer_epoch:
-            last = self._current.last_sequence
-        else:
-            last = NO_SEQUENCE
-        # A producer that the log does not know, or has forgotten, may start with any sequence.
-        is_known = bool(self.updated.batches) or self._current.producer_epoch != NO_PRODUCER_EPOCH
-        if is_known and first != _sequence_after(last):
-            raise OutOfOrderSequenceError(
-                f"producer {batch.producer_id} sent sequence {first}, expected {_sequence_after(last)}"
-            )
-
-
-def _sequence_after(sequence: int) -> int:
-    return 0 if sequence == NO_SEQUENCE else next_sequence(sequence, 1)
 
 
 def _read_marker(
@@ -302,11 +258,10 @@ def _read_marker(
 
 @dataclass(frozen=True, slots=True)
 class CheckedAppend:
-    """Batches that have passed the producer checks but are not applied yet. For a duplicate, nothing is appended."""
+    """Batches that have passed the producer checks but are not applied yet."""
 
     producers: tuple[ProducerAppend, ...]
     completed: tuple[CompletedTransaction, ...]
-    duplicate: tuple[int, int] | None = None
 
 
 class ProducerStateManager:
@@ -345,19 +300,15 @@ class ProducerStateManager:
 
     # Appending
 
-    def check(self, batches: Iterable[ProducerBatch], origin: AppendOrigin) -> CheckedAppend:
+    def check(self, batches: Iterable[ProducerBatch], *, is_fencing: bool = True) -> CheckedAppend:
         """Check the batches of one append. Raises as ProducerAppend.append does, and changes nothing."""
         appends: dict[int, ProducerAppend] = {}
         completed = []
         for batch in batches:
-            known = self.producers.get(batch.producer_id)
-            if origin is AppendOrigin.CLIENT and known is not None:
-                duplicate = known.find_duplicate(batch)
-                if duplicate is not None:
-                    return CheckedAppend((), (), (duplicate.first_offset, duplicate.last_offset))
             append = appends.get(batch.producer_id)
             if append is None:
-                append = ProducerAppend(known or ProducerState(batch.producer_id), origin)
+                known = self.producers.get(batch.producer_id)
+                append = ProducerAppend(known or ProducerState(batch.producer_id), is_fencing=is_fencing)
                 appends[batch.producer_id] = append
             transaction = append.append(batch)
             if transaction is not None:
@@ -383,7 +334,7 @@ class ProducerStateManager:
     ) -> None:
         """Apply stored batches one after the other, as recovery does."""
         for batch in batches:
-            self.apply(self.check((batch,), AppendOrigin.REPLICATION), batch.last_offset + 1, on_completed)
+            self.apply(self.check((batch,), is_fencing=False), batch.last_offset + 1, on_completed)
 
     def _update(self, append: ProducerAppend) -> None:
         updated = append.updated

@@ -4,9 +4,9 @@ Only committed data is kept. Bytes past the active segment's size, later segment
 leader epochs past the log end were left by a crashed writer, and are removed. If an index does not end at the last
 entry recorded in the state, a power failure has damaged it, and it is rebuilt from the active segment.
 
-A large staged file becomes a segment by a second name (staged_append.py). After a crash, a committed file may still
-have its first name, which is removed here so that the file is not taken for one that is still to be committed. A file
-that was not committed loses its second name, never its bytes: its writer may retry.
+A large staged file becomes a segment by a second name (`UnifiedLog.append_staged`). After a crash, a committed file may
+still have its first name, which is removed here so that the file is not taken for one that is still to be committed. A
+file that was not committed loses its second name, never its bytes: its writer may retry.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.log.append_info import LoadedLog
-from pyspark_kafkalog.storage.log.loader import roll_jitter_ms
+from pyspark_kafkalog.storage.log.loader import LoadedLog, SegmentList, roll_jitter_ms
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers
-from pyspark_kafkalog.storage.log.segment_list import SegmentList
 from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,

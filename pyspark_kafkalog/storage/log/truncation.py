@@ -1,20 +1,18 @@
-"""Removes records from either end of a log.
+"""For following a leader: removes records from either end of a log.
 
-Truncation drops the records at or above an offset: in the files first, then in the state in memory. After a crash in
-between, the log still ends at a batch. Deleting records only increases the log start offset; the bytes stay until
-retention deletes whole segments. Source of the rules: truncateTo, truncateFullyAndStartAt and
-maybeIncrementLogStartOffset of org.apache.kafka.storage.internals.log.UnifiedLog.
+Truncation drops the records at or above an offset, where a follower's log diverges from its leader's: in the files
+first, then in the state in memory. After a crash in between, the log still ends at a batch. Deleting records only
+increases the log start offset; the bytes stay until retention deletes whole segments.
+
+Source of the rules: truncateTo, truncateFullyAndStartAt and maybeIncrementLogStartOffset of
+org.apache.kafka.storage.internals.log.UnifiedLog.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.storage.log.producer_replay import rebuild_producer_state
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 
 def truncate_to(log: UnifiedLog, offset: int) -> None:
@@ -61,7 +59,10 @@ def truncate_fully_and_start_at(log: UnifiedLog, offset: int) -> None:
 
 
 def delete_records(log: UnifiedLog, before_offset: int) -> int:
-    """Increase the log start offset to `before_offset`; returns the log start offset. Raises OffsetOutOfRangeError."""
+    """Increase the log start offset to `before_offset`, which may be inside a segment; returns the new value.
+
+    Raises OffsetOutOfRangeError above the high watermark. Retention deletes segments that are entirely below it.
+    """
     if before_offset > log.high_watermark:
         raise OffsetOutOfRangeError(
             f"cannot delete records before offset {before_offset}, the high watermark is {log.high_watermark}"

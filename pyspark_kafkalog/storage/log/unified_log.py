@@ -2,18 +2,42 @@
 
     log start <= last stable <= high watermark <= log end
 
-`UnifiedLog.open` loads a directory as a starting broker does, and recovers it if the shutdown was not clean.
-`UnifiedLog.resume` continues from a commit's LogState without reading the log. Appends write data first, then index
-entries; `flush` makes data and names durable. Data beyond that, left by a crash, is cut off by the next open or resume.
+Open. `UnifiedLog.resume` continues from a commit's LogState without reading the log (`resume`). `UnifiedLog.open` loads
+a directory as a starting broker does, and recovers it if the shutdown was not clean (`loader`; Kafka's LogLoader).
 
-Source of the rules: org.apache.kafka.storage.internals.log.UnifiedLog and LocalLog.
+Append. `append_staged` takes the batches of one staged file, whose offsets count from 0:
+
+    plan        the table of batches with final offsets, leader epoch and, with LogAppendTime, timestamps
+    check       sizes, and the epochs of producers; after this nothing is refused any more
+    epoch       the leader epoch checkpoint, if the epoch is new
+    write       the active segment takes batches until it must roll. The kernel copies their bytes to its end, then the
+                base offset and leader epoch of each are overwritten, which the CRC does not cover: nothing is decoded.
+                A large file becomes a segment of its own: its headers are overwritten in place, then it is linked
+    index       the index entries, computed from the table (LogSegment.append)
+    producers   the producer state
+
+Roll. A segment that is full by size, time, offset or index entries gets its closing time index entry and is trimmed; an
+empty one begins at the log end, and a producer snapshot is written there.
+
+Flush. `flush` waits for the disk: data, then indexes, then the names of created and removed files.
+
+Crash. An append that was not committed leaves bytes past the committed end of the active segment, or a segment above
+it. The next resume removes both; a start as a broker keeps whole batches and truncates at the first damaged one. Index
+entries follow the data, so that an index may end early, and it is then rebuilt.
+
+Appends as a leader or follower (`leader_append`, `follower_append`), truncation and reads of an open log (`lookup`)
+have modules of their own.
+
+Source of the rules: org.apache.kafka.storage.internals.log.UnifiedLog, LocalLog and LogSegment.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -23,33 +47,51 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
+from pyspark_kafkalog.record.header import (
+    ATTRIBUTES_AT,
+    BATCH_DTYPE,
+    CONTROL_MASK,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    Buffer,
+    TimestampType,
+    crc32c,
+    parse_header,
+)
+from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
 from pyspark_kafkalog.storage.artefacts.partition_listing import refuse_link
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.log import loader as log_loader
-from pyspark_kafkalog.storage.log import lookup as log_lookup
-from pyspark_kafkalog.storage.log import record_append, staged_append
 from pyspark_kafkalog.storage.log import resume as log_resume
-from pyspark_kafkalog.storage.log import truncation as log_truncation
-from pyspark_kafkalog.storage.log.append_info import AppendInfo, LoadedLog
-from pyspark_kafkalog.storage.log.isolation import Isolation
+from pyspark_kafkalog.storage.log.loader import LoadedLog
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers
-from pyspark_kafkalog.storage.log.producers import AppendOrigin, ProducerStateManager, producer_batches
-from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
+from pyspark_kafkalog.storage.log.producers import ProducerStateManager, producer_batches
 from pyspark_kafkalog.storage.segment.index_entries import RunPlan
+from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES
 from pyspark_kafkalog.storage.segment.recovery import replay_batches
-from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment
+from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_range
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+#: Staged files from this size on become a segment of their own instead of being copied: copying data that is already on
+#: disk, and syncing it again, cost a quarter of a write. Copying less than this costs some milliseconds.
+SPLICE_BYTES: Final = 16 << 20
+
 _NO_DATA: Final = np.empty(0, dtype=np.uint8)
 
 
 class UnifiedLog:
-    """A partition's log. Not thread-safe; the caller excludes other writers."""
+    """A partition's log. Not thread-safe; the caller excludes other writers.
+
+    `recovery_point` is the offset from which on records may not be on disk yet. `is_recovered` is true if opening it
+    has cut off data of a crashed writer; `staged` holds the names of the staged files found in the directory.
+    """
 
     def __init__(
         self,
@@ -71,14 +113,14 @@ class UnifiedLog:
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
+        self.is_recovered = loaded.is_recovered
+        self.staged = loaded.staged
         #: Base offset of the first segment closed since the last flush, whose indexes must be flushed with the data.
         self._flush_from = loaded.recovery_point
+        self._names_changed = loaded.names_changed
         self._producers = loaded.producers
         self._rng = rng
         self._high_watermark = high_watermark
-        self.names_changed = loaded.names_changed
-        self.is_recovered = loaded.is_recovered
-        self.staged = loaded.staged
         self.high_watermark_moved()
 
     @classmethod
@@ -143,7 +185,7 @@ class UnifiedLog:
         )
         return cls(directory, config, loaded, clock=clock, fs=fs, rng=rng)
 
-    # Offsets
+    # State
 
     @property
     def high_watermark(self) -> int:
@@ -177,6 +219,11 @@ class UnifiedLog:
         self.high_watermark_moved()
         return self._high_watermark
 
+    def high_watermark_moved(self) -> None:
+        """Pass the new high watermark to the producer state."""
+        if isinstance(self._producers, ProducerStateManager):
+            self._producers.high_watermark_moved(self.high_watermark)
+
     def state(self) -> LogState:
         """The state that a commit must carry so that `resume` can continue from here."""
         counters = self.active_segment.counters()
@@ -198,37 +245,126 @@ class UnifiedLog:
 
     # Appending
 
-    def append_as_leader(
-        self, data: Buffer, *, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT
-    ) -> AppendInfo:
-        """Check the batches in `data` as a leader does, assign offsets and store them; all of them or none.
+    def append_staged(self, staged: StagedFile, *, leader_epoch: int) -> None:
+        """Store a staged file's batches from the log end on; the caller flushes, and removes the file once committed.
 
-        A producer's batch that the log already holds is not stored again: the result is a duplicate, with its offsets.
-
-        Raises InvalidRecordError, ProducerFencedError, OutOfOrderSequenceError, CorruptRecordError.
+        Raises InvalidRecordError for batches that the topic does not accept, ProducerFencedError, and
+        CorruptRecordError if the file does not match its table.
         """
-        return record_append.append_as_leader(self, data, leader_epoch=leader_epoch, origin=origin)
+        if not len(staged.batches):
+            return
+        path = self.directory / staged.name
+        batches = self._plan_staged(staged, leader_epoch)
+        self._check_producers(batches)
+        self.assign_epoch(leader_epoch, self.log_end_offset)
+        fd = os.open(path, READ_FLAGS)
+        try:
+            _check_size(fd, staged, path)
+            if self._sets_append_time:
+                for run, plan in self._runs(batches, CHUNK_BYTES):
+                    self.active_segment.append(_read_stamped(path, fd, run), plan)
+                    self._stored(run)
+            elif not self._splice(path, fd, batches):
+                for run, plan in self._runs(batches):
+                    self.active_segment.append_from_file(fd, int(run["position"][0]), run, plan)
+                    self._stored(run)
+        finally:
+            os.close(fd)
+        self._appended()
 
-    def append_as_follower(self, data: Buffer) -> AppendInfo:
-        """Store batches as a leader has stored them, with their offsets and epochs, all in one segment.
+    def append_as_coordinator(self, batch: Buffer, *, leader_epoch: int) -> None:
+        """Store one batch of a coordinator: an end-transaction marker, or records of the coordinator's own topic.
 
-        Raises InvalidRecordError for offsets below the log end, CorruptRecordError for damage.
+        Raises ProducerFencedError for a marker if its producer or another coordinator has written with a newer epoch,
+        and InvalidRecordError for a batch that is too large.
         """
-        return record_append.append_as_follower(self, data)
+        data = as_bytes_array(batch).copy()
+        header = parse_header(data, 0, file=str(self.directory), file_position=0)
+        check_batch_size(header.size_bytes, self.config)
+        header = replace(header, base_offset=self.log_end_offset, leader_epoch=leader_epoch)
+        timestamp_ms = self.clock() if self._sets_append_time else header.max_timestamp_ms
+        stamp(data, header, self.config.message_timestamp_type, timestamp_ms)
+        batches = scan_batches(data, file=str(self.directory)).batches
+        self.producers.check(producer_batches(data, batches, data_position=0, file=str(self.directory)))
+        self.assign_epoch(leader_epoch, self.log_end_offset)
+        self._names_changed = True  # the transaction index file is created with its first entry
+        self.append(data, batches)
 
-    def append_staged(self, staged: StagedFile, *, leader_epoch: int, durable: bool = True) -> AppendInfo:
-        """Store a staged file's batches, with offsets from the log end on; the caller removes the file.
+    def append(self, data: NDArray[np.uint8], batches: NDArray[np.void], plan: RunPlan | None = None) -> None:
+        """Store checked batches with final offsets, epochs and timestamps; `batches` has their positions in `data`.
 
-        With `durable`, waits until they are on disk; otherwise `flush` does. See `staged_append`.
+        Each is an append of its own, before which the log may roll. With `plan`, all go to the active segment.
         """
-        return staged_append.append_staged(self, staged, leader_epoch=leader_epoch, durable=durable)
+        self._producers = self.producers  # complete, because control batches change more than the last writer's entry
+        for run, run_plan in self._runs(batches) if plan is None else [(batches, plan)]:
+            start, end = int(run["position"][0]), int(run["position"][-1] + run["size_bytes"][-1])
+            self.active_segment.append(data[start:end], run_plan)
+            self._stored(run, data)
+        self._appended()
 
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
         """Record in the epoch checkpoint that `leader_epoch` starts at `start_offset`, if it is new."""
         if leader_epoch >= 0:
             self.epochs.assign(leader_epoch, start_offset)
 
-    def next_run(self, batches: NDArray[np.void]) -> RunPlan:
+    @property
+    def _sets_append_time(self) -> bool:
+        return self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+
+    def _plan_staged(self, staged: StagedFile, leader_epoch: int) -> NDArray[np.void]:
+        """The staged table as it will be stored: with offsets, epoch, and timestamps if the log sets them."""
+        table = staged.batches
+        special = (table["attributes"] & (CONTROL_MASK | TRANSACTIONAL_MASK)) != 0
+        if special.any():
+            raise InvalidRecordError(f"{staged.name} holds transactional or control batches, which cannot be staged")
+        check_batch_size(int(table["size_bytes"].max()), self.config)
+        batches = np.array(table, dtype=BATCH_DTYPE)
+        batches["base_offset"] += self.log_end_offset
+        batches["last_offset"] += self.log_end_offset
+        batches["leader_epoch"] = leader_epoch
+        if self._sets_append_time:
+            batches["max_timestamp_ms"] = self.clock()
+            batches["attributes"] |= TIMESTAMP_TYPE_MASK
+        return batches
+
+    def _check_producers(self, batches: NDArray[np.void]) -> None:
+        """Raise ProducerFencedError if a producer of `batches` (no control batches) wrote with a newer epoch."""
+        if isinstance(self._producers, ResumedProducers):
+            self._producers.check(batches)
+        else:
+            self._producers.check(producer_batches(_NO_DATA, batches, data_position=0, file=str(self.directory)))
+
+    def _splice(self, path: Path, fd: int, batches: NDArray[np.void]) -> bool:
+        """Make the staged file a segment of its own if it is large and contains no roll; returns whether it did.
+
+        Both names then refer to the same bytes. A file that already has another name is therefore left unchanged: the
+        purpose of that name is unknown, and the headers under it must not change.
+        """
+        size_bytes = int(batches["size_bytes"].sum())
+        if size_bytes < min(SPLICE_BYTES, self.config.segment_bytes // 2) or os.fstat(fd).st_nlink > 1:
+            return False
+        segment = self.roll()
+        if segment.plan(batches, now_ms=self.clock()).count < len(batches):
+            return False
+        segment.adopt(path, batches, now_ms=self.clock())
+        self._names_changed = True
+        self._stored(batches)
+        return True
+
+    def _runs(
+        self, batches: NDArray[np.void], limit_bytes: int | None = None
+    ) -> Iterator[tuple[NDArray[np.void], RunPlan]]:
+        """Runs of `batches` that fit in the active segment, with plans; the caller stores each before the next.
+
+        With `limit_bytes`, each run is at most that long, or one batch.
+        """
+        rest = batches
+        while len(rest):
+            plan = self._plan_run(rest if limit_bytes is None else rest[: _count_within(rest, limit_bytes)])
+            yield rest[: plan.count], plan
+            rest = rest[plan.count :]
+
+    def _plan_run(self, batches: NDArray[np.void]) -> RunPlan:
         """Plan the append of as many of `batches` as fit in the active segment, after a roll if none fits."""
         plan = self.active_segment.plan(batches, now_ms=self.clock())
         if plan.count == 0:
@@ -237,12 +373,24 @@ class UnifiedLog:
         assert plan.count > 0
         return plan
 
-    def run_stored(self, batches: NDArray[np.void]) -> None:
-        """Advance the log end past `batches`, which were just stored in the active segment."""
-        self.log_end_offset = int(batches["last_offset"][-1]) + 1
+    def _stored(self, run: NDArray[np.void], data: NDArray[np.uint8] = _NO_DATA) -> None:
+        """Count in `run`, which the active segment has just stored. `data` is necessary if it has control batches."""
+        self.log_end_offset = int(run["last_offset"][-1]) + 1
+        if isinstance(self._producers, ResumedProducers):
+            self._producers.count_in(run)
+        else:
+            replay_batches(self.active_segment, self._producers, BatchChunk(data, 0, run))
+
+    def _appended(self) -> None:
+        """Finish an append, which has advanced the log end."""
+        self.high_watermark_moved()
+        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+            self.flush()
+
+    # Segments
 
     def roll(self, next_offset: int | None = None) -> LogSegment:
-        """Start a new segment at the log end, or above it at `next_offset`; does nothing if an empty one is there."""
+        """Start a new segment at the log end, or above it at `next_offset`, unless the active one is empty there."""
         base_offset = max(next_offset or 0, self.log_end_offset)
         active = self.active_segment
         if active.base_offset == base_offset:
@@ -256,77 +404,13 @@ class UnifiedLog:
         producers.take_snapshot(durable=True)
         return segment
 
-    def check_producers(self, batches: NDArray[np.void]) -> None:
-        """Raise ProducerFencedError if a producer of `batches` (no control batches) wrote with a newer epoch."""
-        if isinstance(self._producers, ResumedProducers):
-            self._producers.check(batches)
-        else:
-            found = producer_batches(_NO_DATA, batches, data_position=0, file=str(self.directory))
-            self._producers.check(found, AppendOrigin.COORDINATOR)
-
-    def count_producers(self, batches: NDArray[np.void]) -> None:
-        """Apply `batches` (stored, no control batches) to the producer state."""
-        if isinstance(self._producers, ResumedProducers):
-            self._producers.count_in(batches)
-        else:
-            replay_batches(self.active_segment, self._producers, BatchChunk(_NO_DATA, 0, batches))
-
-    def appended(self, first_offset: int, log_append_time_ms: int | None) -> AppendInfo:
-        """Finish an append that began at `first_offset` and has advanced the log end."""
-        self.high_watermark_moved()
-        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
-            self.flush()
-        last_offset = self.log_end_offset - 1
-        return AppendInfo(first_offset=first_offset, last_offset=last_offset, log_append_time_ms=log_append_time_ms)
-
-    def high_watermark_moved(self) -> None:
-        """Pass the new high watermark to the producer state."""
-        if isinstance(self._producers, ProducerStateManager):
-            self._producers.high_watermark_moved(self.high_watermark)
-
-    # Reading
-
-    def read(
-        self, start_offset: int, *, isolation: Isolation = Isolation.LOG_END, max_bytes: int = 1 << 20
-    ) -> log_lookup.FetchedBatches:
-        """Stored batches from the one that holds `start_offset` on, at least one if any is readable.
-
-        Raises OffsetOutOfRangeError.
-        """
-        return log_lookup.read(self, start_offset, isolation=isolation, max_bytes=max_bytes)
-
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampAndOffset | None:
-        """The first record, in offset order, with that timestamp or a later one; control records count."""
-        return log_lookup.offset_for_timestamp(self, timestamp_ms)
-
-    def offset_of_max_timestamp(self) -> TimestampAndOffset | None:
-        """The first record with the largest timestamp of the log."""
-        return log_lookup.offset_of_max_timestamp(self)
-
-    # Truncation
-
-    def truncate_to(self, offset: int) -> None:
-        """Make `offset` the log end: drop all batches that reach it or are above it."""
-        log_truncation.truncate_to(self, offset)
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and continue as an empty log that starts at `offset`."""
-        log_truncation.truncate_fully_and_start_at(self, offset)
-
-    def delete_records(self, before_offset: int) -> int:
-        """Increase the log start offset to `before_offset`, which may be inside a segment; returns the new value.
-
-        Raises OffsetOutOfRangeError above the high watermark. Retention deletes segments that are entirely below it.
-        """
-        return log_truncation.delete_records(self, before_offset)
-
     def add_segment(self, base_offset: int) -> LogSegment:
         """Start an empty segment, which becomes the active one."""
         segment = log_loader.create_segment(
             self.directory, base_offset, self.config, now_ms=self.clock(), fs=self.fs, rng=self._rng
         )
         self.segments.add(segment)
-        self.names_changed = True
+        self._names_changed = True
         return segment
 
     def drop_segment(self, segment: LogSegment) -> None:
@@ -334,7 +418,7 @@ class UnifiedLog:
         self.segments.remove(segment.base_offset)
         segment.delete()
         self.producers.remove_snapshot(segment.base_offset)
-        self.names_changed = True
+        self._names_changed = True
 
     # Flushing and closing
 
@@ -347,9 +431,9 @@ class UnifiedLog:
             self.active_segment.trim_indexes()
         for segment in self.segments.from_offset(min(self.recovery_point, self._flush_from)):
             segment.flush()
-        if self.names_changed:
+        if self._names_changed:
             self.fs.fsync_dir(self.directory)
-            self.names_changed = False
+            self._names_changed = False
         self.recovery_point = self._flush_from = self.log_end_offset
 
     def close(self) -> None:
@@ -373,3 +457,57 @@ class UnifiedLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.suspend()
+
+
+def check_batch_size(size_bytes: int, config: LogConfig) -> None:
+    """Raise InvalidRecordError for a batch over max.message.bytes or segment.bytes."""
+    if size_bytes > config.max_message_bytes:
+        raise InvalidRecordError(f"a batch of {size_bytes} bytes is over max.message.bytes={config.max_message_bytes}")
+    if size_bytes > config.segment_bytes:
+        raise InvalidRecordError(f"a batch of {size_bytes} bytes is over segment.bytes={config.segment_bytes}")
+
+
+def stamp(
+    batch: NDArray[np.uint8], header: BatchHeader, timestamp_type: TimestampType, max_timestamp_ms: int
+) -> BatchHeader:
+    """Overwrite the header of `batch` with `header`, a timestamp type and a largest timestamp.
+
+    The CRC is recomputed only if these differ.
+    """
+    if header.timestamp_type != timestamp_type or header.max_timestamp_ms != max_timestamp_ms:
+        attributes = header.attributes & ~TIMESTAMP_TYPE_MASK | int(timestamp_type) << 3
+        header = replace(header, attributes=attributes, max_timestamp_ms=max_timestamp_ms)
+        batch[:RECORD_BATCH_OVERHEAD_BYTES] = np.frombuffer(header.pack(), dtype=np.uint8)
+        header = replace(header, crc=crc32c(batch[ATTRIBUTES_AT:]))
+    batch[:RECORD_BATCH_OVERHEAD_BYTES] = np.frombuffer(header.pack(), dtype=np.uint8)
+    return header
+
+
+def _read_stamped(path: Path, fd: int, run: NDArray[np.void]) -> NDArray[np.uint8]:
+    """The bytes of the batches of `run`, with the offsets, epochs and log append times of the table."""
+    position = int(run["position"][0])
+    data = read_range(fd, position, int(run["size_bytes"].sum()))
+    for row in run:
+        at = int(row["position"]) - position
+        header = parse_header(data, at, file=str(path), file_position=int(row["position"]))
+        header = replace(header, base_offset=int(row["base_offset"]), leader_epoch=int(row["leader_epoch"]))
+        batch = data[at : at + header.size_bytes]
+        stamp(batch, header, TimestampType.LOG_APPEND_TIME, int(row["max_timestamp_ms"]))
+    return data
+
+
+def _count_within(batches: NDArray[np.void], limit_bytes: int) -> int:
+    """The number of first batches that fit into `limit_bytes`, at least one."""
+    return max(1, int(np.searchsorted(np.cumsum(batches["size_bytes"]), limit_bytes, side="right")))
+
+
+def _check_size(fd: int, staged: StagedFile, path: Path) -> None:
+    found = os.fstat(fd).st_size
+    if found != staged.size_bytes:
+        raise CorruptRecordError(
+            file=str(path),
+            position=min(found, staged.size_bytes),
+            expected=f"a staged file of {staged.size_bytes} bytes",
+            found=f"{found} bytes",
+            advice="write the data again",
+        )

@@ -22,8 +22,11 @@ from rebuilt_indexes import rebuild_indexes
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, Isolation
+from pyspark_kafkalog.storage.log.follower_append import append_as_follower
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
+from pyspark_kafkalog.storage.log.lookup import Isolation, offset_for_timestamp, offset_of_max_timestamp, read
+from pyspark_kafkalog.storage.log.truncation import delete_records
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import segment_file
 
@@ -120,10 +123,10 @@ def test_batches_appended_again_produce_kafkas_files_byte_for_byte(part: Fixture
         if base_offset in restarts:
             log.close()
             log = fresh_log(directory, part, first_base)
-        log.append_as_follower(data)
+        append_as_follower(log, data)
     if log.log_end_offset in restarts:
         log.close()
-    log.delete_records(part.log_start_offset)
+    delete_records(log, part.log_start_offset)
     for epoch, start_offset in epochs:
         if start_offset >= log.log_end_offset:
             log.assign_epoch(epoch, start_offset)
@@ -154,7 +157,7 @@ def test_offsets_equal_those_a_broker_answered(part: FixturePartition, tmp_path:
     assert log.log_end_offset == offsets["latest"]
     assert log.last_stable_offset == offsets["last_stable"]
     for question in offsets["by_time"]:
-        answer = log.offset_for_timestamp(question["target"])
+        answer = offset_for_timestamp(log, question["target"])
         wanted = question["read_uncommitted"]
         if wanted["offset"] < 0:
             assert answer is None
@@ -162,7 +165,7 @@ def test_offsets_equal_those_a_broker_answered(part: FixturePartition, tmp_path:
             assert answer is not None
             assert (answer.offset, answer.timestamp_ms) == (wanted["offset"], wanted["timestamp"])
             assert answer.leader_epoch == wanted["leaderEpoch"]
-    latest = log.offset_of_max_timestamp()
+    latest = offset_of_max_timestamp(log)
     wanted = offsets["max_timestamp"]
     if wanted["offset"] < 0:
         assert latest is None
@@ -208,7 +211,7 @@ def test_reads_return_records_that_a_consumer_received(part: FixturePartition, i
     found = []
     position = log.log_start_offset
     while True:
-        fetched = log.read(position, isolation=level, max_bytes=1000)
+        fetched = read(log, position, isolation=level, max_bytes=1000)
         if fetched.next_offset == position:
             break
         position = fetched.next_offset

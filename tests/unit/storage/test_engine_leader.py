@@ -21,8 +21,12 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, Isolation
-from pyspark_kafkalog.storage.log.producers import AppendOrigin, ProducerState, ProducerStateManager, java_hash_order
+from pyspark_kafkalog.storage.log.follower_append import append_as_follower
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.log.leader_append import append_as_leader
+from pyspark_kafkalog.storage.log.lookup import Isolation, read
+from pyspark_kafkalog.storage.log.producers import ProducerState, ProducerStateManager, java_hash_order
+from pyspark_kafkalog.storage.log.truncation import delete_records, truncate_to
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 T0 = 1_700_000_000_000
@@ -98,18 +102,18 @@ def marker(
 
 
 def stored(log: UnifiedLog, offset: int = 0) -> RecordBatch:
-    fetched = log.read(offset, max_bytes=1)
+    fetched = read(log, offset, max_bytes=1)
     return decode_batch(fetched.data, 0, file="log", file_position=0)
 
 
 def end_transaction(log: UnifiedLog, data: bytes) -> None:
-    log.append_as_leader(data, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    log.append_as_coordinator(data, leader_epoch=0)
 
 
 def test_leader_append_assigns_offsets_and_epoch_and_keeps_crc_valid(logs: OpenLogs) -> None:
     log = logs()
-    log.append_as_leader(batch(3), leader_epoch=5)
-    info = log.append_as_leader(batch(2) + batch(4), leader_epoch=5)
+    append_as_leader(log, batch(3), leader_epoch=5)
+    info = append_as_leader(log, batch(2) + batch(4), leader_epoch=5)
     assert (info.first_offset, info.last_offset, log.log_end_offset) == (3, 8, 9)
     assert [record.offset for record in stored(log, 5).records] == [5, 6, 7, 8]
     assert stored(log, 3).header.leader_epoch == 5
@@ -119,7 +123,7 @@ def test_leader_append_assigns_offsets_and_epoch_and_keeps_crc_valid(logs: OpenL
 def test_log_append_time_replaces_the_timestamps_and_keeps_the_deltas(logs: OpenLogs) -> None:
     logs.now_ms = T0 + 77_000
     log = logs(message_timestamp_type="LogAppendTime")
-    info = log.append_as_leader(batch(3), leader_epoch=0)
+    info = append_as_leader(log, batch(3), leader_epoch=0)
     found = stored(log)
     assert info.log_append_time_ms == found.header.max_timestamp_ms == T0 + 77_000
     assert found.header.base_timestamp_ms == T0
@@ -129,13 +133,13 @@ def test_log_append_time_replaces_the_timestamps_and_keeps_the_deltas(logs: Open
 def test_batch_of_producer_with_log_append_time_is_refused(logs: OpenLogs) -> None:
     log = logs(message_timestamp_type="LogAppendTime")
     with pytest.raises(InvalidRecordError, match="LogAppendTime"):
-        log.append_as_leader(batch(timestamp_type=TimestampType.LOG_APPEND_TIME), leader_epoch=0)
+        append_as_leader(log, batch(timestamp_type=TimestampType.LOG_APPEND_TIME), leader_epoch=0)
 
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.GZIP, CompressionType.LZ4])
 def test_batch_with_other_codec_is_recompressed_with_codec_of_topic(codec: CompressionType, logs: OpenLogs) -> None:
     log = logs(compression_type="zstd")
-    log.append_as_leader(batch(5, codec=codec, producer_id=9, epoch=1, sequence=0), leader_epoch=2)
+    append_as_leader(log, batch(5, codec=codec, producer_id=9, epoch=1, sequence=0), leader_epoch=2)
     found = stored(log)
     assert found.header.compression_bits == CompressionType.ZSTD
     assert (found.header.producer_id, found.header.base_sequence, found.header.leader_epoch) == (9, 0, 2)
@@ -145,8 +149,8 @@ def test_batch_with_other_codec_is_recompressed_with_codec_of_topic(codec: Compr
 def test_codec_of_producer_is_kept_by_default(logs: OpenLogs) -> None:
     log = logs()
     data = batch(5, codec=CompressionType.SNAPPY)
-    log.append_as_leader(data, leader_epoch=-1)
-    assert log.read(0).data.tobytes() == data
+    append_as_leader(log, data, leader_epoch=-1)
+    assert read(log, 0).data.tobytes() == data
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,7 @@ def test_codec_of_producer_is_kept_by_default(logs: OpenLogs) -> None:
 def test_refused_batch_leaves_log_unchanged(data: bytes, overrides: dict[str, str], match: str, logs: OpenLogs) -> None:
     log = logs(**overrides)
     with pytest.raises(InvalidRecordError, match=match):
-        log.append_as_leader(data, leader_epoch=0)
+        append_as_leader(log, data, leader_epoch=0)
     assert (log.log_end_offset, log.active_segment.size_bytes) == (0, 0)
 
 
@@ -175,64 +179,64 @@ def test_damaged_batch_is_refused(at: int, logs: OpenLogs) -> None:
     whole = at not in (0, 12)  # base offset and leader epoch are assigned, whatever comes in
     if whole:
         with pytest.raises((CorruptRecordError, UnsupportedFormatError)):
-            log.append_as_leader(bytes(data), leader_epoch=0)
+            append_as_leader(log, bytes(data), leader_epoch=0)
         assert log.log_end_offset == 0
     with pytest.raises((CorruptRecordError, InvalidRecordError)):
-        log.append_as_follower(bytes(data) if whole else bytes(data)[:-1])
+        append_as_follower(log, bytes(data) if whole else bytes(data)[:-1])
 
 
 def test_wrong_record_count_is_refused(logs: OpenLogs) -> None:
     data = encode_batch([Record(offset=0, timestamp_ms=T0, key=b"k", value=b"v")], last_offset=2)
     with pytest.raises(InvalidRecordError, match="1 records spans 3 offsets"):
-        logs().append_as_leader(data, leader_epoch=0)
+        append_as_leader(logs(), data, leader_epoch=0)
 
 
 def test_follower_append_below_log_end_is_refused(logs: OpenLogs) -> None:
     log = logs()
-    log.append_as_follower(batch(3))
+    append_as_follower(log, batch(3))
     with pytest.raises(InvalidRecordError, match="below the log end 3"):
-        log.append_as_follower(batch(3))
+        append_as_follower(log, batch(3))
 
 
 def test_offset_out_of_reach_of_segment_rolls_the_log(logs: OpenLogs) -> None:
     log = logs()
     far = 2**31 + 5
-    log.append_as_follower(encode_batch([Record(offset=far, timestamp_ms=T0, key=b"k", value=b"v")]))
+    append_as_follower(log, encode_batch([Record(offset=far, timestamp_ms=T0, key=b"k", value=b"v")]))
     assert log.segments.base_offsets == (0, far)
-    assert log.read(0).batches["base_offset"].tolist() == [far]
+    assert read(log, 0).batches["base_offset"].tolist() == [far]
 
 
 def test_read_and_delete_outside_of_log_raise_offset_out_of_range(logs: OpenLogs) -> None:
     log = logs()
-    log.append_as_leader(batch(10), leader_epoch=0)
-    log.delete_records(4)
+    append_as_leader(log, batch(10), leader_epoch=0)
+    delete_records(log, 4)
     for offset in (3, 11):
         with pytest.raises(OffsetOutOfRangeError):
-            log.read(offset)
+            read(log, offset)
     with pytest.raises(OffsetOutOfRangeError):
-        log.delete_records(11)
+        delete_records(log, 11)
     # The batch is handed out whole: its reader leaves out what lies below the log start.
-    assert log.read(4).batches["base_offset"].tolist() == [0]
+    assert read(log, 4).batches["base_offset"].tolist() == [0]
 
 
 def test_high_watermark_bounds_the_read(logs: OpenLogs) -> None:
     log = logs()
     for _ in range(3):
-        log.append_as_leader(batch(2), leader_epoch=0)
+        append_as_leader(log, batch(2), leader_epoch=0)
     assert log.update_high_watermark(4) == 4
-    assert log.read(0, isolation=Isolation.HIGH_WATERMARK).next_offset == 4
-    assert log.read(0, isolation=Isolation.LOG_END).next_offset == 6
+    assert read(log, 0, isolation=Isolation.HIGH_WATERMARK).next_offset == 4
+    assert read(log, 0, isolation=Isolation.LOG_END).next_offset == 6
 
 
 def test_segment_ms_without_timestamps_rolls_by_clock(logs: OpenLogs) -> None:
     log = logs(segment_ms="1000")
     data = encode_batch([Record(offset=0, timestamp_ms=-1, key=None, value=b"v")])
-    log.append_as_leader(data, leader_epoch=0)
+    append_as_leader(log, data, leader_epoch=0)
     logs.now_ms += 1000
-    log.append_as_leader(data, leader_epoch=0)
+    append_as_leader(log, data, leader_epoch=0)
     assert len(log.segments) == 1
     logs.now_ms += 1
-    log.append_as_leader(data, leader_epoch=0)
+    append_as_leader(log, data, leader_epoch=0)
     assert log.segments.base_offsets == (0, 2)
 
 
@@ -242,75 +246,75 @@ def test_segment_ms_without_timestamps_rolls_by_clock(logs: OpenLogs) -> None:
 def test_duplicate_of_one_of_last_five_batches_is_not_stored_again(logs: OpenLogs) -> None:
     log = logs()
     for number in range(6):
-        log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=number * 2), leader_epoch=0)
+        append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=number * 2), leader_epoch=0)
     for number in range(1, 6):
-        info = log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=number * 2), leader_epoch=0)
+        info = append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=number * 2), leader_epoch=0)
         assert (info.is_duplicate, info.first_offset, info.last_offset) == (True, number * 2, number * 2 + 1)
     with pytest.raises(OutOfOrderSequenceError):
-        log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
+        append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
     assert log.log_end_offset == 12
 
 
 def test_gap_in_sequence_is_refused(logs: OpenLogs) -> None:
     log = logs()
-    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
+    append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
     with pytest.raises(OutOfOrderSequenceError, match="sent sequence 3, expected 2"):
-        log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=3), leader_epoch=0)
+        append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=3), leader_epoch=0)
 
 
 def test_sequence_after_maximum_continues_at_0(logs: OpenLogs) -> None:
     log = logs()
-    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=MAX_SEQUENCE - 1), leader_epoch=0)
-    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
-    assert log.append_as_leader(
-        batch(2, producer_id=1, epoch=0, sequence=MAX_SEQUENCE - 1), leader_epoch=0
+    append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=MAX_SEQUENCE - 1), leader_epoch=0)
+    append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
+    assert append_as_leader(
+        log, batch(2, producer_id=1, epoch=0, sequence=MAX_SEQUENCE - 1), leader_epoch=0
     ).is_duplicate
-    log.append_as_leader(batch(3, producer_id=2, epoch=0, sequence=MAX_SEQUENCE - 1), leader_epoch=0)
-    log.append_as_leader(batch(1, producer_id=2, epoch=0, sequence=1), leader_epoch=0)
+    append_as_leader(log, batch(3, producer_id=2, epoch=0, sequence=MAX_SEQUENCE - 1), leader_epoch=0)
+    append_as_leader(log, batch(1, producer_id=2, epoch=0, sequence=1), leader_epoch=0)
     assert log.producers.producers[2].last_sequence == 1
 
 
 def test_new_producer_epoch_starts_at_sequence_0_and_fences_the_old_one(logs: OpenLogs) -> None:
     log = logs()
-    log.append_as_leader(batch(2, producer_id=1, epoch=3, sequence=0), leader_epoch=0)
+    append_as_leader(log, batch(2, producer_id=1, epoch=3, sequence=0), leader_epoch=0)
     with pytest.raises(OutOfOrderSequenceError, match="begins its epoch 4"):
-        log.append_as_leader(batch(2, producer_id=1, epoch=4, sequence=2), leader_epoch=0)
-    log.append_as_leader(batch(2, producer_id=1, epoch=4, sequence=0), leader_epoch=0)
+        append_as_leader(log, batch(2, producer_id=1, epoch=4, sequence=2), leader_epoch=0)
+    append_as_leader(log, batch(2, producer_id=1, epoch=4, sequence=0), leader_epoch=0)
     with pytest.raises(ProducerFencedError, match="epoch 4 has written"):
-        log.append_as_leader(batch(2, producer_id=1, epoch=3, sequence=2), leader_epoch=0)
+        append_as_leader(log, batch(2, producer_id=1, epoch=3, sequence=2), leader_epoch=0)
 
 
 def test_append_with_one_bad_batch_stores_no_batch(logs: OpenLogs) -> None:
     log = logs()
     good, bad = batch(2, producer_id=1, epoch=0, sequence=0), batch(2, producer_id=1, epoch=0, sequence=7)
     with pytest.raises(OutOfOrderSequenceError):
-        log.append_as_leader(good + bad, leader_epoch=0)
+        append_as_leader(log, good + bad, leader_epoch=0)
     assert log.log_end_offset == 0
     assert not log.producers.producers
 
 
 def test_last_stable_offset_is_first_offset_of_open_transactions(logs: OpenLogs) -> None:
     log = logs()
-    log.append_as_leader(batch(2), leader_epoch=0)
-    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
-    log.append_as_leader(batch(2, producer_id=2, epoch=0, sequence=0, transactional=True), leader_epoch=0)
+    append_as_leader(log, batch(2), leader_epoch=0)
+    append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
+    append_as_leader(log, batch(2, producer_id=2, epoch=0, sequence=0, transactional=True), leader_epoch=0)
     assert log.last_stable_offset == 2
     end_transaction(log, marker(1, 0))
     assert log.last_stable_offset == 4
     with pytest.raises(InvalidRecordError, match="not transactional"):
-        log.append_as_leader(batch(2, producer_id=2, epoch=0, sequence=2), leader_epoch=0)
+        append_as_leader(log, batch(2, producer_id=2, epoch=0, sequence=2), leader_epoch=0)
     end_transaction(log, marker(2, 0, ControlRecordType.COMMIT))
     assert log.last_stable_offset == log.log_end_offset == 8
     aborted = AbortedTransactions.overlapping(logs.directory, 0, 8).transactions
     assert [(each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset) for each in aborted] == [
         (1, 2, 6, 4)
     ]
-    assert log.read(0, isolation=Isolation.COMMITTED).batches["base_offset"].tolist() == [0, 4, 6, 7]
+    assert read(log, 0, isolation=Isolation.COMMITTED).batches["base_offset"].tolist() == [0, 4, 6, 7]
 
 
 def test_transaction_with_marker_above_high_watermark_stays_unstable(logs: OpenLogs) -> None:
     log = logs()
-    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
+    append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
     log.update_high_watermark(2)
     end_transaction(log, marker(1, 0))
     assert log.last_stable_offset == 0
@@ -327,7 +331,7 @@ def test_marker_of_older_coordinator_epoch_is_fenced(logs: OpenLogs) -> None:
 
 def test_marker_of_higher_producer_epoch_clears_batches_of_producer(logs: OpenLogs) -> None:
     log = logs()
-    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
+    append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
     end_transaction(log, marker(1, 1))
     state = log.producers.producers[1]
     assert (state.producer_epoch, state.last_sequence, state.entry().last_offset) == (1, -1, -1)
@@ -335,9 +339,9 @@ def test_marker_of_higher_producer_epoch_clears_batches_of_producer(logs: OpenLo
 
 def test_producers_expire_by_record_time_unless_transaction_is_open(logs: OpenLogs) -> None:
     log = logs()
-    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
-    log.append_as_leader(batch(2, producer_id=2, epoch=0, sequence=0, transactional=True), leader_epoch=0)
-    log.append_as_leader(batch(2, producer_id=3, epoch=0, sequence=0, at_ms=T0 + 900), leader_epoch=0)
+    append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=0), leader_epoch=0)
+    append_as_leader(log, batch(2, producer_id=2, epoch=0, sequence=0, transactional=True), leader_epoch=0)
+    append_as_leader(log, batch(2, producer_id=3, epoch=0, sequence=0, at_ms=T0 + 900), leader_epoch=0)
     log.close()
     logs.now_ms = T0 + 1500
     assert set(logs(expiration_ms=1000).producers.producers) == {2, 3}
@@ -348,11 +352,11 @@ def test_producers_expire_by_record_time_unless_transaction_is_open(logs: OpenLo
 
 def test_truncated_marker_reopens_its_transaction(logs: OpenLogs) -> None:
     log = logs()
-    log.append_as_leader(batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
+    append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
     log.roll()
     end_transaction(log, marker(1, 0))
     assert log.last_stable_offset == 3
-    log.truncate_to(2)
+    truncate_to(log, 2)
     assert (log.log_end_offset, log.last_stable_offset) == (2, 0)
     assert not AbortedTransactions.overlapping(logs.directory, 0, 3).transactions
 

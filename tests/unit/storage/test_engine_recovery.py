@@ -12,6 +12,7 @@ from engine_fixtures import LATE_MS, FixturePartition, checkpoint, files_of
 from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, UnsupportedFormatError
+from pyspark_kafkalog.storage.log.lookup import offset_for_timestamp, read
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 UNCLEAN = ("unclean-killed", "unclean-torn", "unclean-badcrc", "unclean-garbage", "unclean-noindex")
@@ -84,7 +85,7 @@ def test_recovery_truncates_torn_batch(cut: int, tmp_path: Path) -> None:
     last.write_bytes(data[:-cut])
     log = opened(CARS, directory, clean=False)
     assert 333 < log.log_end_offset < 400
-    assert log.read(log.log_end_offset).batches.size == 0
+    assert read(log, log.log_end_offset).batches.size == 0
     log.close()
     with last.open("rb") as file:
         assert data.startswith(file.read())
@@ -236,11 +237,11 @@ def test_lookups_with_wrong_index_answer_right(suffix: str, tmp_path: Path) -> N
         path.write_bytes(b"".join(key[:keys] + value[keys:] for key, value in zip(entries, later, strict=True)))
     log = opened(CARS, directory, clean=True)
     for question in CARS.offsets["by_time"]:
-        found = log.offset_for_timestamp(question["target"])
+        found = offset_for_timestamp(log, question["target"])
         wanted = question["read_uncommitted"]
         assert (None if found is None else found.offset) == (None if wanted["offset"] < 0 else wanted["offset"])
     for offset in range(400):
-        batch = log.read(offset, max_bytes=1).batches[0]
+        batch = read(log, offset, max_bytes=1).batches[0]
         assert batch["base_offset"] <= offset <= batch["last_offset"]
     log.suspend()
 

@@ -12,7 +12,7 @@ from staged_appends import NOW, Syncs, check_whole, committed, config, make_dire
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, ProducerFencedError
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
-from pyspark_kafkalog.storage.log import staged_append
+from pyspark_kafkalog.storage.log import unified_log
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
@@ -66,7 +66,7 @@ def test_large_staged_file_above_segment_bytes_is_copied_and_rolled(directory: P
 
 
 def test_staged_files_below_adoption_threshold_are_copied(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged_append, "ADOPT_BYTES", 1 << 40)
+    monkeypatch.setattr(unified_log, "SPLICE_BYTES", 1 << 40)
     big = config(internal_segment_bytes="1000000")
     state = committed(directory, LogState(), staged(directory, 40), big)
     committed(directory, state, staged(directory, 40), big)
@@ -76,8 +76,7 @@ def test_staged_files_below_adoption_threshold_are_copied(directory: Path, monke
 def test_log_append_time_is_time_of_commit_and_crcs_stay_valid(directory: Path) -> None:
     stamped = config(message_timestamp_type="LogAppendTime")
     with resumed(directory, LogState(), stamped) as log:
-        info = log.append_staged(staged(directory, 40), leader_epoch=1)
-        assert info.log_append_time_ms == NOW
+        log.append_staged(staged(directory, 40), leader_epoch=1)
         state = log.state()
     assert state.active_max_timestamp_ms == NOW
     check_whole(directory, stamped, 200)
@@ -147,7 +146,7 @@ def test_flush_after_recovery_ends_with_fsync_of_directory(directory: Path) -> N
     fs = Syncs()
     with resumed(directory, state, config(), fs) as log:
         assert log.is_recovered
-        log.append_staged(staged(directory, 1, task=2), leader_epoch=0, durable=False)
+        log.append_staged(staged(directory, 1, task=2), leader_epoch=0)
         log.flush(is_last=True)
     assert fs.names[-1] == directory.name
 
@@ -156,8 +155,8 @@ def test_flush_syncs_log_before_its_indexes(directory: Path) -> None:
     fs = Syncs()
     state = committed(directory, LogState(), staged(directory, 3), config())
     with resumed(directory, state, config(), fs) as log:
-        log.append_staged(staged(directory, 3, task=1), leader_epoch=0, durable=False)
-        log.append_staged(staged(directory, 3, task=2), leader_epoch=0, durable=False)
+        log.append_staged(staged(directory, 3, task=1), leader_epoch=0)
+        log.append_staged(staged(directory, 3, task=2), leader_epoch=0)
         assert fs.names == []
         log.flush(is_last=True)
     first = f"{0:020d}"
@@ -167,7 +166,7 @@ def test_flush_syncs_log_before_its_indexes(directory: Path) -> None:
 def test_flush_of_new_segments_syncs_files_before_directory(directory: Path) -> None:
     fs = Syncs()
     with resumed(directory, LogState(), config(), fs) as log:
-        log.append_staged(staged(directory, 40), leader_epoch=0, durable=False)
+        log.append_staged(staged(directory, 40), leader_epoch=0)
         fs.names.clear()
         log.flush(is_last=True)
     kinds = [name[20:] for name in fs.names]
