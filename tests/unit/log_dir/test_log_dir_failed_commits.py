@@ -107,7 +107,7 @@ def test_restored_directory_of_deleted_topic_is_replaced_before_write(log_dir: L
     log_dir.create_topic("orders", partitions=2)
     shutil.rmtree(directory)
     (log_dir.path / "kept").rename(directory)
-    with pytest.raises(UnknownTopicError, match="is gone"):
+    with pytest.raises(UnknownTopicError, match="expected the staged file"):
         log_dir.commit_staged([stage(log_dir.path, "a")])
     log_dir.commit_staged([stage(log_dir.path, "b")])
     assert written_by(log_dir) == ["b"]
