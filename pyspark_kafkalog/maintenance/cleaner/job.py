@@ -28,7 +28,7 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import ENTRY_BYTES
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord
 from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun, failed
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, failed, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks, Throttle
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -38,7 +38,7 @@ from pyspark_kafkalog.units import INT32_MAX
 _LOG: Final = logging.getLogger(__name__)
 
 #: Partitions that one task inspects.
-_PARTITIONS_A_LOOK: Final = 128
+_PARTITIONS_A_TASK: Final = 128
 #: Kafka requires more than 1 MiB of the buffer for each thread.
 _BUFFER_BYTES_MIN: Final = 2 << 20
 #: The largest map that Kafka creates for a thread.
@@ -106,7 +106,8 @@ class CleanerJob:
         config = job_run.open().native().broker_config()
         limits = TaskLimits.of(config, tasks.slots)
         dirty: list[DirtyPartition] = []
-        for found in _look_at_all(tasks, job_run, partitions, limits):
+        inspect = partial(_inspect, job_run, limits)
+        for found in run_chunks(tasks, partitions, inspect, action=ACTION, partitions_max=_PARTITIONS_A_TASK):
             if isinstance(found, DirtyPartition):
                 dirty.append(found)
             else:
@@ -125,22 +126,8 @@ class CleanerJob:
         record.close()
 
 
-def _look_at_all(
-    tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition], limits: TaskLimits
-) -> Iterator[PartitionReport | DirtyPartition]:
-    size = min(_PARTITIONS_A_LOOK, max(-(-len(partitions) // tasks.slots), 1))
-    chunks = [tuple(partitions[at : at + size]) for at in range(0, len(partitions), size)]
-    futures = {tasks.submit(partial(_look, job_run, chunk, limits)): chunk for chunk in chunks}
-    for future in tasks.as_completed(futures):
-        try:
-            yield from future.result()
-        except TaskFailedError as error:
-            for where in futures[future]:
-                yield failed(where, ACTION, error)
-
-
-def _look(
-    job_run: JobRun, partitions: Sequence[TopicPartition], limits: TaskLimits
+def _inspect(
+    job_run: JobRun, limits: TaskLimits, partitions: Sequence[TopicPartition]
 ) -> list[PartitionReport | DirtyPartition]:
     """Inspect a chunk of partitions, in a task."""
     root = job_run.open()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
@@ -38,6 +38,8 @@ SOME_FAILED: Final = 1
 #: The largest run that runs in this process: bytes of `.log` files, and partitions.
 LOCAL_BYTES_MAX: Final = 1 << 30
 LOCAL_PARTITIONS_MAX: Final = 1_000
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +96,8 @@ def is_small(root: Path, partitions: Sequence[TopicPartition]) -> bool:
     if len(partitions) > LOCAL_PARTITIONS_MAX:
         return False
     size_bytes = 0
-    for where in partitions:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(root / str(where)) as entries:
+    for each in partitions:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(root / str(each)) as entries:
             for entry in entries:
                 if entry.name.endswith(".log"):
                     with contextlib.suppress(FileNotFoundError):
@@ -105,27 +107,30 @@ def is_small(root: Path, partitions: Sequence[TopicPartition]) -> bool:
     return True
 
 
-def run_once(job: Job, tasks_for: TasksFor, job_run: JobRun, sinks: Sequence[ReportSink]) -> int:
-    """Run the job once, and return its exit status.
+def run_once(
+    job: Job,
+    tasks_for: TasksFor,
+    job_run: JobRun,
+    sinks: Sequence[ReportSink],
+    *,
+    partitions: Sequence[TopicPartition] | None = None,
+) -> int:
+    """Run the job once, and return its exit status. `partitions` are those that it has chosen already, if it has.
 
-    Raises StoppedError when it is stopped, and the errors of `choose`.
+    Sinks begin in order and end in the reverse order. Raises StoppedError when the run is stopped, and the errors of
+    `choose`.
     """
-    partitions = job.choose(job_run)
+    chosen = job.choose(job_run) if partitions is None else partitions
     status = ALL_FINE
-    begun: list[ReportSink] = []
-    try:
+    with contextlib.ExitStack() as begun:
         for sink in sinks:
-            sink.begin(job.action, job_run, len(partitions))
-            begun.append(sink)
-        tasks = tasks_for(partitions)
-        for report in job.run(tasks, job_run, partitions):
+            sink.begin(job.action, job_run, len(chosen))
+            begun.callback(sink.end)
+        for report in job.run(tasks_for(chosen), job_run, chosen):
             if not report.is_fine:
                 status = SOME_FAILED
             for sink in sinks:
                 sink.take(report)
-    finally:
-        for sink in begun:
-            sink.end()
     return status
 
 
@@ -138,15 +143,17 @@ def run_loop(
     interval_s: float,
     stop: Event,
     is_alive: Callable[[], bool],
+    partitions: Sequence[TopicPartition] | None = None,
 ) -> int:
     """Run the job repeatedly until `stop` is set, with `interval_s` between the end of a run and the next one.
 
     A failed run is logged and the next one tried. The loop ends with SOME_FAILED when the session is gone.
+    `partitions` are those of the first run, if the job has chosen them already.
     """
     while not stop.is_set():
         began = time.monotonic()
         try:
-            run_once(job, tasks_for, job_run, sinks)
+            run_once(job, tasks_for, job_run, sinks, partitions=partitions)
         except StoppedError as error:
             if not stop.is_set():
                 _LOG.error("%s", error)
@@ -163,6 +170,7 @@ def run_loop(
             _LOG.error("the Spark session is gone")
             return SOME_FAILED
         _LOG.info("run finished after %.1f s", time.monotonic() - began)
+        partitions = None
         stop.wait(interval_s)
     return ALL_FINE
 
@@ -170,27 +178,27 @@ def run_loop(
 def run_chunks(
     tasks: Tasks,
     partitions: Sequence[TopicPartition],
-    work: Callable[[Sequence[TopicPartition]], list[PartitionReport]],
+    work: Callable[[Sequence[TopicPartition]], list[Result]],
     *,
     action: str,
     partitions_max: int = 1,
-) -> Iterator[PartitionReport]:
+) -> Iterator[Result | PartitionReport]:
     """Call `work`, which must be picklable, on all partitions, with up to `partitions_max` of them in each task.
 
-    Tasks get fewer partitions if that keeps all slots busy. A failed task yields a failed report for each of its
-    partitions.
+    Tasks get fewer partitions if that keeps all slots busy. Yields the results as tasks complete. A failed task yields
+    a failed report for each of its partitions.
     """
     chunk_size = min(partitions_max, max(-(-len(partitions) // tasks.slots), 1))
     chunks = [partitions[at : at + chunk_size] for at in range(0, len(partitions), chunk_size)]
-    futures: dict[Future[list[PartitionReport]], Sequence[TopicPartition]] = {
+    futures: dict[Future[list[Result]], Sequence[TopicPartition]] = {
         tasks.submit(partial(work, tuple(chunk))): chunk for chunk in chunks
     }
     for future in tasks.as_completed(futures):
         try:
             yield from future.result()
         except TaskFailedError as error:
-            for where in futures[future]:
-                yield failed(where, action, error)
+            for topic_partition in futures[future]:
+                yield failed(topic_partition, action, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +224,8 @@ class ChunkJob:
             self.finish(job_run)
 
 
-def failed(where: TopicPartition, action: str, error: KafkalogError | OSError) -> PartitionReport:
+def failed(topic_partition: TopicPartition, action: str, error: KafkalogError | OSError) -> PartitionReport:
     """The report of a partition of which only the error is known."""
-    return PartitionReport(topic=where.topic, partition=where.partition, action=action, error=str(error))
+    return PartitionReport(
+        topic=topic_partition.topic, partition=topic_partition.partition, action=action, error=str(error)
+    )

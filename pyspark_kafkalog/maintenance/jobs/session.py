@@ -1,14 +1,21 @@
-"""Spark sessions with Delta (SQL extension, catalog and jars), and the names of Delta tables."""
+"""Spark sessions of jobs: existing ones, or new ones on this machine, with Delta if needed; names of Delta tables."""
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LOG: Final = logging.getLogger(__name__)
 
 #: Delta's SQL extension, its catalog, and its jars as Maven names them.
 EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
@@ -36,6 +43,118 @@ def check_delta(spark: SparkSession) -> None:
             "the Spark session has no Delta: run the job with python, which fetches Delta's jars, or with "
             f"spark-submit --packages {PACKAGE}"
         )
+
+
+def has_session() -> bool:
+    """Whether this process has a Spark session, or gets one from spark-submit."""
+    if SPARK_SUBMIT in os.environ:
+        return True
+    pyspark_sql = sys.modules.get("pyspark.sql")
+    return pyspark_sql is not None and pyspark_sql.SparkSession.getActiveSession() is not None
+
+
+def active_session() -> SparkSession:
+    """The session of this process; a new one if it has none."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()
+
+
+@contextmanager
+def job_session(name: str, *, delta: bool = False) -> Iterator[SparkSession]:
+    """The existing session, spark-submit's, or a new one on all cores of this machine, with Delta if `delta`.
+
+    A session created for this block is stopped at its end.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if SPARK_SUBMIT not in os.environ:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    existing = SparkSession.getActiveSession()
+    if existing is not None:
+        yield existing
+        return
+    builder = SparkSession.builder.appName(name)
+    if delta:
+        builder = with_delta(builder)
+    session = builder.getOrCreate() if SPARK_SUBMIT in os.environ else _start_here(builder)
+    try:
+        yield session
+    finally:
+        _end(session)
+
+
+def _start_here(builder: SparkSession.Builder) -> SparkSession:
+    """Start a session on this machine. What its JVM prints meanwhile, as its banner, is only shown if that fails."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    builder = (
+        builder.master("local[*]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+    )
+    if SparkContext._gateway is not None:  # a JVM is running, and has printed its banner
+        return builder.getOrCreate()
+    conf = SparkConf().setAll([(name, str(value)) for name, value in builder._options.items()])
+    with _held_back_stderr() as stderr_fd:
+        launch: Any = launch_gateway  # untyped
+        SparkContext(conf=conf, gateway=launch(conf, {"stderr": stderr_fd}))
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _held_back_stderr() -> Iterator[int]:
+    """A file for the standard error of another process: until the end of the block it is held back.
+
+    After the block it goes to this process' standard error, with the part that was held back if the block failed.
+    """
+    read_fd, write_fd = os.pipe()
+    held: list[bytes] | None = []
+    lock = threading.Lock()
+
+    def copy() -> None:
+        with os.fdopen(read_fd, "rb", buffering=0) as stream:
+            while data := stream.read(1 << 16):
+                with lock:
+                    if held is None:
+                        _to_stderr(data)
+                    else:
+                        held.append(data)
+
+    def let_through(*, with_held: bool) -> None:
+        nonlocal held
+        with lock:
+            if with_held and held:
+                _to_stderr(b"".join(held))
+            held = None
+
+    threading.Thread(target=copy, daemon=True).start()
+    try:
+        yield write_fd
+    except BaseException:
+        let_through(with_held=True)
+        raise
+    else:
+        let_through(with_held=False)
+    finally:
+        os.close(write_fd)
+
+
+def _to_stderr(data: bytes) -> None:
+    while data:
+        data = data[os.write(2, data) :]
+
+
+def _end(session: SparkSession) -> None:
+    try:
+        session.stop()
+    except Exception as error:  # the JVM has already ended
+        _LOG.info("the Spark session had ended: %s", error)
 
 
 def is_path(table: str) -> bool:

@@ -25,6 +25,7 @@ import json
 import logging
 import re
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, get_type_hints
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport, values
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
-from pyspark_kafkalog.maintenance.jobs.session import check_delta, is_path
+from pyspark_kafkalog.maintenance.jobs.session import active_session, check_delta, is_path
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.units import plural, size_text
@@ -50,6 +51,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 _SECONDS_DIGITS: Final = 3
+_REDRAW_S: Final = 1.0
 _UNDERSCORE = re.compile(r"_([a-z])")
 
 
@@ -122,18 +124,30 @@ def beside_progress_bar(stream: TextIO) -> AbstractContextManager[None]:
 
 
 class ProgressBar:
-    """The number of finished partitions, on standard error if that is a terminal."""
+    """The number of finished partitions, their rate and the remaining time, on standard error if that is a terminal."""
 
     def __init__(self) -> None:
         self._bar: Any = None
         self._failed = 0
+        self._ended = threading.Event()
 
     def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
         from tqdm import tqdm
 
         # disable=None: show the bar on a terminal only.
-        self._bar = tqdm(total=partitions_count, desc=action, unit="partition", file=sys.stderr, disable=None)
+        self._bar = tqdm(
+            total=partitions_count, desc=action, unit="partition", file=sys.stderr, disable=None, dynamic_ncols=True
+        )
         self._failed = 0
+        if not self._bar.disable:
+            self._ended = threading.Event()
+            threading.Thread(target=self._keep_time, args=(self._bar, self._ended), daemon=True).start()
+
+    @staticmethod
+    def _keep_time(bar: Any, ended: threading.Event) -> None:
+        """Redraw the bar every second: a run may do nothing but start Spark, or clean one partition, for a while."""
+        while not ended.wait(_REDRAW_S):
+            bar.refresh()
 
     def take(self, report: PartitionReport) -> None:
         if not report.is_fine:
@@ -142,6 +156,7 @@ class ProgressBar:
         self._bar.update()
 
     def end(self) -> None:
+        self._ended.set()
         self._bar.close()
 
 
@@ -318,32 +333,34 @@ _SUMS: Final[Mapping[str, Callable[[Sequence[PartitionReport], bool], str]]] = {
 
 
 class HistoryTable:
-    """A sink of reports. `table` is a path, or a name in the catalog of the session, which needs Delta."""
+    """A sink of reports. `table` is a path, or a name in the catalog of the session, which needs Delta.
 
-    def __init__(self, table: str) -> None:
+    `session` returns the session, by default the active one.
+    """
+
+    def __init__(self, table: str, *, session: Callable[[], SparkSession] | None = None) -> None:
         self._table = table
+        self._session = session or active_session
         self._rows: list[tuple[Any, ...]] = []
-        self._round: JobRun | None = None
+        self._run: JobRun | None = None
         self._run_id = ""
 
     def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
         """Begin a run. Raises InvalidOptionError if the session has no Delta and could not write the run's rows."""
-        from pyspark.sql import SparkSession
-
-        self._round, self._rows = job_run, []
+        self._run, self._rows = job_run, []
         self._run_id = uuid.uuid4().hex
-        check_delta(SparkSession.builder.getOrCreate())
+        check_delta(self._session())
 
     def take(self, report: PartitionReport) -> None:
         self._rows.append((_now(), *astuple(report)))
 
     def end(self) -> None:
         """Append the run's rows. Raises KafkalogError if that fails."""
-        assert self._round is not None
+        assert self._run is not None
         if not self._rows:
             return
         try:
-            self._append(self._round)
+            self._append(self._run)
         except KafkalogError:
             raise
         except Exception as error:  # any error of the session, its JVM or the table's file system
@@ -351,8 +368,6 @@ class HistoryTable:
             raise KafkalogError(f"the run is over, but not in the history {self._table}: {first_line}") from error
 
     def _append(self, job_run: JobRun) -> None:
-        from pyspark.sql import SparkSession
-
         root = job_run.open()
         metrics = {each.name: each for each in collect_metrics(root, now_ms=time_ms())}
         of_root = tuple(_value(metrics, name, ()) for name in ROOT_METRICS)
@@ -360,12 +375,11 @@ class HistoryTable:
         topic_at, partition_at = names.index("topic"), names.index("partition")
         rows = []
         for timestamp, *report in self._rows:
-            where = (report[topic_at], str(report[partition_at]))
-            of_partition = (_value(metrics, name, where) for name in PARTITION_METRICS)
+            tags = (report[topic_at], str(report[partition_at]))
+            of_partition = (_value(metrics, name, tags) for name in PARTITION_METRICS)
             run = (timestamp, self._run_id, str(root.path), job_run.dry_run)
             rows.append((*run, *report, *of_partition, *of_root))
-        spark = SparkSession.builder.getOrCreate()
-        append_rows(spark.createDataFrame(rows, history_schema()).coalesce(1), self._table)
+        append_rows(self._session().createDataFrame(rows, history_schema()).coalesce(1), self._table)
 
 
 def history_schema() -> StructType:

@@ -11,12 +11,12 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.maintenance.jobs.session import SPARK_SUBMIT
+from pyspark_kafkalog.maintenance.jobs.session import has_session, job_session
 from pyspark_kafkalog.maintenance.jobs.stop_signal import stop_signal
 from pyspark_kafkalog.tools.arguments import FORMS, time_ms
 from pyspark_kafkalog.tools.command import UsageError, add_path, positive
@@ -107,7 +107,7 @@ def run_job(
     job_run = replace(job_run, identity=root.identity)
     if pause_s is None and not root.is_broker_directory:
         pause_s = interval_s(root.native().broker_config())
-    job.choose(job_run)  # report mistakes in options before a session is started
+    partitions = job.choose(job_run)  # reports mistakes in options before a session is started
 
     def slots_of(cores: int) -> int | None:
         if options.tasks is not None or slots is None:
@@ -116,13 +116,20 @@ def run_job(
         return slots(root.native().broker_config(), cores)
 
     with stop_signal() as stop, _Workplace(options, job.action, slots_of, stop) as workplace:
-        history = () if options.history is None else (HistoryTable(options.history),)
-        all_sinks: tuple[ReportSink, ...] = (*history, output or job_output(options), ProgressBar())
+        history = () if options.history is None else (HistoryTable(options.history, session=workplace.session),)
+        all_sinks: tuple[ReportSink, ...] = (ProgressBar(), output or job_output(options), *history)
         try:
             if not options.loop:
-                return run_once(job, workplace.tasks, job_run, all_sinks)
+                return run_once(job, workplace.tasks, job_run, all_sinks, partitions=partitions)
             return run_loop(
-                job, workplace.tasks, job_run, all_sinks, interval_s=pause_s, stop=stop, is_alive=workplace.is_alive
+                job,
+                workplace.tasks,
+                job_run,
+                all_sinks,
+                interval_s=pause_s,
+                stop=stop,
+                is_alive=workplace.is_alive,
+                partitions=partitions,
             )
         except StoppedError:
             sys.stderr.write(f"kafkalog {job.action}: ended early, the next run goes on\n")
@@ -146,13 +153,12 @@ class _Workplace:
         self._action = action
         self._slots_of = slots_of
         self._stop = stop
-        self._is_on_spark = not options.local and (options.spark or options.history is not None or _has_session())
+        self._is_on_spark = not options.local and (options.spark or options.history is not None or has_session())
         self._tasks: LocalTasks | None = None
+        self._spark: SparkSession | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> _Workplace:
-        if self._is_on_spark:
-            self._start_spark()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -161,40 +167,31 @@ class _Workplace:
     def tasks(self, partitions: Sequence[TopicPartition]) -> Tasks:
         """The tasks for a run over these partitions. A loop that has started Spark continues to use it."""
         from pyspark_kafkalog.maintenance.jobs.runner import is_small
-        from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks
+        from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, SparkTasks
 
         if not self._is_on_spark and not self._options.local and not is_small(self._options.path, partitions):
-            self._start_spark()
+            self._is_on_spark = True
+            self._tasks = None
         if self._tasks is None:
-            cores = len(os.sched_getaffinity(0))
-            self._use(LocalTasks(slots=self._slots_of(cores), stop=self._stop))
-        assert self._tasks is not None
+            if self._is_on_spark:
+                spark = self.session()
+                slots = self._slots_of(spark.sparkContext.defaultParallelism)
+                self._tasks = SparkTasks(spark, slots=slots, stop=self._stop)
+            else:
+                self._tasks = LocalTasks(slots=self._slots_of(len(os.sched_getaffinity(0))), stop=self._stop)
+            self._open.callback(self._tasks.close)
         return self._tasks
+
+    def session(self) -> SparkSession:
+        """The Spark session, which is started by the first call."""
+        if self._spark is None:
+            session = job_session(f"kafkalog {self._action}", delta=self._options.history is not None)
+            self._spark = self._open.enter_context(session)
+        return self._spark
 
     def is_alive(self) -> bool:
         """Whether another run can start."""
         return self._tasks is None or self._tasks.is_alive
-
-    def _start_spark(self) -> None:
-        from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks
-
-        self._is_on_spark = True
-        session = job_session(f"kafkalog {self._action}", delta=self._options.history is not None)
-        spark = self._open.enter_context(session)
-        slots = self._slots_of(spark.sparkContext.defaultParallelism)
-        self._use(SparkTasks(spark, slots=slots, stop=self._stop))
-
-    def _use(self, tasks: LocalTasks) -> None:
-        self._tasks = tasks
-        self._open.callback(tasks.close)
-
-
-def _has_session() -> bool:
-    """Whether this process has a Spark session, or gets one from spark-submit."""
-    if SPARK_SUBMIT in os.environ:
-        return True
-    pyspark_sql = sys.modules.get("pyspark.sql")
-    return pyspark_sql is not None and pyspark_sql.SparkSession.getActiveSession() is not None
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -202,49 +199,6 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--now and --loop do not go together: the time would stand still")
     if options.interval is not None and not options.loop:
         raise UsageError("--interval is for --loop")
-
-
-@contextmanager
-def job_session(name: str, *, delta: bool = False) -> Iterator[SparkSession]:
-    """The existing session, spark-submit's, or a new one on all cores of this machine, with Delta if `delta`.
-
-    A session created for this block is stopped at its end.
-    """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if SPARK_SUBMIT not in os.environ:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark.sql import SparkSession
-
-    there = SparkSession.getActiveSession()
-    if there is not None:
-        yield there
-        return
-    builder = SparkSession.builder.appName(name)
-    if delta:
-        from pyspark_kafkalog.maintenance.jobs.session import with_delta
-
-        builder = with_delta(builder)
-    if SPARK_SUBMIT not in os.environ:
-        builder = (
-            builder.master("local[*]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-        )
-    session = builder.getOrCreate()
-    try:
-        yield session
-    finally:
-        _end(session)
-
-
-def _end(session: SparkSession) -> None:
-    try:
-        session.stop()
-    except Exception as error:  # the JVM has already ended
-        logging.getLogger(__name__).info("the Spark session had ended: %s", error)
 
 
 def log_to_stderr() -> None:

@@ -155,12 +155,14 @@ def _clean(options: argparse.Namespace) -> int:
 
 
 def _retain(options: argparse.Namespace) -> int:
+    job.log_to_stderr()
     from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB
 
     return job.run_job(options, RETENTION_JOB, interval_s=lambda config: config.log_retention_check_interval_ms / 1000)
 
 
 def _merge(options: argparse.Namespace) -> int:
+    job.log_to_stderr()
     from pyspark_kafkalog.maintenance.merge import MERGE_JOB
 
     return job.run_job(options, MERGE_JOB, interval_s=_hourly)
