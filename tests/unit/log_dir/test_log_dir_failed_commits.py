@@ -166,7 +166,7 @@ def test_retry_of_committed_staged_file_leaves_segment_unchanged(log_dir: LogDir
     segment = directory / f"{0:020d}.log"
     assert staged.path(log_dir.path).stat().st_ino == segment.stat().st_ino == inode
     before = segment.read_bytes()
-    with pytest.raises(UnknownTopicError, match="committed before"):
+    with pytest.raises(UnknownTopicError, match="already committed"):
         log_dir.commit_staged([staged, stage(log_dir.path, "b")])
     assert not staged.path(log_dir.path).exists()
     log_dir.commit_staged([stage(log_dir.path, "c", ADOPTED)])
