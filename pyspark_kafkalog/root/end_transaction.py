@@ -39,9 +39,9 @@ from pyspark_kafkalog.root.open_transactions import (
     producers_of,
     transaction_states_of,
 )
+from pyspark_kafkalog.root.write import PartitionLogs
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import ProducerState
-from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _ABORT_OPERATION: Final = "abort transaction"
@@ -162,7 +162,7 @@ class _Ending:
     def __init__(self, root: NativeRoot) -> None:
         self._root = root
         self._image: MetadataImage = root.store.refresh()
-        self._broker_config = root.broker_config()
+        self._logs = PartitionLogs.at(root.path, self._image, clock=root.clock, fs=root.fs)
         self._appended: dict[TopicPartition, LogState] = {}
 
     def open_producer(self, where: TopicPartition, first_offset: int) -> ProducerState:
@@ -191,7 +191,7 @@ class _Ending:
             return []
         producers = producers_of(
             self._root.partition(where.topic, where.partition),
-            expiration_ms=self._broker_config.producer_id_expiration_ms,
+            expiration_ms=self._logs.broker_config.producer_id_expiration_ms,
             now_ms=self._root.clock(),
         )
         return [each for each in producers if each.current_txn_first_offset >= 0]
@@ -228,7 +228,7 @@ class _Ending:
     ) -> LogState:
         """Append one record, a marker of `producer_id` if given, and wait for the disk."""
         before = self._image.partition(where.topic, where.partition).state
-        with self._resume(where) as log:
+        with self._logs.resume(where, before) as log:
             leader_epoch = before.leader_epoch + 1 if log.is_recovered else before.leader_epoch
             record = Record(offset=log.log_end_offset, timestamp_ms=self._root.clock(), key=key, value=value)
             is_marker = producer_id is not None
@@ -264,13 +264,3 @@ class _Ending:
         if newest.topics.get(where.topic) != topic:
             raise CommitConflictError(f"{where} was changed by another writer without the root's lock; run this again")
         return topic
-
-    def _resume(self, where: TopicPartition) -> UnifiedLog:
-        return UnifiedLog.resume(
-            self._root.path / str(where),
-            self._broker_config.log_config(self._image.topic(where.topic).configs),
-            self._image.partition(where.topic, where.partition).state,
-            clock=self._root.clock,
-            fs=self._root.fs,
-            producer_id_expiration_ms=self._broker_config.producer_id_expiration_ms,
-        )

@@ -20,9 +20,9 @@ from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_recor
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.write import PartitionLogs
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 
 
@@ -120,16 +120,8 @@ def _moved_state(root: NativeRoot, image: MetadataImage, move: LogStartMove, bef
 
 def _rolled(root: NativeRoot, image: MetadataImage, where: TopicPartition, before: LogState) -> LogState:
     """The state with an empty active segment, which is durable, and no other segments."""
-    broker_config = root.broker_config()
-    log = UnifiedLog.resume(
-        root.path / str(where),
-        broker_config.log_config(image.topic(where.topic).configs),
-        before,
-        clock=root.clock,
-        fs=root.fs,
-        producer_id_expiration_ms=broker_config.producer_id_expiration_ms,
-    )
-    with log:
+    logs = PartitionLogs.at(root.path, image, clock=root.clock, fs=root.fs)
+    with logs.resume(where, before) as log:
         log.roll()
         if log.is_recovered:  # as a writer does after a recovery
             log.assign_epoch(before.leader_epoch + 1, log.log_end_offset)

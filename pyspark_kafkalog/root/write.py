@@ -83,7 +83,7 @@ def commit_write(
             image = store.refresh()
             duplicate = admit(store, image, write)
             if duplicate is None:
-                logs = PartitionLogs(store.root, image, broker_config(image), clock, fs)
+                logs = PartitionLogs.at(store.root, image, clock=clock, fs=fs)
                 result, appended = _append_and_publish(store, logs, write)
             else:
                 result = duplicate
@@ -129,6 +129,10 @@ class PartitionLogs:
     broker_config: BrokerConfig
     clock: Callable[[], int]
     fs: FileSystem
+
+    @classmethod
+    def at(cls, root: Path, image: MetadataImage, *, clock: Callable[[], int], fs: FileSystem) -> PartitionLogs:
+        return cls(root, image, broker_config(image), clock, fs)
 
     def resume(self, topic_partition: TopicPartition, state: LogState) -> UnifiedLog:
         """The partition's log, without the bytes after `state`. Raises UnknownTopicError, CorruptRecordError."""

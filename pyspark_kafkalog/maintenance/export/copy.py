@@ -47,12 +47,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.segments.swap import SwapTarget, finish_swaps
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, OffsetHint
-from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, broker_configs
+from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
@@ -66,6 +65,7 @@ from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.bootstrap import begin_copy, is_vacant, make_dir
 from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.write import PartitionLogs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -78,7 +78,6 @@ from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets, refuse_link
 from pyspark_kafkalog.storage.filesystem import FileSystem, flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
@@ -220,7 +219,8 @@ def copy_log(
             else:
                 most = state.active_size_bytes if _is_log(name) else None
                 copied_bytes += _copy(source / name, directory / name, fs, most)
-        with resume_log(logs.image, where, directory, clock=clock, fs=fs) as log:
+        copied = PartitionLogs.at(directory.parent, logs.image, clock=clock, fs=fs)
+        with copied.resume(where, state) as log:
             log.close()
     fs.fsync_dir(directory)
     return exported_partition(where, state, linked_bytes, copied_bytes)
@@ -235,21 +235,6 @@ def exported_partition(
         high_watermark=state.log_end_offset,
         linked_bytes=linked_bytes,
         copied_bytes=copied_bytes,
-    )
-
-
-def resume_log(
-    image: MetadataImage, where: TopicPartition, directory: Path, *, clock: Callable[[], int], fs: FileSystem
-) -> UnifiedLog:
-    """Open the log in `directory` in the state that `image` has; anything beyond it is cut off."""
-    broker_config = BrokerConfig.from_properties(broker_configs(image))
-    return UnifiedLog.resume(
-        directory,
-        broker_config.log_config(image.topic(where.topic).configs),
-        image.partition(where.topic, where.partition).state,
-        clock=clock,
-        fs=fs,
-        producer_id_expiration_ms=broker_config.producer_id_expiration_ms,
     )
 
 

@@ -40,7 +40,6 @@ from pyspark_kafkalog.maintenance.export.copy import (
     exported_partition,
     only_topics,
     pinned_logs,
-    resume_log,
     write_checkpoints,
 )
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -48,6 +47,7 @@ from pyspark_kafkalog.metadata.root_format import is_copied, is_native_root
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.write import PartitionLogs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS, read_offset_checkpoint
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
@@ -74,12 +74,13 @@ def export_in_place(root: NativeRoot, image: MetadataImage | None = None) -> lis
         newest = root.store.image
         if image is not None and newest.next_offset != image.next_offset:
             raise LogDirError(f"{root.path} was written to meanwhile: stop all writers and jobs, and run this again")
+        logs = PartitionLogs.at(root.path, newest, clock=root.clock, fs=root.fs)
         exported = []
         for where in root.partitions():
             state = newest.partition(where.topic, where.partition).state
             directory = root.path / str(where)
             if directory.is_dir() and state.log_end_offset:
-                resume_log(newest, where, directory, clock=root.clock, fs=root.fs).suspend()
+                logs.resume(where, state).suspend()
             exported.append(exported_partition(where, state))
         write_checkpoints(root.path, exported, cleaned=None, keep={}, fs=root.fs)
     return exported
