@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +33,8 @@ from pyspark_kafkalog.metadata.acl import (
     check_acl,
     check_principal,
 )
-from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, open_log_dir, print_json
+from pyspark_kafkalog.tools.command import UsageError, add_path, open_log_dir
+from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.security.access_control import AccessControl
@@ -95,12 +96,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; prints the result to sys.stdout."""
     _check_options(options)
+    output = output_of(options)
     if options.list:
-        _list(options)
+        _list(options, output)
     elif options.add:
-        _add(options)
+        _add(options, output)
     else:
-        _remove(options)
+        _remove(options, output)
     return 0
 
 
@@ -129,7 +131,7 @@ def _gives_principals(options: argparse.Namespace) -> bool:
     return bool(options.allow_principal or options.deny_principal or options.allow_host or options.deny_host)
 
 
-# What is meant
+# The entries that the options describe
 
 
 def _resources(options: argparse.Namespace, *, required: bool) -> list[AclFilter]:
@@ -212,10 +214,10 @@ def _acl(entry: AclFilter) -> Acl:
     )
 
 
-# Doing it
+# Changes and queries
 
 
-def _add(options: argparse.Namespace) -> None:
+def _add(options: argparse.Namespace, output: Output) -> None:
     if options.resource_pattern_type not in ("literal", "prefixed"):
         raise UsageError(f"--resource-pattern-type {options.resource_pattern_type} is not for adding entries")
     if not options.allow_principal and not options.deny_principal:
@@ -225,29 +227,25 @@ def _add(options: argparse.Namespace) -> None:
     acls = [acl for _, entries in by_resource for acl in entries]
     for acl in acls:
         check_acl(acl)
-    if options.output == "text":
-        for resource, entries in by_resource:
-            if entries:
-                _print_entries(f"Adding ACLs for resource `{_resource_text(resource)}`: \n ", entries)
+    for resource, entries in by_resource:
+        if entries:
+            output.text(_entries_text(f"Adding ACLs for resource `{_resource_text(resource)}`: \n ", entries))
     control.add(acls)
-    if options.output == "json":
-        _print_json(acls)
+    for acl in acls:
+        output.data(_tree(acl))
 
 
-def _list(options: argparse.Namespace) -> None:
+def _list(options: argparse.Namespace, output: Output) -> None:
     control = open_log_dir(options).access_control()
     acls = _matching(control, _resources(options, required=False))
-    if options.output == "json":
-        _print_json(acl for acl in acls if not options.principal or acl.principal in options.principal)
-        return
     if not options.principal:
-        _print_current(acls)
+        output.show_all(acls, _tree, _current_text)
     for principal in options.principal:
-        sys.stdout.write(f"ACLs for principal `{principal}`\n")
-        _print_current([acl for acl in acls if acl.principal == principal])
+        output.text(f"ACLs for principal `{principal}`\n")
+        output.show_all([acl for acl in acls if acl.principal == principal], _tree, _current_text)
 
 
-def _remove(options: argparse.Namespace) -> None:
+def _remove(options: argparse.Namespace, output: Output) -> None:
     control = open_log_dir(options).access_control()
     removed: list[Acl] = []
     for resource, entries in _entries(options):
@@ -259,8 +257,8 @@ def _remove(options: argparse.Namespace) -> None:
         if options.force or _says_yes(f"{question} `{_resource_text(resource)}`? (y/n)"):
             for each in entries or [resource]:
                 removed += control.remove(each)
-    if options.output == "json":
-        _print_json(removed)
+    for acl in removed:
+        output.data(_tree(acl))
 
 
 def _says_yes(question: str) -> bool:
@@ -276,17 +274,17 @@ def _matching(control: AccessControl, resources: Iterable[AclFilter]) -> list[Ac
     return sorted({acl for resource in chosen for acl in control.entries(resource)})
 
 
-# Telling
+# Forms of the output
 
 
-def _print_current(acls: Iterable[Acl]) -> None:
+def _current_text(acls: Iterable[Acl]) -> Iterator[str]:
     for resource, entries in itertools.groupby(acls, key=lambda acl: acl.pattern):
-        _print_entries(f"Current ACLs for resource `{_resource_text(resource)}`:\n", entries)
+        yield _entries_text(f"Current ACLs for resource `{_resource_text(resource)}`:\n", entries)
 
 
-def _print_entries(heading: str, entries: Iterable[Acl]) -> None:
+def _entries_text(heading: str, entries: Iterable[Acl]) -> str:
     lines = "\n".join(f"\t{_entry_text(acl)}" for acl in entries)
-    sys.stdout.write(f"{heading}{lines}\n\n")
+    return f"{heading}{lines}\n\n"
 
 
 def _resource_text(resource: AclFilter) -> str:
@@ -305,19 +303,16 @@ def _entry_text(entry: Acl | AclFilter) -> str:
     )
 
 
-def _print_json(acls: Iterable[Acl]) -> None:
-    for acl in acls:
-        print_json(
-            {
-                "resourceType": acl.resource_type.name,
-                "name": acl.resource_name,
-                "patternType": acl.pattern_type.name,
-                "principal": acl.principal,
-                "host": acl.host,
-                "operation": acl.operation.name,
-                "permissionType": acl.permission.name,
-            }
-        )
+def _tree(acl: Acl) -> Tree:
+    return {
+        "resourceType": acl.resource_type.name,
+        "name": acl.resource_name,
+        "patternType": acl.pattern_type.name,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation.name,
+        "permissionType": acl.permission.name,
+    }
 
 
 def _pascal(operation: AclOperation) -> str:

@@ -1,10 +1,10 @@
-"""Common parts of the commands: `--path`, `--output`, errors, tables, JSON lines.
+"""Common parts of the commands: `--path`, errors, notices.
 
 A command is a module of this package that main.py lists. Its docstring is the text of --help; the part after its line
 "examples:" is printed after the options. A command has two functions:
 
-    add_arguments(parser)       adds its options to an argparse parser, with add_path and add_output
-    run(options) -> int         runs the command, prints to sys.stdout, returns the exit code
+    add_arguments(parser)       adds its options to an argparse parser, with add_path and add_output of output.py
+    run(options) -> int         runs the command, prints through an Output, returns the exit code
 
 A module with several commands has a table COMMANDS instead, with a `Command` by name.
 
@@ -17,27 +17,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
-
-#: The text for a missing value in a table.
-NO_VALUE: Final = "-"
-#: Column widths are computed for this many lines at a time, so that a long table is printed as it is produced.
-_LINES_TOGETHER: Final = 1000
 
 
 class UsageError(KafkalogError):
@@ -57,11 +50,6 @@ class Command:
 def add_path(parser: argparse.ArgumentParser, help_text: str = "the log directory (no default)") -> None:
     """`--path ROOT`, the counterpart of --bootstrap-server of Kafka's tools."""
     parser.add_argument("--path", required=True, metavar="ROOT", type=Path, help=help_text)
-
-
-def add_output(parser: argparse.ArgumentParser, json_form: str) -> None:
-    """`--output text` or `json`; `json_form` describes the JSON, such as "one object a line, by topic"."""
-    parser.add_argument("--output", choices=("text", "json"), default="text", help=f"json: {json_form}")
 
 
 def add_read_to_log_end(parser: argparse.ArgumentParser) -> None:
@@ -144,40 +132,6 @@ def one_line(error: BaseException) -> str:
         elif type(error) is not OSError:
             text = error.strerror
     return " ".join(text.split())
-
-
-def print_json(tree: Any) -> None:
-    """Print one line of JSON to sys.stdout."""
-    sys.stdout.write(json.dumps(tree, ensure_ascii=False) + "\n")
-
-
-def print_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> bool:
-    """Print a table with a header to sys.stdout, or nothing without lines. Returns whether there were any lines."""
-    widths = [len(name) for name in header]
-    remaining = iter(lines)
-    is_first = True
-    while together := list(islice(remaining, _LINES_TOGETHER)):
-        widths = [
-            max(width, *map(len, column)) for width, column in zip(widths, zip(*together, strict=True), strict=True)
-        ]
-        if is_first:
-            _print_line(header, widths)
-        is_first = False
-        for line in together:
-            _print_line(line, widths)
-    return not is_first
-
-
-def _print_line(line: Sequence[str], widths: Sequence[int]) -> None:
-    sys.stdout.write(" ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() + "\n")
-
-
-def print_padded_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
-    """Print a table as Kafka's newer tools do: cells padded to their column, each followed by a tab, also the last."""
-    rows = [header, *lines]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        sys.stdout.write("".join(f"{text:<{width}}\t" for text, width in zip(row, widths, strict=True)) + "\n")
 
 
 @contextlib.contextmanager

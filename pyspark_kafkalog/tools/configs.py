@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -32,7 +31,8 @@ from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.storage.names import validate_topic_name
-from pyspark_kafkalog.tools.command import UsageError, add_output, add_path, node_id_of, open_log_dir, print_json
+from pyspark_kafkalog.tools.command import UsageError, add_path, node_id_of, open_log_dir
+from pyspark_kafkalog.tools.output import Tree, add_output, output_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -149,12 +149,12 @@ def _alter(options: argparse.Namespace, entity_type: str, name: str | None) -> N
         log_dir.alter_broker_configs(add=add, delete=delete)
     else:
         log_dir.alter_topic(name, add=add, delete=delete)
-    if options.output == "json":
-        _print_json(entity_type, name, _entries(log_dir, entity_type, name, wants_all=False))
-    elif entity_type == _BROKERS:
-        sys.stdout.write("Completed updating default config for brokers in the cluster.\n")
-    else:
-        sys.stdout.write(f"Completed updating config for topic {name}.\n")
+    what = "default config for brokers in the cluster" if entity_type == _BROKERS else f"config for topic {name}"
+    output_of(options).show(
+        name,
+        lambda each: _tree(entity_type, each, _entries(log_dir, entity_type, each, includes_defaults=False)),
+        lambda _: f"Completed updating {what}.\n",
+    )
 
 
 def _configs_to_add(options: argparse.Namespace) -> dict[str, str]:
@@ -194,18 +194,16 @@ def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -
             f"{options.path} is a Kafka broker's: what its server.properties says is not in it; "
             "only what topics set themselves can be described, without --all"
         )
+    output = output_of(options)
     for each in [name] if name is not None else _names(log_dir, entity_type, options.path):
-        entries = _entries(log_dir, entity_type, each, wants_all=options.all)
-        if options.output == "json":
-            _print_json(entity_type, each, entries)
-            continue
+        entries = _entries(log_dir, entity_type, each, includes_defaults=options.all)
         if each == ALL_BROKERS:
-            sys.stdout.write("Default configs for brokers in the cluster are:\n")
+            heading = "Default configs for brokers in the cluster are:\n"
         else:
             kind = "All" if options.all else "Dynamic"
-            sys.stdout.write(f"{kind} configs for {entity_type.removesuffix('s')} {each} are:\n")
-        for entry in entries:
-            sys.stdout.write(f"  {entry}\n")
+            heading = f"{kind} configs for {entity_type.removesuffix('s')} {each} are:\n"
+        output.text(heading + "".join(f"  {entry}\n" for entry in entries))
+        output.data(_tree(entity_type, each, entries))
 
 
 def _names(log_dir: LogDir, entity_type: str, root: Path) -> list[str]:
@@ -215,29 +213,29 @@ def _names(log_dir: LogDir, entity_type: str, root: Path) -> list[str]:
     return [ALL_BROKERS] if node_id is None else [str(node_id), ALL_BROKERS]
 
 
-def _entries(log_dir: LogDir, entity_type: str, name: str, *, wants_all: bool) -> list[ConfigEntry]:
+def _entries(log_dir: LogDir, entity_type: str, name: str, *, includes_defaults: bool) -> list[ConfigEntry]:
     if entity_type == _BROKERS:
         if name == ALL_BROKERS:
             return set_broker_entries(log_dir.broker_configs())
         if name != str(node_id_of(log_dir.path)):
             raise UnknownTopicError(f"The broker '{name}' doesn't exist and doesn't have dynamic config.")
-        return broker_entries(log_dir.broker_configs()) if wants_all else []
+        return broker_entries(log_dir.broker_configs()) if includes_defaults else []
     if validate_topic_name(name) not in log_dir.topics():
         raise UnknownTopicError(f"The topic '{name}' doesn't exist and doesn't have dynamic config.")
     overrides = log_dir.topic(name).configs
     if log_dir.is_broker_directory:
         return own_topic_entries(overrides)
     entries = topic_entries(overrides, log_dir.broker_configs())
-    return entries if wants_all else [each for each in entries if each.source == TOPIC_SOURCE]
+    return entries if includes_defaults else [each for each in entries if each.source == TOPIC_SOURCE]
 
 
-def _print_json(entity_type: str, name: str, entries: list[ConfigEntry]) -> None:
-    tree: dict[str, Any] = {
+def _tree(entity_type: str, name: str, entries: list[ConfigEntry]) -> Tree:
+    """The entity with its configurations; all brokers together have no name."""
+    return {
         "entityType": entity_type,
         "entityName": name if name != ALL_BROKERS else None,
         "configs": [each.to_json() for each in entries],
     }
-    print_json(tree)
 
 
 TOPIC_SOURCE: Final = "DYNAMIC_TOPIC_CONFIG"

@@ -25,7 +25,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -35,15 +34,14 @@ from pyspark_kafkalog.tools.arguments import parse_time_ms
 from pyspark_kafkalog.tools.command import (
     UsageError,
     add_local_only,
-    add_output,
     add_path,
     add_read_to_log_end,
     describe_topic,
     open_log_dir,
-    print_json,
     tell_remote,
     tell_unread,
 )
+from pyspark_kafkalog.tools.output import Tree, add_output, output_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -51,6 +49,8 @@ if TYPE_CHECKING:
 
 #: An offset, and the timestamp of its record if that was requested.
 _Found = tuple[int, "int | None"]
+#: The same with the partition.
+_FoundIn = tuple["PartitionDescription", int, "int | None"]
 _NAMES: Final = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4, "latest-tiered": -5}
 
 
@@ -84,10 +84,11 @@ def run(options: argparse.Namespace) -> int:
     offset_of = _offset_spec(options.time, local_only=options.local_only)
     log_dir = open_log_dir(options)
     partitions = _partitions(log_dir, is_meant, wants_internal=not options.exclude_internal_topics)
+    output = output_of(options)
     for partition in partitions:
         found = offset_of(log_dir, partition)
         if found is not None:
-            _print(partition, *found, as_json=options.output == "json")
+            output.show((partition, *found), _tree, _text)
     if not partitions:
         raise UnknownTopicError("Could not match any topic-partitions with the specified filters")
     tell_unread("get-offsets", log_dir, partitions)
@@ -109,12 +110,19 @@ def _partitions(
     return sorted(found, key=lambda each: f"{each.topic}-{each.partition}")
 
 
-def _print(partition: PartitionDescription, offset: int, timestamp_ms: int | None, *, as_json: bool) -> None:
-    if as_json:
-        tree = {"topic": partition.topic, "partition": partition.partition, "offset": offset}
-        print_json(tree if timestamp_ms is None else {**tree, "timestamp": timestamp_ms})
-    else:
-        sys.stdout.write(f"{partition.topic}:{partition.partition}:{offset}\n")
+def _tree(found: _FoundIn) -> Tree:
+    partition, offset, timestamp_ms = found
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "offset": offset,
+        "timestamp": timestamp_ms,
+    }
+
+
+def _text(found: _FoundIn) -> str:
+    partition, offset, _ = found
+    return f"{partition.topic}:{partition.partition}:{offset}\n"
 
 
 def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionDescription], _Found | None]:

@@ -13,7 +13,7 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,15 +23,8 @@ from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDiffere
 from pyspark_kafkalog.metadata.acl import Acl, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.storage.filesystem import time_ms
-from pyspark_kafkalog.tools.command import (
-    Command,
-    UsageError,
-    add_local_only,
-    add_output,
-    add_path,
-    open_log_dir,
-    print_json,
-)
+from pyspark_kafkalog.tools.command import Command, UsageError, add_local_only, add_path, open_log_dir
+from pyspark_kafkalog.tools.output import add_output, output_of
 from pyspark_kafkalog.tools.transactions import describe_open, ending_command, ending_commands, open_tree
 
 if TYPE_CHECKING:
@@ -124,50 +117,45 @@ def _run_adopt(options: argparse.Namespace) -> int:
         local_only=options.local_only,
         dry_run=options.dry_run,
     )
-    if options.output == "json":
-        print_json(_adoption_tree(outcome))
-    else:
-        _print_adoption(outcome)
+    output_of(options).show(outcome, _adoption_tree, lambda each: "".join(_adoption_lines(each)))
     return 0
 
 
-def _print_adoption(outcome: Adoption) -> None:
+def _adoption_lines(outcome: Adoption) -> Iterator[str]:
     if outcome.was_ours:
-        sys.stdout.write(f"{outcome.root} is a log directory of this package already: nothing to do.\n")
+        yield f"{outcome.root} is a log directory of this package already: nothing to do.\n"
     elif outcome.dry_run:
-        sys.stdout.write(f"{outcome.root} can be adopted: {len(outcome.topics)} topics. Nothing was changed.\n")
+        yield f"{outcome.root} can be adopted: {len(outcome.topics)} topics. Nothing was changed.\n"
     else:
         partitions = len(outcome.partitions)
-        sys.stdout.write(f"Adopted {outcome.root}: {len(outcome.topics)} topics with {partitions} partitions.\n")
+        yield f"Adopted {outcome.root}: {len(outcome.topics)} topics with {partitions} partitions.\n"
     for note in outcome.notes:
-        sys.stdout.write(f"  {' '.join(note.split())}\n")
+        yield f"  {' '.join(note.split())}\n"
     for each in outcome.partitions:
         if each.cut_bytes:
-            sys.stdout.write(f"  {each.topic_partition}: {each.cut_bytes} bytes of a damaged tail were cut off\n")
-    _print_transactions(outcome)
+            yield f"  {each.topic_partition}: {each.cut_bytes} bytes of a damaged tail were cut off\n"
+    yield from _transaction_lines(outcome)
     if outcome.kept_metadata is not None and not outcome.was_ours:
         done = "would be kept" if outcome.dry_run else "is kept"
-        sys.stdout.write(f"  the broker's metadata log {done} as {outcome.kept_metadata.name}\n")
+        yield f"  the broker's metadata log {done} as {outcome.kept_metadata.name}\n"
 
 
-def _print_transactions(outcome: Adoption) -> None:
+def _transaction_lines(outcome: Adoption) -> Iterator[str]:
     found = outcome.open_transactions
     now_ms = time_ms()
     for each in found.in_partitions:
-        sys.stdout.write(f"  {each.topic_partition}: {describe_open(each, now_ms)}\n")
+        yield f"  {each.topic_partition}: {describe_open(each, now_ms)}\n"
     for state in found.states:
         if not any(each.state is state for each in found.in_partitions):
-            sys.stdout.write(
-                f"  transactional id {state.transactional_id}: {state.status_name}, with no open records here\n"
-            )
+            yield (f"  transactional id {state.transactional_id}: {state.status_name}, with no open records here\n")
     commands = ending_commands(outcome.root, found)
     if commands:
         when = "after adopting, end" if outcome.dry_run else "end"
-        sys.stdout.write(f"  read_committed ends where a transaction is open; {when} them with\n")
+        yield f"  read_committed ends where a transaction is open; {when} them with\n"
         for command in commands:
-            sys.stdout.write(f"    {command}\n")
+            yield f"    {command}\n"
     if any(each.transactional_id is None for each in found.in_partitions):
-        sys.stdout.write(
+        yield (
             "  a transaction without a transactional id may have been committed: if the broker has other directories, "
             "look for its producer id in their __transaction_state before you abort it\n"
         )
@@ -177,7 +165,7 @@ def _adoption_tree(outcome: Adoption) -> dict[str, Any]:
     return {
         "path": str(outcome.root),
         "dryRun": outcome.dry_run,
-        "wasOurs": outcome.was_ours,
+        "wasNative": outcome.was_ours,
         "topics": [{"topic": name, "topicId": topic_id} for name, topic_id in outcome.topics.items()],
         "partitions": [_adopted_tree(each) for each in outcome.partitions],
         "nextProducerId": outcome.next_producer_id,
@@ -246,11 +234,7 @@ def _run_export(options: argparse.Namespace) -> int:
             if not topics:
                 raise UnknownTopicError(f"there is no topic {options.topic} in {options.path}")
         exported = export_to(root, options.to, topics, link=not options.copy, overwrite=options.overwrite)
-    if options.output == "json":
-        for each in exported:
-            print_json(_exported_tree(each))
-    else:
-        _print_exported(exported, options.to)
+    output_of(options).show_all(exported, _exported_tree, lambda _: [_exported_text(exported, options.to)])
     return 0
 
 
@@ -268,14 +252,11 @@ def _return_to_broker(root: NativeRoot, options: argparse.Namespace) -> Sequence
     return done.exported
 
 
-def _print_exported(exported: Sequence[ExportedPartition], target: Path | None) -> None:
+def _exported_text(exported: Sequence[ExportedPartition], target: Path | None) -> str:
     if target is None:
-        sys.stdout.write(f"Wrote the checkpoints of {len(exported)} partitions.\n")
-        return
+        return f"Wrote the checkpoints of {len(exported)} partitions.\n"
     linked, copied = sum(each.linked_bytes for each in exported), sum(each.copied_bytes for each in exported)
-    sys.stdout.write(
-        f"Exported {len(exported)} partitions to {target}: {linked} bytes linked, {copied} bytes copied.\n"
-    )
+    return f"Exported {len(exported)} partitions to {target}: {linked} bytes linked, {copied} bytes copied.\n"
 
 
 def _exported_tree(each: ExportedPartition) -> dict[str, object]:

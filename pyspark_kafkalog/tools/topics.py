@@ -18,7 +18,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,14 +26,13 @@ from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
 from pyspark_kafkalog.tools.arguments import topic_pattern
 from pyspark_kafkalog.tools.command import (
     UsageError,
-    add_output,
     add_path,
     add_read_to_log_end,
     describe_topic,
     node_id_of,
     open_log_dir,
-    print_json,
 )
+from pyspark_kafkalog.tools.output import Output, add_output, output_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -89,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; prints to sys.stdout."""
     action = next(name for name in _ACTIONS if getattr(options, name))
     _check_options(action, options)
-    _RUNS[action](options)
+    _RUNS[action](options, output_of(options))
     return 0
 
 
@@ -112,7 +110,7 @@ def _check_options(action: str, options: argparse.Namespace) -> None:
         raise UsageError("--alter needs --partitions, --config or --delete-config")
 
 
-def _create(options: argparse.Namespace) -> None:
+def _create(options: argparse.Namespace, output: Output) -> None:
     from pyspark_kafkalog.log_dir import LogDir
 
     name = validate_topic_name(options.topic)  # before a log directory is created for it
@@ -132,52 +130,46 @@ def _create(options: argparse.Namespace) -> None:
         if options.if_not_exists and name in log_dir.topics():
             return
         raise
-    if options.output == "json":
-        print_json(_tree(described, node_id_of(options.path)))
-        return
     if "." in name or "_" in name:
-        sys.stdout.write(_COLLISION_WARNING + "\n")
-    sys.stdout.write(f"Created topic {name}.\n")
+        output.text(_COLLISION_WARNING + "\n")
+    node_id = node_id_of(options.path)
+    output.show(described, lambda each: _tree(each, node_id), lambda each: f"Created topic {each.name}.\n")
 
 
-def _list(options: argparse.Namespace) -> None:
+def _list(options: argparse.Namespace, output: Output) -> None:
     for name in _find(open_log_dir(options), options, must_exist=False):
-        if options.output == "json":
-            print_json({"topic": name})
-        else:
-            sys.stdout.write(name + "\n")
+        output.show(name, lambda each: {"topic": each}, lambda each: each + "\n")
 
 
-def _describe(options: argparse.Namespace) -> None:
+def _describe(options: argparse.Namespace, output: Output) -> None:
     log_dir = open_log_dir(options)
     node_id = node_id_of(options.path)
+    node = _UNKNOWN_NODE if node_id is None else str(node_id)
     for name in _find(log_dir, options, must_exist=not options.if_exists):
-        described = describe_topic("topics", log_dir, name)
-        if options.output == "json":
-            print_json(_tree(described, node_id))
-        else:
-            configs = _configs_in_force(log_dir, described)
-            _print_description(described, configs, _UNKNOWN_NODE if node_id is None else str(node_id))
+        output.show(
+            describe_topic("topics", log_dir, name),
+            lambda each: _tree(each, node_id),
+            lambda each: _description(each, _configs_in_force(log_dir, each), node),
+        )
 
 
-def _alter(options: argparse.Namespace) -> None:
+def _alter(options: argparse.Namespace, output: Output) -> None:
     log_dir = open_log_dir(options)
     configs = _parse_configs(options.config)
+    node_id = node_id_of(options.path)
     for name in _find(log_dir, options, must_exist=not options.if_exists):
         if options.partitions is not None:
             log_dir.add_partitions(name, options.partitions)
         if configs or options.delete_config:
             log_dir.alter_topic(name, add=configs, delete=options.delete_config)
-        if options.output == "json":
-            print_json(_tree(log_dir.topic(name), node_id_of(options.path)))
+        output.data(_tree(log_dir.topic(name), node_id))
 
 
-def _delete(options: argparse.Namespace) -> None:
+def _delete(options: argparse.Namespace, output: Output) -> None:
     log_dir = open_log_dir(options)
     for name in _find(log_dir, options, must_exist=not options.if_exists):
         log_dir.delete_topic(name)
-        if options.output == "json":
-            print_json({"topic": name, "deleted": True})
+        output.data({"topic": name, "deleted": True})
 
 
 _RUNS: Final = {"create": _create, "list": _list, "describe": _describe, "alter": _alter, "delete": _delete}
@@ -218,18 +210,19 @@ def _configs_in_force(log_dir: LogDir, described: TopicDescription) -> Mapping[s
     return {each.name: each.value for each in entries if each.source != DEFAULT_SOURCE}
 
 
-def _print_description(described: TopicDescription, in_force: Mapping[str, str], node: str) -> None:
+def _description(described: TopicDescription, in_force: Mapping[str, str], node: str) -> str:
+    """The lines of kafka-topics --describe."""
     configs = ",".join(f"{name}={value}" for name, value in sorted(in_force.items()))
     topic_id = f"\tTopicId: {described.topic_id}" if described.topic_id is not None else ""
-    sys.stdout.write(
+    head = (
         f"Topic: {described.name}{topic_id}\tPartitionCount: {len(described.partitions)}"
         f"\tReplicationFactor: 1\tConfigs: {configs}\n"
     )
-    for partition in described.partitions:
-        sys.stdout.write(
-            f"\tTopic: {described.name}\tPartition: {partition.partition}\tLeader: {node}\tReplicas: {node}"
-            f"\tIsr: {node}\tElr: \tLastKnownElr: \n"
-        )
+    return head + "".join(
+        f"\tTopic: {described.name}\tPartition: {partition.partition}\tLeader: {node}\tReplicas: {node}"
+        f"\tIsr: {node}\tElr: \tLastKnownElr: \n"
+        for partition in described.partitions
+    )
 
 
 def _tree(described: TopicDescription, node_id: int | None) -> dict[str, Any]:

@@ -30,9 +30,9 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,21 +42,19 @@ from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import (
     UsageError,
-    add_output,
     add_path,
     add_read_to_log_end,
     node_id_of,
     open_log_dir,
-    print_json,
-    print_padded_table,
     tell_unread,
     utc_time,
 )
+from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of, padded_table
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.end_transaction import EndedTransaction
+    from pyspark_kafkalog.root.end_transaction import EndedPartition, EndedTransaction
     from pyspark_kafkalog.root.open_transactions import OpenTransaction, OpenTransactions, TransactionState
     from pyspark_kafkalog.storage.log.producers import ProducerState
 
@@ -128,12 +126,12 @@ def _add_partition(parser: argparse.ArgumentParser, *, required: bool) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; prints to sys.stdout."""
     log_dir = open_log_dir(options)
-    _RUNS[options.command](log_dir, options)
+    _RUNS[options.command](log_dir, options, output_of(options))
     tell_unread("transactions", log_dir)
     return 0
 
 
-def _list(log_dir: LogDir, options: argparse.Namespace) -> None:
+def _list(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
     found = list(_transactions(log_dir).values())
     if options.transactional_id_pattern:
         try:
@@ -146,10 +144,10 @@ def _list(log_dir: LogDir, options: argparse.Namespace) -> None:
         found = [each for each in found if 0 <= each.start_ms < now_ms - options.duration_filter]
     header = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
     node = _node(log_dir)
-    _print(header, [(each.transactional_id, node, each.producer_id, each.state) for each in found], options)
+    _show(header, [(each.transactional_id, node, each.producer_id, each.state) for each in found], output)
 
 
-def _describe(log_dir: LogDir, options: argparse.Namespace) -> None:
+def _describe(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
     name = options.transactional_id
     found = _transactions(log_dir).get(name)
     if found is None:
@@ -170,10 +168,10 @@ def _describe(log_dir: LogDir, options: argparse.Namespace) -> None:
         *(_node(log_dir), name, found.producer_id, found.producer_epoch, found.state, found.timeout_ms),
         *(*times, ",".join(found.partitions)),
     )
-    _print(header, [row], options)
+    _show(header, [row], output)
 
 
-def _describe_producers(log_dir: LogDir, options: argparse.Namespace) -> None:
+def _describe_producers(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
     from pyspark_kafkalog.root.open_transactions import producers_of
 
     header = (
@@ -195,10 +193,10 @@ def _describe_producers(log_dir: LogDir, options: argparse.Namespace) -> None:
             now_ms=time_ms(),
         )
     ]
-    _print(header, rows, options)
+    _show(header, rows, output)
 
 
-def _find_hanging(log_dir: LogDir, options: argparse.Namespace) -> None:
+def _find_hanging(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
     if options.partition is not None and options.topic is None:
         raise UsageError("The --partition argument requires --topic to be provided")
     is_all = options.topic is None and options.broker_id is None
@@ -237,7 +235,7 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace) -> None:
         states = ((each.transactional_id or _NONE, each.state) for each in open_now)
         ids = ((name, _NONE if state is None else state.status_name) for name, state in states)
         rows = [(*row, *of_id) for row, of_id in zip(rows, ids, strict=True)]
-    _print(header, rows, options)
+    _show(header, rows, output)
 
 
 def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int) -> OpenTransactions:
@@ -255,7 +253,7 @@ def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int
     return find_open_transactions(partitions, states, expiration_ms=_expiration_ms(log_dir), now_ms=now_ms)
 
 
-def _abort(log_dir: LogDir, options: argparse.Namespace) -> None:
+def _abort(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
     from pyspark_kafkalog.root.end_transaction import abort_transaction, abort_transactional_id
 
     place = (options.topic, options.partition, options.start_offset)
@@ -271,44 +269,47 @@ def _abort(log_dir: LogDir, options: argparse.Namespace) -> None:
     else:
         where = TopicPartition(options.topic, options.partition)
         ended = abort_transaction(log_dir.root.native(), where, options.start_offset)
-    _print_ended(ended, options)
+    _show_ended(ended, output)
 
 
-def _complete(log_dir: LogDir, options: argparse.Namespace) -> None:
+def _complete(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
     from pyspark_kafkalog.root.end_transaction import complete_transactional_id
 
-    _print_ended(complete_transactional_id(log_dir.root.native(), options.transactional_id), options)
+    _show_ended(complete_transactional_id(log_dir.root.native(), options.transactional_id), output)
 
 
-def _print_ended(ended: EndedTransaction, options: argparse.Namespace) -> None:
+def _show_ended(ended: EndedTransaction, output: Output) -> None:
+    output.show_all(ended.partitions, partial(_ended_tree, ended), partial(_ended_lines, ended))
+
+
+def _ended_tree(ended: EndedTransaction, each: EndedPartition) -> Tree:
+    return {
+        "topic": each.topic_partition.topic,
+        "partition": each.topic_partition.partition,
+        "producerId": each.producer_id,
+        "producerEpoch": each.producer_epoch,
+        "startOffset": each.first_offset,
+        "markerOffset": each.marker_offset,
+        "lastStableOffset": each.last_stable_offset,
+        "transactionalId": ended.transactional_id,
+        "result": "commit" if ended.is_commit else "abort",
+    }
+
+
+def _ended_lines(ended: EndedTransaction, partitions: Iterable[EndedPartition]) -> Iterator[str]:
     done = "Committed" if ended.is_commit else "Aborted"
-    for each in ended.partitions:
-        where = each.topic_partition
-        if options.output == "json":
-            print_json(
-                {
-                    "topic": where.topic,
-                    "partition": where.partition,
-                    "producerId": each.producer_id,
-                    "producerEpoch": each.producer_epoch,
-                    "startOffset": each.first_offset,
-                    "markerOffset": each.marker_offset,
-                    "lastStableOffset": each.last_stable_offset,
-                    "transactionalId": ended.transactional_id,
-                    "result": "commit" if ended.is_commit else "abort",
-                }
-            )
-        else:
-            sys.stdout.write(
-                f"{done} the transaction of producer {each.producer_id} that began at offset {each.first_offset} of "
-                f"{where}: marker at offset {each.marker_offset}, last stable offset {each.last_stable_offset}.\n"
-            )
-    if ended.elsewhere and options.output != "json":
+    for each in partitions:
+        yield (
+            f"{done} the transaction of producer {each.producer_id} that began at offset {each.first_offset} of "
+            f"{each.topic_partition}: marker at offset {each.marker_offset}, last stable offset "
+            f"{each.last_stable_offset}.\n"
+        )
+    if ended.elsewhere:
         listed = ", ".join(map(str, ended.elsewhere))
-        sys.stdout.write(f"Partitions of it that are not in this log directory were left as they are: {listed}.\n")
-    if options.output != "json" and ended.transactional_id is not None:
+        yield f"Partitions of it that are not in this log directory were left as they are: {listed}.\n"
+    if ended.transactional_id is not None:
         state = "CompleteCommit" if ended.is_commit else "CompleteAbort"
-        sys.stdout.write(f"Transactional id {ended.transactional_id} is in state {state}.\n")
+        yield f"Transactional id {ended.transactional_id} is in state {state}.\n"
 
 
 _RUNS: Final = {
@@ -321,13 +322,14 @@ _RUNS: Final = {
 }
 
 
-def _print(header: Sequence[str], rows: Sequence[Sequence[Any]], options: argparse.Namespace) -> None:
-    if options.output == "json":
-        for row in rows:
-            values = (None if value == _NONE else value for value in row)
-            print_json(dict(zip((name[:1].lower() + name[1:] for name in header), values, strict=True)))
-    else:
-        print_padded_table(header, [[str(value) for value in row] for row in rows])
+def _show(header: Sequence[str], rows: Sequence[Sequence[Any]], output: Output) -> None:
+    """Print a table, or in JSON one object a row with the names of the columns."""
+    names = [name[:1].lower() + name[1:] for name in header]
+    output.show_all(
+        rows,
+        lambda row: dict(zip(names, (None if value == _NONE else value for value in row), strict=True)),
+        lambda _: padded_table(header, [[str(value) for value in row] for row in rows]),
+    )
 
 
 def _expiration_ms(log_dir: LogDir) -> int:

@@ -21,24 +21,15 @@ examples:
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.arguments import topic_partitions
-from pyspark_kafkalog.tools.command import (
-    NO_VALUE,
-    UsageError,
-    add_output,
-    add_path,
-    add_read_to_log_end,
-    open_log_dir,
-    print_json,
-    tell_unread,
-)
+from pyspark_kafkalog.tools.command import UsageError, add_path, add_read_to_log_end, open_log_dir, tell_unread
+from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.groups.group_state import GroupDescription
@@ -205,24 +196,26 @@ def _list(log_dir: LogDir, options: argparse.Namespace) -> int:
         for each in consumer_groups(log_dir)
         if (not states or each.state in states) and (not types or each.type in types)
     ]
-    if options.output == "json":
-        for each in found:
-            print_json({"group": each.group_id, "type": each.type, "state": each.state})
-    elif options.state is None and options.type is None:
-        sys.stdout.write("".join(f"{each.group_id}\n" for each in found))
-    else:
-        _print_list(found, with_type=options.type is not None, with_state=options.state is not None)
+
+    def text(groups: Iterable[GroupDescription]) -> Iterator[str]:
+        if options.state is None and options.type is None:
+            return (f"{each.group_id}\n" for each in groups)
+        return _list_lines(list(groups), with_type=options.type is not None, with_state=options.state is not None)
+
+    output_of(options).show_all(
+        found, lambda each: {"group": each.group_id, "type": each.type, "state": each.state}, text
+    )
     return 0
 
 
-def _print_list(found: Sequence[GroupDescription], *, with_type: bool, with_state: bool) -> None:
+def _list_lines(found: Sequence[GroupDescription], *, with_type: bool, with_state: bool) -> Iterator[str]:
     width = max([15, *(len(each.group_id) for each in found)]) + 10
     rows = [("GROUP", "TYPE", "STATE"), *((each.group_id, each.type, each.state) for each in found)]
     for group, group_type, state in rows:
         cells = [f"{group:<{width}}"]
         cells += [f"{group_type:<20}"] if with_type else []
         cells += [f"{state:<20}"] if with_state else []
-        sys.stdout.write(" ".join(cells) + "\n")
+        yield " ".join(cells) + "\n"
 
 
 def _choices(what: str, text: str | None, valid: Sequence[str]) -> set[str]:
@@ -244,26 +237,28 @@ def _delete(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) 
             deleted.append(name)
         except KafkalogError as error:
             failed[name] = error
-    if options.output == "json":
-        for name in names:
-            print_json(
-                {"group": name, "deleted": name in deleted, "error": str(failed[name]) if name in failed else None}
-            )
-    else:
-        _print_deleted(deleted, failed)
+    output_of(options).show_all(
+        names,
+        lambda name: {
+            "group": name,
+            "deleted": name in deleted,
+            "error": str(failed[name]) if name in failed else None,
+        },
+        lambda _: _deleted_lines(deleted, failed),
+    )
     return 1 if failed else 0
 
 
-def _print_deleted(deleted: Sequence[str], failed: dict[str, KafkalogError]) -> None:
+def _deleted_lines(deleted: Sequence[str], failed: dict[str, KafkalogError]) -> Iterator[str]:
     quoted = ", ".join(f"'{name}'" for name in deleted)
     if not failed:
-        sys.stdout.write(f"Deletion of requested consumer groups ({quoted}) was successful.\n")
+        yield f"Deletion of requested consumer groups ({quoted}) was successful.\n"
         return
-    sys.stdout.write("\nError: Deletion of some consumer groups failed:\n")
+    yield "\nError: Deletion of some consumer groups failed:\n"
     for name, error in failed.items():
-        sys.stdout.write(f"* Group '{name}' could not be deleted due to: {error}\n")
+        yield f"* Group '{name}' could not be deleted due to: {error}\n"
     if deleted:
-        sys.stdout.write(f"\nThese consumer groups were deleted successfully: {quoted}\n")
+        yield f"\nThese consumer groups were deleted successfully: {quoted}\n"
 
 
 def _delete_offsets(log_dir: LogDir, options: argparse.Namespace) -> int:
@@ -279,16 +274,15 @@ def _delete_offsets(log_dir: LogDir, options: argparse.Namespace) -> int:
     rows += [(topic, NO_VALUE, "Error: there is no such topic") for topic in unknown]
     rows.sort(key=lambda row: row[0] + row[1])
     is_complete = len(partitions) == len(rows)
-    if options.output == "json":
-        for topic, partition, status in rows:
-            number = None if partition == NO_VALUE else int(partition)
-            print_json({"group": name, "topic": topic, "partition": number, "status": status})
-        return 0 if is_complete else 1
-    sys.stdout.write(f"Request succeeded for deleting offsets from group {name}.\n")
+    output = output_of(options)
+    output.text(f"Request succeeded for deleting offsets from group {name}.\n")
     width = max([15, *(len(row[0]) for row in rows)])
     for topic, partition, status in [("TOPIC", "PARTITION", "STATUS"), *rows]:
-        sys.stdout.write(f"\n{topic:<{width}} {partition:<10} {status:<15}")
-    sys.stdout.write("\n")
+        output.text(f"\n{topic:<{width}} {partition:<10} {status:<15}")
+    output.text("\n")
+    for topic, partition, status in rows:
+        number = None if partition == NO_VALUE else int(partition)
+        output.data({"group": name, "topic": topic, "partition": number, "status": status})
     return 0 if is_complete else 1
 
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import UnknownGroupError, UnknownTopicError
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.command import NO_VALUE, node_id_of, print_json
+from pyspark_kafkalog.tools.command import node_id_of
+from pyspark_kafkalog.tools.output import NO_VALUE, Output, or_none, output_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.groups.group_state import GroupDescription, GroupMember
@@ -43,16 +45,25 @@ _REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning",
 def describe(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) -> int:
     """Print the groups in the order of their names. Raises UnknownGroupError."""
 
+    output = output_of(options)
     described = [log_dir.group(name).describe() for name in sorted(names)]
     for group in described:
         if not group.is_of_consumers:
             raise UnknownGroupError(f"{group.group_id} is not a consumer group: it is of type {group.type}")
         if options.state is not None:
-            _print_state(log_dir.path, group, options)
+            _show_state(log_dir.path, group, output, is_verbose=options.verbose)
         elif options.members:
-            _print_members(group, options)
+            output.show_all(
+                group.members,
+                partial(_member_tree, group),
+                partial(_member_lines, group, is_verbose=options.verbose),
+            )
         else:
-            _print_offsets(group, _rows(log_dir, group), options)
+            output.show_all(
+                _rows(log_dir, group),
+                partial(_offsets_tree, group),
+                partial(_offsets_lines, group, is_verbose=options.verbose),
+            )
     return 0
 
 
@@ -102,23 +113,19 @@ def _log_end_offset(log_dir: LogDir, partition: TopicPartition) -> int | None:
         return None
 
 
-def _print_offsets(group: GroupDescription, rows: Sequence[_Row], options: argparse.Namespace) -> None:
-    if options.output == "json":
-        for row in rows:
-            print_json(_offsets_tree(group, row))
-        return
-    _say_state(group)
-    if not rows:
-        return
+def _offsets_lines(group: GroupDescription, rows: Iterable[_Row], *, is_verbose: bool) -> Iterator[str]:
+    _warn_of_state(group)
     lines = [_OFFSETS_HEADER, *(_offsets_line(group, row) for row in rows)]
+    if len(lines) == 1:
+        return
     widths = [
         max(least, *(len(line[column]) for line in lines)) if column in (0, 1, 7, 8) else least
         for column, least in enumerate(_OFFSETS_MIN_WIDTHS)
     ]
-    shown = [column for column in range(len(widths)) if options.verbose or column != _LEADER_EPOCH_COLUMN]
+    shown = [column for column in range(len(widths)) if is_verbose or column != _LEADER_EPOCH_COLUMN]
     for line in lines:
-        sys.stdout.write("\n" + " ".join(line[column].ljust(widths[column]) for column in shown))
-    sys.stdout.write("\n")
+        yield "\n" + " ".join(line[column].ljust(widths[column]) for column in shown)
+    yield "\n"
 
 
 def _offsets_line(group: GroupDescription, row: _Row) -> tuple[str, ...]:
@@ -128,7 +135,7 @@ def _offsets_line(group: GroupDescription, row: _Row) -> tuple[str, ...]:
         group.group_id,
         row.topic_partition.topic,
         str(row.topic_partition.partition),
-        *(_text(number) for number in numbers),
+        *(or_none(number) for number in numbers),
         *((NO_VALUE,) * 3 if member is None else (member.member_id, member.host, member.client_id)),
     )
 
@@ -151,14 +158,10 @@ def _offsets_tree(group: GroupDescription, row: _Row) -> dict[str, Any]:
     }
 
 
-def _print_members(group: GroupDescription, options: argparse.Namespace) -> None:
-    if options.output == "json":
-        for member in group.members:
-            print_json(_member_tree(group, member))
-        return
-    _say_state(group)
+def _member_lines(group: GroupDescription, members: Iterable[GroupMember], *, is_verbose: bool) -> Iterator[str]:
+    _warn_of_state(group)
     upgrades = {member.is_upgraded for member in group.members} - {None}
-    lines = [_member_line(group, member) for member in group.members]
+    lines = [_member_line(group, member) for member in members]
     header = ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
     header += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT", "UPGRADED"]
     least = [15, 15, 17, 15, 15, 15, 15, 20, 15, 20, 0]
@@ -167,11 +170,11 @@ def _print_members(group: GroupDescription, options: argparse.Namespace) -> None
         for column, width in enumerate(least)
     ]
     shown = [0, 1, 2, 3, 4, 5] if any(member.instance_id for member in group.members) else [0, 1, 3, 4, 5]
-    more = ([6, 7, 8, 9, 10] if len(upgrades) > 1 else [6, 7, 8, 9]) if options.verbose else []
+    more = ([6, 7, 8, 9, 10] if len(upgrades) > 1 else [6, 7, 8, 9]) if is_verbose else []
     for number, line in enumerate([header, *lines]):
         text = "".join(line[column].ljust(widths[column]) + " " for column in shown)
         text += " ".join(line[column].ljust(widths[column]) for column in more)
-        sys.stdout.write(("\n" if number == 0 else "") + text + "\n")
+        yield ("\n" if number == 0 else "") + text + "\n"
 
 
 def _member_line(group: GroupDescription, member: GroupMember) -> list[str]:
@@ -182,9 +185,9 @@ def _member_line(group: GroupDescription, member: GroupMember) -> list[str]:
         member.host,
         member.client_id,
         str(len(member.assignment)),
-        _text(member.epoch),
+        or_none(member.epoch),
         _assignment(member.assignment),
-        _text(group.target_assignment_epoch),
+        or_none(group.target_assignment_epoch),
         _assignment(member.target_assignment),
         NO_VALUE if member.is_upgraded is None else str(member.is_upgraded).lower(),
     ]
@@ -216,44 +219,43 @@ def _assignment(partitions: Iterable[TopicPartition]) -> str:
     return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic.items()) or NO_VALUE
 
 
-def _print_state(root: Path, group: GroupDescription, options: argparse.Namespace) -> None:
+def _show_state(root: Path, group: GroupDescription, output: Output, *, is_verbose: bool) -> None:
     node_id = node_id_of(root)
-    if options.output == "json":
-        print_json(
-            {
-                "group": group.group_id,
-                "type": group.type,
-                "coordinator": node_id,
-                "assignmentStrategy": group.assignor or None,
-                "state": group.state,
-                "groupEpoch": group.epoch,
-                "targetAssignmentEpoch": group.target_assignment_epoch,
-                "members": len(group.members),
-            }
-        )
-        return
-    _say_state(group)
+    output.show(
+        group,
+        lambda _: {
+            "group": group.group_id,
+            "type": group.type,
+            "coordinator": node_id,
+            "assignmentStrategy": group.assignor or None,
+            "state": group.state,
+            "groupEpoch": group.epoch,
+            "targetAssignmentEpoch": group.target_assignment_epoch,
+            "members": len(group.members),
+        },
+        lambda _: _state_text(root, node_id, group, is_verbose=is_verbose),
+    )
+
+
+def _state_text(root: Path, node_id: int | None, group: GroupDescription, *, is_verbose: bool) -> str:
+    _warn_of_state(group)
     coordinator = f"{root}  ({_NODE_UNKNOWN if node_id is None else node_id})"
     header = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"]
     line = [group.group_id, coordinator, group.assignor or NO_VALUE, group.state]
     widths = [max(15, len(group.group_id)), max(25, len(coordinator)), 20, 20]
-    if options.verbose:
+    if is_verbose:
         header += ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"]
-        line += [_text(group.epoch), _text(group.target_assignment_epoch)]
+        line += [or_none(group.epoch), or_none(group.target_assignment_epoch)]
         widths += [15, 25]
-    for cells in ([*header, "#MEMBERS"], [*line, str(len(group.members))]):
-        sys.stdout.write("\n" + " ".join(text.ljust(width) for text, width in zip(cells, [*widths, 0], strict=True)))
-    sys.stdout.write("\n")
+    lines = ([*header, "#MEMBERS"], [*line, str(len(group.members))])
+    padded = (" ".join(text.ljust(width) for text, width in zip(cells, [*widths, 0], strict=True)) for cells in lines)
+    return "".join(f"\n{each}" for each in padded) + "\n"
 
 
-def _say_state(group: GroupDescription) -> None:
+def _warn_of_state(group: GroupDescription) -> None:
     """Print a notice about an unusual state to sys.stderr."""
     sys.stdout.flush()
     if group.state == "Empty":
         sys.stderr.write(f"\nConsumer group '{group.group_id}' has no active members.\n")
     elif group.state in _REBALANCING:
         sys.stderr.write(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.\n")
-
-
-def _text(number: int | None) -> str:
-    return NO_VALUE if number is None else str(number)

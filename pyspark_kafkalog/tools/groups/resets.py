@@ -32,7 +32,8 @@ from pyspark_kafkalog.groups.resets import (
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.arguments import epoch_seconds, topic_partitions
-from pyspark_kafkalog.tools.command import UsageError, print_json
+from pyspark_kafkalog.tools.command import UsageError
+from pyspark_kafkalog.tools.output import output_of
 from pyspark_kafkalog.units import INT64_MAX
 
 if TYPE_CHECKING:
@@ -189,30 +190,27 @@ def _warn(text: str) -> None:
 
 def _print(results: Mapping[str, _Offsets], options: argparse.Namespace) -> None:
     rows = [(name, each, offset) for name, offsets in results.items() for each, offset in offsets.items()]
-    if options.output == "json":
-        for name, each, offset in rows:
-            print_json(
-                {
-                    "group": name,
-                    "topic": each.topic,
-                    "partition": each.partition,
-                    "newOffset": offset,
-                    "executed": options.execute,
-                }
-            )
-        return
+    output = output_of(options)
+    for name, each, offset in rows:
+        output.data(
+            {
+                "group": name,
+                "topic": each.topic,
+                "partition": each.partition,
+                "newOffset": offset,
+                "executed": options.execute,
+            }
+        )
     if options.export:
         for name, each, offset in rows:
             group = [] if len(options.group) == 1 else [_csv_text(name)]
-            sys.stdout.write(",".join([*group, _csv_text(each.topic), str(each.partition), str(offset)]) + "\n")
-        sys.stdout.write("\n")
-        return
-    if results:
+            output.text(",".join([*group, _csv_text(each.topic), str(each.partition), str(offset)]) + "\n")
+    elif results:
         lines = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")]
         lines += [(name, each.topic, str(each.partition), str(offset)) for name, each, offset in rows]
         for group_id, topic, partition, new_offset in lines:
-            sys.stdout.write(f"\n{group_id:<30} {topic:<30} {partition:<10} {new_offset:<15}")
-    sys.stdout.write("\n")
+            output.text(f"\n{group_id:<30} {topic:<30} {partition:<10} {new_offset:<15}")
+    output.text("\n")
 
 
 def _csv_text(text: str) -> str:

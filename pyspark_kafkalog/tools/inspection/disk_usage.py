@@ -37,18 +37,15 @@ from pyspark_kafkalog.storage.names import (
     parse_segment_file,
 )
 from pyspark_kafkalog.tools.command import (
-    NO_VALUE,
     Command,
     UsageError,
-    add_output,
     add_path,
     describe_topic,
     node_id_of,
     open_log_dir,
     positive,
-    print_json,
-    print_table,
 )
+from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of, table
 from pyspark_kafkalog.units import size_text
 
 if TYPE_CHECKING:
@@ -230,12 +227,14 @@ def _run_du(options: argparse.Namespace) -> int:
     shown = [(name, by_name[name]) for name in names[: options.limit]]
     columns = _GROUPINGS[options.by]
     shown.append(((_TOTAL, *[None] * (len(columns) - 1)), total))
-    if options.output == "json":
-        for name, usage in shown:
-            print_json(_usage_tree(columns, name, usage))
-    else:
-        lines = (tuple(_usage_line(name, usage, in_bytes=options.bytes)) for name, usage in shown)
-        print_table((*columns, *_SIZES), lines)
+    output_of(options).show_all(
+        shown,
+        lambda each: _usage_tree(columns, *each),
+        lambda all_shown: table(
+            (*columns, *_SIZES),
+            (tuple(_usage_line(name, usage, in_bytes=options.bytes)) for name, usage in all_shown),
+        ),
+    )
     return 0
 
 
@@ -320,10 +319,10 @@ def _run_log_dirs(options: argparse.Namespace) -> int:
         ],
         "version": 1,
     }
-    if options.output != "json":
-        sys.stdout.write("Querying brokers for log directories information\n")
-        sys.stdout.write(f"Received log directory information from brokers {node}\n")
-    sys.stdout.write(json_text(tree) + "\n")
+    output = output_of(options)
+    output.text("Querying brokers for log directories information\n")
+    output.text(f"Received log directory information from brokers {node}\n")
+    sys.stdout.write(json_text(tree) + "\n")  # Kafka's JSON in both forms, with its null for no error
     return 0
 
 

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
-from pyspark_kafkalog.tools.command import (
-    NO_VALUE,
-    Command,
-    UsageError,
-    add_output,
-    add_path,
-    open_log_dir,
-    positive,
-    print_json,
-    print_padded_table,
-    print_table,
-    utc_time,
-)
+from pyspark_kafkalog.tools.command import Command, UsageError, add_path, open_log_dir, positive, utc_time
+from pyspark_kafkalog.tools.output import NO_VALUE, Output, add_output, or_none, output_of, padded_table, table
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -51,7 +39,7 @@ A native log directory has one voter, the node of its meta.properties, which is 
 the offset after the last commit. For a Kafka broker's directory the command shows the state on disk, also while the
 broker runs: the leader and the voters last known to that node, and the high watermark if the node is the only voter.
 Values that only a running leader knows (the high watermark of several voters, the progress of the others, times) are
-shown as -, in JSON as null; an unknown leader is -1.
+shown as -, and left out in JSON; an unknown leader is -1.
 
 examples:
   kafkalog metadata-quorum --path /data/log describe --status
@@ -87,20 +75,12 @@ def _run_history(options: argparse.Namespace) -> int:
     """List the commits on sys.stdout."""
     log_dir = open_log_dir(options)
     entries = log_dir.history(topic=options.topic, limit=options.limit, newest_first=not options.oldest_first)
-    found = (
-        _print_commits(entries) if options.output == "json" else print_table(_HISTORY_HEADER, _commit_lines(entries))
+    found = output_of(options).show_all(
+        entries, _commit_tree, lambda commits: table(_HISTORY_HEADER, _commit_lines(commits))
     )
     if not found and options.topic is not None and options.topic not in log_dir.topics():
         raise UnknownTopicError(f"there is no topic {options.topic!r}, nor a commit to one that there was")
     return 0
-
-
-def _print_commits(entries: Iterable[HistoryEntry]) -> bool:
-    found = False
-    for entry in entries:
-        found = True
-        print_json(_commit_tree(entry))
-    return found
 
 
 def _commit_tree(entry: HistoryEntry) -> dict[str, Any]:
@@ -177,10 +157,16 @@ def _run_quorum(options: argparse.Namespace) -> int:
     if options.status and options.human_readable:
         raise UsageError("The option --human-readable is only supported along with --replication")
     quorum = _quorum(open_log_dir(options))
+    output = output_of(options)
     if options.status:
-        _status(quorum, as_json=options.output == "json")
+        _show_status(quorum, output)
     else:
-        _replication(quorum, as_json=options.output == "json", human_readable=options.human_readable)
+        rows = list(_rows(quorum, human_readable=options.human_readable))
+        output.show_all(
+            rows,
+            lambda row: dict(zip(_REPLICA_HEADER, row, strict=True)),
+            lambda _: padded_table(_REPLICA_HEADER, [[or_none(value) for value in row] for row in rows]),
+        )
     return 0
 
 
@@ -190,7 +176,7 @@ def _quorum(log_dir: LogDir) -> Quorum:
     return read_broker_quorum(log_dir.path) if log_dir.is_broker_directory else own_quorum(log_dir.root.native())
 
 
-def _status(quorum: Quorum, *, as_json: bool) -> None:
+def _show_status(quorum: Quorum, output: Output) -> None:
     lag = quorum.max_follower_lag()
     status = {
         "ClusterId": quorum.cluster_id,
@@ -202,12 +188,10 @@ def _status(quorum: Quorum, *, as_json: bool) -> None:
         "CurrentVoters": None if quorum.voters is None else [_replica_tree(each) for each in quorum.voters],
         "CurrentObservers": [_replica_tree(each) for each in quorum.observers],
     }
-    if as_json:
-        print_json(status)
-        return
+    output.data(status)
     for name, value in status.items():
-        text = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else _text(value)
-        sys.stdout.write(f"{name + ':':<24}{text}\n")
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else or_none(value)
+        output.text(f"{name + ':':<24}{text}\n")
 
 
 def _replica_tree(replica: QuorumReplica) -> dict[str, Any]:
@@ -217,15 +201,6 @@ def _replica_tree(replica: QuorumReplica) -> dict[str, Any]:
     if replica.endpoints:
         tree["endpoints"] = list(replica.endpoints)
     return tree
-
-
-def _replication(quorum: Quorum, *, as_json: bool, human_readable: bool) -> None:
-    rows = list(_rows(quorum, human_readable=human_readable))
-    if not as_json:
-        print_padded_table(_REPLICA_HEADER, [[_text(value) for value in row] for row in rows])
-        return
-    for row in rows:
-        print_json(dict(zip(_REPLICA_HEADER, row, strict=True)))
 
 
 def _rows(quorum: Quorum, *, human_readable: bool) -> Iterator[tuple[str | int | None, ...]]:
@@ -241,10 +216,6 @@ def _rows(quorum: Quorum, *, human_readable: bool) -> Iterator[tuple[str | int |
     yield from (row(each, "Leader") for each in voters if each.node_id == quorum.leader_id)
     yield from (row(each, follower) for each in voters if each.node_id != quorum.leader_id)
     yield from (row(each, "Observer") for each in quorum.observers)
-
-
-def _text(value: str | int | None) -> str:
-    return NO_VALUE if value is None else str(value)
 
 
 COMMANDS: Final = {

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.command import Command, UsageError, add_output, add_path, one_line, open_log_dir
+from pyspark_kafkalog.tools.command import Command, UsageError, add_path, one_line, open_log_dir
 from pyspark_kafkalog.tools.jobs import job
+from pyspark_kafkalog.tools.output import add_output, output_of
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 
 if TYPE_CHECKING:
@@ -242,33 +243,32 @@ def _add_delete_records(parser: argparse.ArgumentParser) -> None:
 
 def _delete_records(options: argparse.Namespace) -> int:
     """Move the log start offsets; returns the exit status."""
-    from pyspark_kafkalog.maintenance.jobs import sinks as report_sinks
-    from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, JobRun
+    from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED
+    from pyspark_kafkalog.maintenance.jobs.sinks import report_tree
     from pyspark_kafkalog.maintenance.retention import delete_records
 
     offsets = read_offsets(options.offset_json_file)
     log_dir = open_log_dir(options)
-    if options.output == "text":
-        sys.stdout.write("Executing records delete operation\n")
+    output = output_of(options)
+    output.text("Executing records delete operation\n")
     reports = delete_records.delete_records(log_dir.root, offsets, dry_run=options.dry_run)
-    if options.output == "text":
-        _print_deleted(reports, options.dry_run)
-    else:
-        lines = report_sinks.JsonLines()
-        lines.begin(delete_records.ACTION, JobRun(path=options.path, dry_run=options.dry_run), len(reports))
-        for report in reports:
-            lines.take(report)
+    marked = {"dryRun": True} if options.dry_run else {}
+    output.show_all(
+        reports,
+        lambda each: {**report_tree(each), **marked},
+        lambda each: _deleted_lines(each, dry_run=options.dry_run),
+    )
     return ALL_FINE if all(each.is_fine for each in reports) else SOME_FAILED
 
 
-def _print_deleted(reports: Sequence[PartitionReport], dry_run: bool) -> None:
-    sys.stdout.write("Records delete operation would give:\n" if dry_run else "Records delete operation completed:\n")
+def _deleted_lines(reports: Iterable[PartitionReport], *, dry_run: bool) -> Iterator[str]:
+    yield "Records delete operation would give:\n" if dry_run else "Records delete operation completed:\n"
     for report in reports:
-        where = TopicPartition(report.topic, report.partition)
+        topic_partition = TopicPartition(report.topic, report.partition)
         if report.error is None:
-            sys.stdout.write(f"partition: {where}\tlow_watermark: {report.log_start_offset}\n")
+            yield f"partition: {topic_partition}\tlow_watermark: {report.log_start_offset}\n"
         else:
-            sys.stdout.write(f"partition: {where}\terror: {report.error}\n")
+            yield f"partition: {topic_partition}\terror: {report.error}\n"
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:

@@ -59,8 +59,9 @@ def test_json_has_topics_partitions_and_next_producer_id(tmp_path: Path, capsys:
         "cutBytes": 0,
     }
     assert tree["nextProducerId"] > 0
-    assert (tree["wasOurs"], tree["keptMetadata"]) == (False, None)
-    assert json.loads(tool("--output", "json"))["wasOurs"] is True
+    assert tree["wasNative"] is False
+    assert "keptMetadata" not in tree
+    assert json.loads(tool("--output", "json"))["wasNative"] is True
     assert tool().startswith(f"{tool.root} is a log directory of this package already: nothing to do.\n")
 
 

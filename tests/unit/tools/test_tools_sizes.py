@@ -68,11 +68,11 @@ def test_du_totals_match_sizes_on_disk(root: Path, capsys: pytest.CaptureFixture
         *parts, total = tool.json("--by", by)
         assert total["sizeBytes"] == sum(each["sizeBytes"] for each in parts) == everything
         assert [each["sizeBytes"] for each in parts] == sorted((each["sizeBytes"] for each in parts), reverse=True)
-    parts = {(each["topic"], each["partition"]): each for each in tool.json("--by", "partition")}
+    parts = {(each["topic"], each.get("partition")): each for each in tool.json("--by", "partition")}
     assert parts["orders", 1]["bytesByKind"]["log"] == log_bytes(root / "orders-1")
     assert ("(root)", None) in parts
     segments = tool.json("--by", "segment", "--topic", "orders", "--sort", "name")
-    assert [each["segment"] for each in segments if each["partition"] == 1] == [None, 0, 1, 2, 3, 4]
+    assert [each.get("segment") for each in segments if each.get("partition") == 1] == [None, 0, 1, 2, 3, 4]
 
 
 def test_deleted_topics_and_staged_files_are_counted_separately(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +126,7 @@ def test_quorum_of_broker_directory_matches_kafka(capsys: pytest.CaptureFixture[
     (row,) = tool.json("describe", "--replication")
     assert status["CurrentVoters"][0]["endpoints"] == ["CONTROLLER://127.0.0.1:23063"]
     assert (row["NodeId"], row["LogEndOffset"], row["Lag"], row["Status"]) == (1, status["HighWatermark"], 0, "Leader")
-    assert (row["LastFetchTimestamp"], row["LastCaughtUpTimestamp"]) == (None, None)
+    assert not {"LastFetchTimestamp", "LastCaughtUpTimestamp"} & row.keys()
 
 
 def test_values_known_only_to_running_leader_are_omitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +147,7 @@ def test_values_known_only_to_running_leader_are_omitted(tmp_path: Path, capsys:
         "CurrentObservers:       []",
     ]
     (status,) = tool.json("describe", "--status")
-    assert (status["HighWatermark"], status["MaxFollowerLag"]) == (None, None)
+    assert not {"HighWatermark", "MaxFollowerLag"} & status.keys()
     _, *rows = tool("describe", "--replication", "--human-readable").splitlines()
     assert [[cell.strip() for cell in row.split("\t")] for row in rows] == [
         ["3", "-", "-", "0", "-", "-", "Leader", ""],

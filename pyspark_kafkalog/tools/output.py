@@ -1,0 +1,157 @@
+"""The output of commands: `--output text`, in the form of Kafka's tools, or `--output json`.
+
+A command computes values and passes them to an `Output` together with the functions that convert them; only the one for
+the chosen form is called. JSON is one object a line. Fields without a value are left out, except the key and the value
+of a record, for which null is a value. Errors and notices go to sys.stderr in both forms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+Value = TypeVar("Value")
+Tree = Mapping[str, Any]
+
+#: The text for a missing value in a table.
+NO_VALUE: Final = "-"
+#: Column widths are computed for this many lines at a time, so that a long table is printed as it is produced.
+_LINES_TOGETHER: Final = 1000
+
+
+def add_output(parser: argparse.ArgumentParser, json_form: str) -> None:
+    """`--output text` or `json`; `json_form` describes the JSON, such as "one object a line, by topic"."""
+    parser.add_argument("--output", choices=("text", "json"), default="text", help=f"json: {json_form}")
+
+
+def output_of(options: argparse.Namespace) -> Output:
+    """The output that `--output` selects."""
+    return JsonOutput() if options.output == "json" else TextOutput()
+
+
+class Output(ABC):
+    """Prints the results of a command to sys.stdout in one of the two forms."""
+
+    @abstractmethod
+    def show(self, value: Value, tree: Callable[[Value], Tree], text: Callable[[Value], str]) -> None:
+        """Print one value: as `tree` in JSON, as `text` otherwise."""
+
+    @abstractmethod
+    def show_all(
+        self,
+        values: Iterable[Value],
+        tree: Callable[[Value], Tree],
+        text: Callable[[Iterable[Value]], Iterable[str]],
+    ) -> bool:
+        """Print values: each as a tree in JSON, all together as `text` otherwise. Returns whether there were any."""
+
+    @abstractmethod
+    def text(self, text: str) -> None:
+        """Print `text` in the text form; JSON has no counterpart."""
+
+    @abstractmethod
+    def data(self, tree: Tree) -> None:
+        """Print `tree` in JSON; the text form has no counterpart."""
+
+
+class TextOutput(Output):
+    """The text of Kafka's tools."""
+
+    def show(self, value: Value, tree: Callable[[Value], Tree], text: Callable[[Value], str]) -> None:
+        sys.stdout.write(text(value))
+
+    def show_all(
+        self,
+        values: Iterable[Value],
+        tree: Callable[[Value], Tree],
+        text: Callable[[Iterable[Value]], Iterable[str]],
+    ) -> bool:
+        found = False
+
+        def counted() -> Iterator[Value]:
+            nonlocal found
+            for value in values:
+                found = True
+                yield value
+
+        for part in text(counted()):
+            sys.stdout.write(part)
+        return found
+
+    def text(self, text: str) -> None:
+        sys.stdout.write(text)
+
+    def data(self, tree: Tree) -> None:
+        pass
+
+
+class JsonOutput(Output):
+    """One JSON object a line."""
+
+    def show(self, value: Value, tree: Callable[[Value], Tree], text: Callable[[Value], str]) -> None:
+        self.data(tree(value))
+
+    def show_all(
+        self,
+        values: Iterable[Value],
+        tree: Callable[[Value], Tree],
+        text: Callable[[Iterable[Value]], Iterable[str]],
+    ) -> bool:
+        found = False
+        for value in values:
+            found = True
+            self.data(tree(value))
+        return found
+
+    def text(self, text: str) -> None:
+        pass
+
+    def data(self, tree: Tree) -> None:
+        sys.stdout.write(json.dumps(_with_values(tree), ensure_ascii=False) + "\n")
+
+
+def _with_values(tree: Any) -> Any:
+    """`tree` without the fields that are None, at all levels."""
+    if isinstance(tree, Mapping):
+        return {name: _with_values(value) for name, value in tree.items() if value is not None}
+    if isinstance(tree, (list, tuple)):
+        return [_with_values(value) for value in tree]
+    return tree
+
+
+def or_none(value: object) -> str:
+    """The text of a value in a table: `-` for None."""
+    return NO_VALUE if value is None else str(value)
+
+
+def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table with a header; none if `lines` is empty."""
+    widths = [len(name) for name in header]
+    remaining = iter(lines)
+    is_first = True
+    while together := list(islice(remaining, _LINES_TOGETHER)):
+        widths = [
+            max(width, *map(len, column)) for width, column in zip(widths, zip(*together, strict=True), strict=True)
+        ]
+        if is_first:
+            yield _table_line(header, widths)
+        is_first = False
+        for line in together:
+            yield _table_line(line, widths)
+
+
+def _table_line(line: Sequence[str], widths: Sequence[int]) -> str:
+    return " ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() + "\n"
+
+
+def padded_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A table as Kafka's newer tools print it: cells padded to their column, each followed by a tab, also the last."""
+    rows = [header, *lines]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "".join(f"{text:<{width}}\t" for text, width in zip(row, widths, strict=True)) + "\n"
