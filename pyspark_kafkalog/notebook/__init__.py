@@ -1,5 +1,14 @@
 """Views for notebooks: topics and logs as Arrow, pandas, polars and DuckDB tables, with drawings and explanations.
 
+- topic_log, partition_log: a topic, a partition's log, a slice of it
+- records: records as tables
+- tail: records as they arrive
+- segments, batch_table: tables of segments and batches
+- seek: the steps of a lookup
+- log_html, html: drawings
+- spark_helpers: helpers for Spark's DataFrames
+- points_in_time: ISO 8601
+
 >>> import tempfile, pyarrow
 >>> from pyspark_kafkalog import LogDir
 >>> scratch = tempfile.TemporaryDirectory()

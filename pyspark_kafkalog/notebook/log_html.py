@@ -28,10 +28,9 @@ from pyspark_kafkalog.notebook.html import (
     text_width,
     view,
 )
-from pyspark_kafkalog.notebook.partition_log import PartitionLog
 from pyspark_kafkalog.notebook.points_in_time import iso_text
+from pyspark_kafkalog.notebook.records import LogRange
 from pyspark_kafkalog.notebook.segments import CleanerMarks, SegmentInfo, list_segments, with_times
-from pyspark_kafkalog.notebook.topic_log import TopicLog
 from pyspark_kafkalog.units import plural, size_text
 
 if TYPE_CHECKING:
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
 
 #: The maximum numbers of topics listed, and of partitions whose offsets and sizes are read.
 TOPICS_SHOWN: Final = 40
-_PARTITIONS_LOOKED_AT: Final = 300
-_NOT_LOOKED_AT: Final = "…"
+_PARTITIONS_READ: Final = 300
+_NOT_READ: Final = "…"
 
 
 def log_dir_html(root: Root) -> str:
@@ -50,12 +49,12 @@ def log_dir_html(root: Root) -> str:
     shown = topics[:TOPICS_SHOWN]
     whose = "a Kafka broker's log directory, read-only" if root.is_broker_directory else f"version {root.version}"
     rows: list[list[object]] = []
-    left = _PARTITIONS_LOOKED_AT
+    left = _PARTITIONS_READ
     marks = CleanerMarks(root)
     for name in shown:
         numbers = root.partition_numbers(name)
         left -= len(numbers)
-        details: list[object] = [_NOT_LOOKED_AT] * 3
+        details: list[object] = [_NOT_READ] * 3
         if left >= 0:
             try:
                 details = _details(root, name, numbers, marks)
@@ -68,7 +67,7 @@ def log_dir_html(root: Root) -> str:
     if len(shown) < len(topics):
         parts.append(note(f"and {len(topics) - len(shown):,} topics more"))
     if left < 0:
-        parts.append(note(f"{_NOT_LOOKED_AT}: many partitions, not looked at; log_dir[topic] shows a topic"))
+        parts.append(note(f"{_NOT_READ}: not read, because there are many partitions; log_dir[topic] shows a topic"))
     return view(*parts)
 
 
@@ -97,7 +96,7 @@ _LEGEND: Final = (
 )
 
 
-def partition_log_html(log: PartitionLog) -> str:
+def partition_log_html(log: LogRange) -> str:
     """The log with its segments, watermarks and times."""
     found = log.describe()
     segments = list_segments(log.root, found)
@@ -122,29 +121,29 @@ def partition_log_html(log: PartitionLog) -> str:
     return view(*parts)
 
 
-def topic_log_html(topic: TopicLog) -> str:
+def topic_log_html(root: Root, name: str, logs: Sequence[LogRange]) -> str:
     """The topic with a bar for each of its first partitions, all to one scale."""
-    shown = topic.logs[:PARTITIONS_SHOWN]
-    marks = CleanerMarks(topic.root)
-    rows = [(log, list_segments(topic.root, log.describe(), marks=marks)) for log in shown]
+    shown = logs[:PARTITIONS_SHOWN]
+    marks = CleanerMarks(root)
+    rows = [(log, list_segments(root, log.describe(), marks=marks)) for log in shown]
     records = sum(log.end_offset - log.start_offset for log in shown)
     size = size_text(sum(each.size_bytes for _, segments in rows for each in segments))
-    of = f" in the first {len(shown)}" if len(shown) < len(topic.logs) else ""
-    facts = f"{plural(len(topic.logs), 'partition')}, {plural(records, 'offset')}, {size}{of}"
-    parts = [heading(topic.name, facts), _topic_drawing(rows, topic.name)]
-    if len(shown) < len(topic.logs):
-        parts.append(note(f"and {len(topic.logs) - len(shown):,} partitions more"))
+    of = f" in the first {len(shown)}" if len(shown) < len(logs) else ""
+    facts = f"{plural(len(logs), 'partition')}, {plural(records, 'offset')}, {size}{of}"
+    parts = [heading(name, facts), _topic_drawing(rows, name)]
+    if len(shown) < len(logs):
+        parts.append(note(f"and {len(logs) - len(shown):,} partitions more"))
     return view(*parts)
 
 
-def _last_stable_offset(log: PartitionLog) -> int | None:
+def _last_stable_offset(log: LogRange) -> int | None:
     try:
         return log.root.last_stable_offset(log.topic, log.partition)
     except DiskFormatError:
         return None  # the log is damaged, but is drawn nevertheless
 
 
-def _times_text(log: PartitionLog, segments: Sequence[SegmentInfo]) -> str:
+def _times_text(log: LogRange, segments: Sequence[SegmentInfo]) -> str:
     directory = log.describe().directory
     first, last = with_times(directory, segments[0]), with_times(directory, segments[-1])
     if first.first_timestamp_ms is None or last.max_timestamp_ms is None:
@@ -153,7 +152,7 @@ def _times_text(log: PartitionLog, segments: Sequence[SegmentInfo]) -> str:
     return f"first record {iso_text(first.first_timestamp_ms)}, latest of the last segment {latest} UTC"
 
 
-def _topic_drawing(rows: Sequence[tuple[PartitionLog, Sequence[SegmentInfo]]], name: str) -> str:
+def _topic_drawing(rows: Sequence[tuple[LogRange, Sequence[SegmentInfo]]], name: str) -> str:
     sizes = [sum(each.size_bytes for each in segments) for _, segments in rows]
     left = max([text_width(log.partition) for log, _ in rows] + [20]) + 8
     right = 210.0

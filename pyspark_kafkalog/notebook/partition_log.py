@@ -165,13 +165,21 @@ class PartitionLog(Records):
 
         return follow(
             [self],
-            start,
+            [self.tail_start(start)],
             timeout_seconds=timeout_seconds,
             stop=stop,
             columns=columns,
             text=text,
             poll_seconds=poll_seconds,
         )
+
+    def tail_start(self, start: Bound) -> int:
+        """The offset at which `tail` begins: the current end, or the first offset at or after `start`."""
+        return self.end_offset if start is None else self[start:].start_offset
+
+    def between(self, start_offset: int, end_offset: int) -> PartitionLog:
+        """The slice of these absolute offsets."""
+        return replace(self, _start=start_offset, _end=end_offset)
 
     def segments(self) -> pa.Table:
         """The segments that overlap the slice, one per row: offsets, sizes, time range, clean, dirty or active.

@@ -9,12 +9,16 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.descriptions import PartitionDescription
+    from pyspark_kafkalog.root.protocol import IsolationLevel, Root
 
 _TEXT_COLUMNS = ("key", "value")
 
@@ -76,6 +80,38 @@ class Records(ABC):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         stream = pa.RecordBatchReader.from_batches(KAFKA_SCHEMA, self._record_batches(KAFKA_SCHEMA))
         return stream.__arrow_c_stream__(requested_schema)
+
+
+class LogRange(Protocol):
+    """What drawings and `tail` need of a partition's log or a slice of it: see `PartitionLog`."""
+
+    @property
+    def root(self) -> Root: ...
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def isolation(self) -> IsolationLevel: ...
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def fixed_end_offset(self) -> int | None: ...
+
+    def describe(self) -> PartitionDescription: ...
+
+    def between(self, start_offset: int, end_offset: int) -> Records: ...
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:

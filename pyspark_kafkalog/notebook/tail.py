@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.notebook.records import schema_of
+from pyspark_kafkalog.notebook.records import LogRange, schema_of
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.notebook.partition_log import Bound, PartitionLog
     from pyspark_kafkalog.root.protocol import Root
 
 
 def follow(
-    logs: Sequence[PartitionLog],
-    start: Bound,
+    logs: Sequence[LogRange],
+    start_offsets: Sequence[int],
     *,
     timeout_seconds: float | None,
     stop: Callable[[], bool] | None,
@@ -35,14 +34,15 @@ def follow(
     text: bool,
     poll_seconds: float,
 ) -> Iterator[pa.RecordBatch]:
-    """See `PartitionLog.tail`. This call, not the first batch, determines where each log begins."""
+    """The records of each log from its start offset on: see `PartitionLog.tail`. Raises InvalidOptionError at once."""
     schema_of(columns)
-    positions = [log.end_offset if start is None else log[start:].start_offset for log in logs]
-    return _follow(list(logs), positions, timeout_seconds, stop or (lambda: False), columns, text, poll_seconds)
+    return _follow(
+        list(logs), list(start_offsets), timeout_seconds, stop or (lambda: False), columns, text, poll_seconds
+    )
 
 
 def _follow(
-    logs: list[PartitionLog],
+    logs: list[LogRange],
     positions: list[int],
     timeout_seconds: float | None,
     stop: Callable[[], bool],
@@ -58,7 +58,7 @@ def _follow(
             end = log.end_offset
             if end <= positions[number]:
                 continue
-            for batch in log[positions[number] : end].batches_of_records(columns, text=text):
+            for batch in log.between(positions[number], end).batches_of_records(columns, text=text):
                 yield batch
                 last_seen = time.monotonic()
                 if stop():
@@ -74,19 +74,19 @@ def _follow(
             time.sleep(poll_seconds)
 
 
-def _check_not_gone(log: PartitionLog, position: int) -> None:
+def _check_not_gone(log: LogRange, position: int) -> None:
     found = log.describe()
     if not found.log_start_offset <= position <= found.high_watermark:
         raise OffsetOutOfRangeError(
             f"offset {position} of {log.name}, which is next, is not in [{found.log_start_offset}, "
-            f"{found.high_watermark}] any more: retention was faster, or the topic was made anew"
+            f"{found.high_watermark}] any more: retention deleted it, or the topic was re-created"
         )
 
 
 class _News:
     """Detects new commits, and then refreshes the root."""
 
-    def __init__(self, logs: Sequence[PartitionLog]) -> None:
+    def __init__(self, logs: Sequence[LogRange]) -> None:
         self._root: Root = logs[0].root
         self._logs = logs
         self._seen = self._stamp()

@@ -108,7 +108,7 @@ class TopicLog(Records):
 
         return follow(
             self.logs,
-            start,
+            [log.tail_start(start) for log in self.logs],
             timeout_seconds=timeout_seconds,
             stop=stop,
             columns=columns,
@@ -122,4 +122,4 @@ class TopicLog(Records):
     def _repr_html_(self) -> str:
         from pyspark_kafkalog.notebook.log_html import topic_log_html
 
-        return topic_log_html(self)
+        return topic_log_html(self.root, self.name, self.logs)

@@ -92,7 +92,6 @@ def test_every_package_is_in_a_layer() -> None:
     assert {package(each) for each in modules()} == {each for layer in LAYERS for each in layer}
 
 
-@pytest.mark.xfail(reason="circles in storage.log and notebook", strict=True)
 def test_modules_import_each_other_in_no_circle() -> None:
     circles = []
     reachable: dict[str, set[str]] = {}

@@ -137,10 +137,10 @@ def test_view_of_wide_broker_topic_loads_few_partitions(tmp_path: Path, monkeypa
         directory.mkdir(parents=True)
         for base in (0, 10):
             (directory / f"{base:020d}.log").touch()
-    looked_at = []
-    look = BrokerRoot._look
-    monkeypatch.setattr(BrokerRoot, "_look", lambda self, where: looked_at.append(where) or look(self, where))
+    loaded = []
+    load = BrokerRoot._look
+    monkeypatch.setattr(BrokerRoot, "_look", lambda self, partition: loaded.append(partition) or load(self, partition))
     log_dir = LogDir.open(root)
-    assert "not looked at" in log_dir._repr_html_()
+    assert "not read, because there are many partitions" in log_dir._repr_html_()
     _parsed(log_dir["wide"]._repr_html_())
-    assert len(looked_at) <= 24
+    assert len(loaded) <= 24
