@@ -1,7 +1,7 @@
 """Maintenance of a log directory while readers and writers continue.
 
 jobs/       how all of these run: over all partitions, in this process or as Spark tasks, with reports
-segments/   closed segments, and replacing them
+swap        replacing and deleting the files of segments
 retention/  deleting old records
 cleaner/    compaction: Kafka's log cleaner
 merge       merging small closed segments

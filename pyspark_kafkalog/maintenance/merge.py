@@ -33,14 +33,10 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
-from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
-from pyspark_kafkalog.maintenance.segments.closed_segments import closed_segments
-from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_files
-from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory
-from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
+from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -62,6 +58,7 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.index_entries import IndexRows
+from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -93,7 +90,7 @@ def merge_segments(
 
 def _merge_partition(root: NativeRoot, where: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
     began = time.perf_counter()
-    done: list[Sequence[ClosedSegment]] = []
+    done: list[Sequence[StoredSegment]] = []
     error: Exception | None = None
     try:
         merge = _PartitionMerge.look(root, where, now_ms)
@@ -131,13 +128,13 @@ class _PartitionMerge:
     def look(cls, root: NativeRoot, where: TopicPartition, now_ms: int) -> _PartitionMerge:
         root.refresh()
         state = root.store.image.partition(where.topic, where.partition).state
-        return cls(SwapTarget.look(root, where, now_ms), state)
+        return cls(SwapTarget.of(root, where, now_ms), state)
 
     @property
     def directory(self) -> Path:
         return self.target.directory
 
-    def go(self) -> Iterator[Sequence[ClosedSegment]]:
+    def go(self) -> Iterator[Sequence[StoredSegment]]:
         """Finish or undo what a killed run left, then merge the groups; yield each merged group."""
         self.target.finish()
         for group in self.plan():
@@ -146,9 +143,9 @@ class _PartitionMerge:
         delay_ms = self.target.config.file_delete_delay_ms
         remove_deleted_files(self.directory, now_ms=self.target.now_ms, delay_ms=delay_ms, fs=self.target.root.fs)
 
-    def plan(self) -> list[tuple[ClosedSegment, ...]]:
+    def plan(self) -> list[tuple[StoredSegment, ...]]:
         """The groups to merge; segments below the log start offset are left to retention."""
-        segments = closed_segments(self.directory, self.state)
+        segments = closed_segments(self.directory, self.state.active_base_offset, with_index_sizes=True)
         kept = [each for each in segments if each.next_base_offset > self.state.log_start_offset]
         boundaries: list[int] = []
         if self.target.config.compact:
@@ -157,7 +154,7 @@ class _PartitionMerge:
             boundaries = [cleaned[where]] if where in cleaned else []
         return plan_merge(kept, self.target.config, boundaries=boundaries)
 
-    def join(self, group: Sequence[ClosedSegment]) -> bool:
+    def join(self, group: Sequence[StoredSegment]) -> bool:
         """Merge the group into one segment; False if its indexes would be too large."""
         joined = _JoinedSegment(self.directory, group, self.target.config, self.target.root.fs)
         fits = False
@@ -173,14 +170,14 @@ class _PartitionMerge:
 
 
 def plan_merge(
-    segments: Sequence[ClosedSegment], config: LogConfig, *, boundaries: Collection[int] = ()
-) -> list[tuple[ClosedSegment, ...]]:
+    segments: Sequence[StoredSegment], config: LogConfig, *, boundaries: Collection[int] = ()
+) -> list[tuple[StoredSegment, ...]]:
     """Groups of two or more neighbours of `segments`, which are in order; each group is to become one segment.
 
     A group ends before a segment that begins at or above an offset of `boundaries` if the previous one began below it.
     """
-    groups: list[tuple[ClosedSegment, ...]] = []
-    group: list[ClosedSegment] = []
+    groups: list[tuple[StoredSegment, ...]] = []
+    group: list[StoredSegment] = []
     for segment in segments:
         if group and not _may_join(group, segment, config, boundaries):
             groups.append(tuple(group))
@@ -196,7 +193,7 @@ def plan_merge(
 
 
 def _may_join(
-    group: Sequence[ClosedSegment], segment: ClosedSegment, config: LogConfig, boundaries: Collection[int]
+    group: Sequence[StoredSegment], segment: StoredSegment, config: LogConfig, boundaries: Collection[int]
 ) -> bool:
     first, last = group[0], group[-1]
     joined = [*group, segment]
@@ -212,7 +209,7 @@ def _may_join(
     )
 
 
-def _is_worth_it(group: Sequence[ClosedSegment]) -> bool:
+def _is_worth_it(group: Sequence[StoredSegment]) -> bool:
     largest_bytes = max(each.size_bytes for each in group)
     return len(group) > 1 and 2 * sum(each.size_bytes for each in group) >= 3 * largest_bytes
 
@@ -222,7 +219,7 @@ class _JoinedSegment:
     """The new segment's `.cleaned` files."""
 
     directory: Path
-    group: Sequence[ClosedSegment]
+    group: Sequence[StoredSegment]
     config: LogConfig
     fs: FileSystem
 
@@ -277,7 +274,7 @@ class _JoinedSegment:
             self._index_part(data[position : position + each.size_bytes], each, rows)
             position += each.size_bytes
 
-    def _index_part(self, data: NDArray[np.uint8], part: ClosedSegment, rows: IndexRows) -> None:
+    def _index_part(self, data: NDArray[np.uint8], part: StoredSegment, rows: IndexRows) -> None:
         file = str(segment_file(self.directory, part.base_offset, LOG_SUFFIX))
         at, next_offset = 0, part.base_offset
         while at < part.size_bytes:

@@ -24,7 +24,6 @@ from typing import Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
-from pyspark_kafkalog.maintenance.segments.stored_segments import stored_segments
 from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -32,6 +31,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CH
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets, list_partitions
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.segment.stored import stored_segments
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
-from pyspark_kafkalog.maintenance.retention.plan import StoredSegment
-from pyspark_kafkalog.maintenance.segments.stored_segments import closed_largest_timestamp_ms
 from pyspark_kafkalog.record.header import DELETE_HORIZON_MASK, NO_TIMESTAMP
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.descriptions import PartitionDescription
@@ -43,6 +41,7 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.stored import largest_timestamp_ms
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
@@ -180,7 +179,7 @@ def max_timestamp_ms(directory: Path, segment: SegmentInfo) -> int:
     """The largest timestamp of a segment's batches, -1 without any. Raises DiskFormatError, FileNotFoundError."""
     base_offset = segment.base_offset
     if segment.state != "active":
-        return closed_largest_timestamp_ms(directory, StoredSegment(base_offset, segment.size_bytes, 0))
+        return largest_timestamp_ms(directory, base_offset)
     # The time index covers the batches up to the last offset index entry; the headers after it cover the rest.
     largest_ms = NO_TIMESTAMP
     try:

@@ -9,7 +9,6 @@ memory.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +16,15 @@ from pathlib import Path
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment, plan_cleaning
+from pyspark_kafkalog.maintenance.cleaner.plan import plan_cleaning
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun
-from pyspark_kafkalog.maintenance.retention.plan import StoredSegment, plan_retention
-from pyspark_kafkalog.maintenance.segments import closed_segments, stored_segments
+from pyspark_kafkalog.maintenance.retention.plan import plan_retention
 from pyspark_kafkalog.notebook.segments import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, STAGED_SUFFIX, TopicPartition, segment_file
-from pyspark_kafkalog.units import NS_PER_MS
+from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ def look_at(look: PartitionLook, *, now_ms: int, runs_max: int) -> PartitionFact
     """
     state = look.state
     # A broker's partition may have no segment yet: the base offset of the active one is then -1.
-    segments = [each for each in stored_segments.stored_segments(look.directory, state) if each.base_offset >= 0]
+    segments = [each for each in stored_segments(look.directory, state) if each.base_offset >= 0]
     times = _Times(look)
     retention = plan_retention(
         segments,
@@ -157,18 +155,14 @@ def _size_bins(segments: Sequence[StoredSegment]) -> Mapping[int, tuple[int, int
 
 
 def _cleaner_facts(look: PartitionLook, segments: Sequence[StoredSegment], now_ms: int) -> CleanerFacts:
-    closed = [
-        ClosedSegment(each.base_offset, after.base_offset, each.size_bytes, 0, 0, each.modified_ms * NS_PER_MS)
-        for each, after in itertools.pairwise(segments)
-    ]
     plan = plan_cleaning(
-        closed,
+        segments[:-1],
         look.state,
         look.config,
         checkpoint_offset=look.cleaner_offset,
         now_ms=now_ms,
-        largest_timestamp_ms=lambda segment: closed_segments.largest_timestamp_ms(look.directory, segment),
-        first_timestamp_ms=lambda segment: closed_segments.first_timestamp_ms(look.directory, segment),
+        largest_timestamp_ms=lambda segment: segment.largest_timestamp_ms(look.directory),
+        first_timestamp_ms=lambda segment: segment.first_timestamp_ms(look.directory),
     )
     return CleanerFacts(
         first_dirty_offset=plan.first_dirty_offset,

@@ -11,7 +11,7 @@ from crash_power import LOSSES, Loss, PowerFileSystem, power_cuts
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
-from pyspark_kafkalog.maintenance.segments.swap import has_unfinished
+from pyspark_kafkalog.maintenance.swap import has_unfinished
 
 NOW_MS = 1_795_400_000_000
 _POINTS = 25

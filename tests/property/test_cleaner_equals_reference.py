@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.maintenance.segments.closed_segments import aborted_transactions
-from pyspark_kafkalog.maintenance.segments.swap import has_unfinished
+from pyspark_kafkalog.maintenance.swap import has_unfinished
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
+from pyspark_kafkalog.storage.log.isolation import aborted_transactions
 from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
 
 _FAR_MS = 1 << 60

@@ -9,27 +9,27 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
 from pyspark_kafkalog.maintenance.merge import plan_merge
+from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=400)
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> list[ClosedSegment]:
+def logs(draw: st.DrawFn) -> list[StoredSegment]:
     segments = []
     base = draw(st.integers(0, 5))
     for _ in range(draw(st.integers(0, 30))):
         following = base + draw(st.sampled_from([1, 10, 100, 1 << 30]))
         size = draw(st.integers(0, 1000))
         index, time_index = draw(st.integers(0, 25)) * 8, draw(st.integers(0, 17)) * 12
-        segments.append(ClosedSegment(base, following, size, index, time_index, 0))
+        segments.append(StoredSegment(base, following, size, index, time_index, 0))
         base = following + draw(st.sampled_from([0, 0, 0, 0, 7]))
     return segments
 
 
-def joined(group: tuple[ClosedSegment, ...]) -> ClosedSegment:
-    return ClosedSegment(
+def joined(group: tuple[StoredSegment, ...]) -> StoredSegment:
+    return StoredSegment(
         group[0].base_offset,
         group[-1].next_base_offset,
         sum(each.size_bytes for each in group),
@@ -41,7 +41,7 @@ def joined(group: tuple[ClosedSegment, ...]) -> ClosedSegment:
 
 @settings(max_examples=examples(500), deadline=None)
 @given(segments=logs(), boundaries=st.lists(st.integers(0, 1000), max_size=2))
-def test_merge_groups_keep_limits_and_boundaries(segments: list[ClosedSegment], boundaries: list[int]) -> None:
+def test_merge_groups_keep_limits_and_boundaries(segments: list[StoredSegment], boundaries: list[int]) -> None:
     groups = plan_merge(segments, CONFIG, boundaries=boundaries)
     chosen = [each for group in groups for each in group]
     assert chosen == [each for each in segments if each in chosen]
@@ -58,7 +58,7 @@ def test_merge_groups_keep_limits_and_boundaries(segments: list[ClosedSegment], 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(segments=logs())
-def test_repeated_merging_ends_and_copies_bounded_bytes(segments: list[ClosedSegment]) -> None:
+def test_repeated_merging_ends_and_copies_bounded_bytes(segments: list[StoredSegment]) -> None:
     total, copied = sum(each.size_bytes for each in segments), 0
     for _ in range(12):
         groups = plan_merge(segments, CONFIG)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.maintenance.retention.plan import StoredSegment, plan_retention
+from pyspark_kafkalog.maintenance.retention.plan import plan_retention
+from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 NOW_MS = 100_000
 POLICIES = [("delete",), ("compact",), ("compact", "delete")]
@@ -103,7 +104,7 @@ def test_retention_plan_equals_what_broker_deletes(
     broker.delete_old(config)
     timestamps = {each.base: each.timestamp for each in segments}
     plan = plan_retention(
-        [StoredSegment(each.base, each.size, each.modified) for each in segments],
+        [_stored(each) for each in segments],
         lambda segment: timestamps[segment.base_offset],
         config,
         log_start_offset=log_start,
@@ -113,3 +114,7 @@ def test_retention_plan_equals_what_broker_deletes(
     kept = [each.base for each in segments[plan.deleted_count :]] + [log_end] * plan.rolls
     assert kept == [each.base for each in broker.segments]
     assert (plan.log_start_offset, plan.rolls) == (broker.log_start, broker.rolled)
+
+
+def _stored(segment: Segment) -> StoredSegment:
+    return StoredSegment(segment.base, segment.base + 1, segment.size, 0, 0, segment.modified * 1_000_000)

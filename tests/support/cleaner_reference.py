@@ -24,8 +24,7 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
 )
 from pyspark_kafkalog.maintenance.cleaner.plan import group_segments
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
-from pyspark_kafkalog.maintenance.segments.closed_segments import aborted_transactions, closed_segments
-from pyspark_kafkalog.maintenance.segments.swap import swap_in
+from pyspark_kafkalog.maintenance.swap import swap_in
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import TimestampType
@@ -34,8 +33,9 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offse
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.isolation import aborted_transactions
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+from pyspark_kafkalog.storage.segment.stored import closed_segments
 
 
 def write_segment(directory: Path, base_offset: int, batches: Iterable[bytes], config: LogConfig) -> None:
@@ -115,7 +115,7 @@ def clean_directory_by_tasks(directory: Path, run: Pass, *, map_bytes: int) -> N
 def _part(directory: Path, run: Pass) -> LogPart:
     return LogPart(
         directory=directory,
-        segments=tuple(closed_segments(directory, LogState(active_base_offset=run.end_offset))),
+        segments=tuple(closed_segments(directory, run.end_offset, with_index_sizes=True)),
         first_dirty_offset=run.first_dirty_offset,
         end_offset=run.end_offset,
         aborted=aborted_transactions(directory, run.end_offset),

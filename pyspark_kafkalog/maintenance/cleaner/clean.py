@@ -35,20 +35,11 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     find_survivors,
     remove_task_files,
 )
-from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, ClosedSegment, group_segments, plan_cleaning
+from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, group_segments, plan_cleaning
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
-from pyspark_kafkalog.maintenance.segments.closed_segments import (
-    aborted_transactions,
-    active_producers,
-    closed_segments,
-    first_timestamp_ms,
-    largest_timestamp_ms,
-)
-from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_files
-from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory
-from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
+from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -57,8 +48,13 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
+from pyspark_kafkalog.storage.log.isolation import aborted_transactions
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.producer_replay import load_latest_snapshot, producer_state_at
+from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -155,13 +151,13 @@ def look_at(root: NativeRoot, where: TopicPartition, checkpoint_offset: int | No
     directory = root.path / str(where)
     config = root.log_config(where.topic)
     plan = plan_cleaning(
-        closed_segments(directory, state),
+        closed_segments(directory, state.active_base_offset, with_index_sizes=True),
         state,
         config,
         checkpoint_offset=checkpoint_offset,
         now_ms=now_ms,
-        largest_timestamp_ms=lambda segment: largest_timestamp_ms(directory, segment),
-        first_timestamp_ms=lambda segment: first_timestamp_ms(directory, segment),
+        largest_timestamp_ms=lambda segment: segment.largest_timestamp_ms(directory),
+        first_timestamp_ms=lambda segment: segment.first_timestamp_ms(directory),
     )
     return CleanablePartition(where, topic.topic_id, directory, state, config, plan)
 
@@ -217,7 +213,7 @@ class Cleaning:
             throttle=self.throttle,
         )
 
-    def groups(self, found: CleanablePartition) -> list[tuple[ClosedSegment, ...]]:
+    def groups(self, found: CleanablePartition) -> list[tuple[StoredSegment, ...]]:
         """The groups of segments, in order; each becomes one segment."""
         plan = found.plan
         return group_segments(plan.segments, found.config, first_uncleanable_offset=plan.first_uncleanable_offset)
@@ -237,7 +233,7 @@ class Cleaning:
             now_ms=self.now_ms,
             delete_retention_ms=found.config.delete_retention_ms,
             end_offset=found.plan.first_uncleanable_offset,
-            producers=active_producers(
+            producers=_active_producers(
                 found.directory,
                 found.state,
                 now_ms=self.now_ms,
@@ -299,3 +295,26 @@ def _with_counts(report: PartitionReport, counts: CopyCounts, *, segments: int, 
         segments_dropped=segments,
         key_shards=shards,
     )
+
+
+def _active_producers(
+    directory: Path, state: LogState, *, now_ms: int, expiration_ms: int
+) -> dict[int, ProducerStateEntry]:
+    """The producers that a broker would know at the end of the log, by id.
+
+    They come from the latest snapshot and, if a producer with an id has written since the log began, the batches after
+    it.
+    """
+    if state.producer is not None:
+        producers = producer_state_at(
+            directory,
+            state.log_end_offset,
+            log_start_offset=state.log_start_offset,
+            expiration_ms=expiration_ms,
+            now_ms=now_ms,
+        )
+    else:
+        producers = ProducerStateManager(directory, expiration_ms=expiration_ms)
+        load_latest_snapshot(producers, state.log_start_offset, state.log_end_offset, now_ms)
+    producers.remove_expired(now_ms)
+    return {producer_id: each.entry() for producer_id, each in producers.producers.items()}

@@ -28,7 +28,6 @@ from pyspark_kafkalog.maintenance.cleaner.filter import (
     start_keep,
 )
 from pyspark_kafkalog.maintenance.cleaner.offset_map import LogPart, Survivors, keeps_tombstones
-from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import RecordChunk
 from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
@@ -36,6 +35,7 @@ from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import CLEANED_SUFFIX
 from pyspark_kafkalog.storage.segment.index_entries import SegmentCounters
 from pyspark_kafkalog.storage.segment.segment import LogSegment
+from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class _Judged:
     retained: list[AbortedTxn]
 
 
-def transactions_at(part: LogPart, groups: Iterable[Sequence[ClosedSegment]]) -> list[CleanedTransactions]:
+def transactions_at(part: LogPart, groups: Iterable[Sequence[StoredSegment]]) -> list[CleanedTransactions]:
     """The state of transactions at the start of each group, for copying groups in parallel; reads the log once.
 
     Batches outside of transactions are read but not decompressed.
@@ -100,7 +100,7 @@ class GroupCopier:
     config: LogConfig
     fs: FileSystem
 
-    def copy(self, group: Sequence[ClosedSegment]) -> CopyCounts:
+    def copy(self, group: Sequence[StoredSegment]) -> CopyCounts:
         """Write the new segment. It is on disk when this returns, and not in use before it is swapped in.
 
         On an error the written files are removed.
@@ -129,7 +129,7 @@ class GroupCopier:
         os.utime(segment.log_path, ns=(modified_ns, modified_ns))
         return counts
 
-    def _copy_segment(self, source: ClosedSegment, segment: LogSegment) -> CopyCounts:
+    def _copy_segment(self, source: StoredSegment, segment: LogSegment) -> CopyCounts:
         counts = CopyCounts()
         numbers = itertools.count()
 
@@ -153,7 +153,7 @@ class GroupCopier:
             )
         return counts
 
-    def _filter(self, source: ClosedSegment, chunk: RecordChunk, judged: _Judged) -> FilteredChunk:
+    def _filter(self, source: StoredSegment, chunk: RecordChunk, judged: _Judged) -> FilteredChunk:
         verdicts = judged.verdicts
         keep = np.ascontiguousarray(start_keep(chunk, verdicts))
         self.survivors.drop(source, judged.number, chunk, keeps_tombstones(chunk, self.rules.now_ms), keep)

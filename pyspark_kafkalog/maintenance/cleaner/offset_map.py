@@ -33,12 +33,12 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import DiskFormatError, InvalidOptionError
 from pyspark_kafkalog.maintenance.cleaner import kernels_cleaner as kernels
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions
-from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, DropsBatches, IndexedRecords, RecordChunk
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
 from pyspark_kafkalog.record.header import CONTROL_MASK, DELETE_HORIZON_MASK
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.filesystem import FileSystem, described
+from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 ENTRY_BYTES: Final = 24
 _SLOTS_MAX: Final = 0xFFFFFFFF  # a slot is chosen by 32 bits of the hash
@@ -198,7 +198,7 @@ class LogPart:
     """
 
     directory: Path
-    segments: Sequence[ClosedSegment]
+    segments: Sequence[StoredSegment]
     first_dirty_offset: int
     end_offset: int
     aborted: Sequence[AbortedTxn]
@@ -206,12 +206,12 @@ class LogPart:
     now_ms: int
     throttle: Throttle
 
-    def chunks(self, segment: ClosedSegment, start_offset: int = 0) -> Iterator[RecordChunk]:
+    def chunks(self, segment: StoredSegment, start_offset: int = 0) -> Iterator[RecordChunk]:
         """The segment's batches, beginning with the one that contains `start_offset`."""
         return self.reader(segment, start_offset).chunks()
 
     def reader(
-        self, segment: ClosedSegment, start_offset: int = 0, *, drops: DropsBatches | None = None
+        self, segment: StoredSegment, start_offset: int = 0, *, drops: DropsBatches | None = None
     ) -> ChunkReader:
         """A reader of the segment, beginning with the batch that contains `start_offset`."""
         after = bisect.bisect_right(self.segments, segment.base_offset, key=lambda each: each.base_offset)
@@ -231,7 +231,7 @@ class Survivors(Protocol):
 
     def drop(
         self,
-        segment: ClosedSegment,
+        segment: StoredSegment,
         chunk_number: int,
         chunk: RecordChunk,
         keeps_tombstones: NDArray[np.uint8],
@@ -260,7 +260,7 @@ class MapSurvivors:
 
     def drop(
         self,
-        segment: ClosedSegment,
+        segment: StoredSegment,
         chunk_number: int,
         chunk: RecordChunk,
         keeps_tombstones: NDArray[np.uint8],
@@ -281,7 +281,7 @@ class KeepBitmaps:
 
     def drop(
         self,
-        segment: ClosedSegment,
+        segment: StoredSegment,
         chunk_number: int,
         chunk: RecordChunk,
         keeps_tombstones: NDArray[np.uint8],
@@ -387,7 +387,7 @@ def save_keep_bitmaps(directory: Path, number: int, kept: KeepBitmaps) -> None:
     _write(path, {f"{base}_{chunk}": bits for (base, chunk), bits in kept.bits.items()})
 
 
-def load_keep_bitmaps(directory: Path, count: int, segments: Sequence[ClosedSegment]) -> KeepBitmaps:
+def load_keep_bitmaps(directory: Path, count: int, segments: Sequence[StoredSegment]) -> KeepBitmaps:
     """The bitmaps of all `count` tasks for these segments, merged. Raises DiskFormatError, OSError."""
     bases = {each.base_offset for each in segments}
     kept = KeepBitmaps()

@@ -14,22 +14,8 @@ from dataclasses import dataclass
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.segment.stored import StoredSegment
 from pyspark_kafkalog.units import INT32_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedSegment:
-    """A segment that is no longer appended to: offsets [base_offset, next_base_offset), sizes of its files in bytes.
-
-    `modified_ns` is the modification time of the `.log` file.
-    """
-
-    base_offset: int
-    next_base_offset: int
-    size_bytes: int
-    offset_index_bytes: int
-    time_index_bytes: int
-    modified_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +26,7 @@ class CleanPlan:
     segments is older than max.compaction.lag.ms. `resets_checkpoint`: the checkpoint's offset was outside of the log.
     """
 
-    segments: tuple[ClosedSegment, ...]
+    segments: tuple[StoredSegment, ...]
     first_dirty_offset: int
     first_uncleanable_offset: int
     clean_bytes: int
@@ -60,19 +46,19 @@ class CleanPlan:
 
 
 def plan_cleaning(
-    closed: Sequence[ClosedSegment],
+    closed: Sequence[StoredSegment],
     state: LogState,
     config: LogConfig,
     *,
     checkpoint_offset: int | None,
     now_ms: int,
-    largest_timestamp_ms: Callable[[ClosedSegment], int],
-    first_timestamp_ms: Callable[[ClosedSegment], int],
+    largest_timestamp_ms: Callable[[StoredSegment], int],
+    first_timestamp_ms: Callable[[StoredSegment], int],
 ) -> CleanPlan:
     """The plan for a log with `closed` segments in order.
 
-    `largest_timestamp_ms`: of all batches of a segment, the file's modification time if none has a timestamp; called
-    only with min.compaction.lag.ms. `first_timestamp_ms`: of a segment's first batch, -1 without one; called only with
+    `largest_timestamp_ms`: of all batches of a segment, -1 if none has a timestamp; called only with
+    min.compaction.lag.ms. `first_timestamp_ms`: of a segment's first batch, -1 without one; called only with
     max.compaction.lag.ms.
     """
     first_dirty_offset, resets = _first_dirty_offset(state, checkpoint_offset)
@@ -81,7 +67,7 @@ def plan_cleaning(
     uncleanable = min(state.last_stable_offset, state.active_base_offset)
     if config.min_compaction_lag_ms > 0:
         newest_ms = now_ms - config.min_compaction_lag_ms
-        too_young = (each.base_offset for each in dirty if largest_timestamp_ms(each) > newest_ms)
+        too_young = (each.base_offset for each in dirty if _newest_ms(each, largest_timestamp_ms) > newest_ms)
         uncleanable = min(uncleanable, next(too_young, uncleanable))
     uncleanable = max(first_dirty_offset, uncleanable)
     if uncleanable < state.active_base_offset and closed:
@@ -101,6 +87,12 @@ def plan_cleaning(
     )
 
 
+def _newest_ms(segment: StoredSegment, largest_timestamp_ms: Callable[[StoredSegment], int]) -> int:
+    """The segment's largest timestamp, or its last modification if no batch has a timestamp."""
+    timestamp_ms = largest_timestamp_ms(segment)
+    return timestamp_ms if timestamp_ms >= 0 else segment.modified_ms
+
+
 def _first_dirty_offset(state: LogState, checkpoint_offset: int | None) -> tuple[int, bool]:
     """The first dirty offset, and whether the checkpoint was invalid: below the log start offset or past the end."""
     if checkpoint_offset is None:
@@ -116,10 +108,10 @@ def _floor(bases: Sequence[int], offset: int) -> int:
 
 
 def _is_overdue(
-    dirty: Sequence[ClosedSegment],
+    dirty: Sequence[StoredSegment],
     max_lag_ms: int,
     now_ms: int,
-    first_timestamp_ms: Callable[[ClosedSegment], int],
+    first_timestamp_ms: Callable[[StoredSegment], int],
 ) -> bool:
     """Whether a dirty segment began more than max.compaction.lag.ms ago, by its first batch's timestamp."""
     clean_until_ms = now_ms - max(max_lag_ms, 0)
@@ -129,14 +121,14 @@ def _is_overdue(
 
 
 def group_segments(
-    segments: Sequence[ClosedSegment], config: LogConfig, *, first_uncleanable_offset: int
-) -> list[tuple[ClosedSegment, ...]]:
+    segments: Sequence[StoredSegment], config: LogConfig, *, first_uncleanable_offset: int
+) -> list[tuple[StoredSegment, ...]]:
     """Groups of neighbours to become one segment each: as many as fit segment.bytes and segment.index.bytes.
 
     Sizes are those of the old files. Every offset of a group is within 2^31 of its base, judged by the base offset of
     the next segment.
     """
-    groups: list[list[ClosedSegment]] = []
+    groups: list[list[StoredSegment]] = []
     sizes: tuple[int, ...] = (0, 0, 0)
     ends = [*(each.base_offset for each in segments[1:]), first_uncleanable_offset]
     for segment, end in zip(segments, ends, strict=True):

@@ -44,16 +44,16 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     save_keep_bitmaps,
     save_map,
 )
-from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
 from pyspark_kafkalog.maintenance.jobs.partition_lock import file_claim, join_partition_lock, shared_partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks, Throttle
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 _LOG: Final = logging.getLogger(__name__)
 
-_Group = Sequence[ClosedSegment]
+_Group = Sequence[StoredSegment]
 
 
 def clean_spread(tasks: Tasks, cleaning: Cleaning, *, bytes_per_second: float) -> PartitionReport:

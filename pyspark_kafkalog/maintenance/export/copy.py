@@ -49,7 +49,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.segments.swap import SwapTarget, finish_swaps
+from pyspark_kafkalog.maintenance.swap import SwapTarget, finish_swaps
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, OffsetHint
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.metadata.root_format import (
@@ -162,7 +162,7 @@ def _finish_killed_swaps(root: NativeRoot, where: TopicPartition, source: Path) 
     with partition_lock(source, fs=root.fs) as is_free:
         if not is_free:
             raise LogDirError(f"maintenance is at work on {source}: wait for it to end, and run this again")
-        target = SwapTarget.look(root, where, root.clock())
+        target = SwapTarget.of(root, where, root.clock())
         finish_swaps(source, target.config, now_ms=target.now_ms, fs=root.fs)
 
 

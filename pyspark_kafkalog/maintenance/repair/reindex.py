@@ -31,8 +31,7 @@ from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
-from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory
-from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
+from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
 from pyspark_kafkalog.maintenance.verify.scope import own_scopes
 from pyspark_kafkalog.maintenance.verify.segment import check_segment
 from pyspark_kafkalog.metadata.root_lock import root_lock
@@ -99,7 +98,7 @@ def reindex_partition(
     began = time.perf_counter()
     root.refresh()
     state = root.store.image.partition(where.topic, where.partition).state
-    work = _Reindexing(SwapTarget.look(root, where, now_ms), state, dry_run, force)
+    work = _Reindexing(SwapTarget.of(root, where, now_ms), state, dry_run, force)
     try:
         if dry_run:
             work.go()

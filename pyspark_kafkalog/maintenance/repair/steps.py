@@ -18,8 +18,7 @@ from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, LogDi
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.repair.reindex import reindex_partition
 from pyspark_kafkalog.maintenance.retention.log_start import note_log_starts
-from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_files
-from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
+from pyspark_kafkalog.maintenance.swap import SwapTarget, remove_deleted_files
 from pyspark_kafkalog.maintenance.verify.verify import conclude, plan_verification, run_unit
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, OffsetHint
 from pyspark_kafkalog.metadata.housekeeping import START_FILE
@@ -79,7 +78,7 @@ def write_partition_topic_id(root: NativeRoot, where: TopicPartition, now_ms: in
 def finish_swap(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
     """Finish or undo what a killed run left."""
     with _maintenance_lock(root, where):
-        SwapTarget.look(root, where, now_ms).finish()
+        SwapTarget.of(root, where, now_ms).finish()
 
 
 def make_indexes(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:

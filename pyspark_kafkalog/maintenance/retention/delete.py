@@ -22,6 +22,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.config.log_config import LogConfig
@@ -30,15 +31,14 @@ from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
 from pyspark_kafkalog.maintenance.retention.log_start import note_log_starts, put_aside_below_log_start
-from pyspark_kafkalog.maintenance.retention.plan import RetentionPlan, StoredSegment, plan_retention
-from pyspark_kafkalog.maintenance.segments.deleted_files import remove_deleted_files
-from pyspark_kafkalog.maintenance.segments.stored_segments import has_directory, largest_timestamp_ms, stored_segments
-from pyspark_kafkalog.maintenance.segments.swap import SwapTarget
+from pyspark_kafkalog.maintenance.retention.plan import RetentionPlan, plan_retention
+from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.root.log_starts import LogStartMove, move_log_starts
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -185,11 +185,11 @@ class _Run:
         directory = self.root.path / str(where)
         config = self.root.log_config(where.topic)
         if has_directory(self.root, where) and not self.dry_run:
-            SwapTarget.look(self.root, where, self.now_ms).finish()
+            SwapTarget.of(self.root, where, self.now_ms).finish()
         segments = stored_segments(directory, state)
         plan = plan_retention(
             segments,
-            lambda segment: largest_timestamp_ms(directory, segment, state),
+            lambda segment: _largest_timestamp_ms(directory, segment, state),
             config,
             log_start_offset=state.log_start_offset,
             log_end_offset=state.log_end_offset,
@@ -271,3 +271,9 @@ def _finish_retention(job_run: JobRun) -> None:
 
 #: Up to 128 partitions share a commit: 10,000 partitions are about 80 tasks and as many commits.
 RETENTION_JOB: Final = ChunkJob(ACTION, _run_retention, PARTITIONS_A_COMMIT, _finish_retention)
+
+
+def _largest_timestamp_ms(directory: Path, segment: StoredSegment, state: LogState) -> int:
+    if segment.base_offset == state.active_base_offset:
+        return state.active_max_timestamp_ms
+    return segment.largest_timestamp_ms(directory)

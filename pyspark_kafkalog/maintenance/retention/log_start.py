@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.maintenance.segments.deleted_files import mark_deleted
+from pyspark_kafkalog.maintenance.swap import mark_deleted
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.native import NativeRoot

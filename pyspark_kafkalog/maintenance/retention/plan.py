@@ -17,15 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark_kafkalog.config.log_config import LogConfig
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSegment:
-    """A segment as retention uses it. `modified_ms` is the modification time of the `.log` file."""
-
-    base_offset: int
-    size_bytes: int
-    modified_ms: int
+from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ the state of the producers before it.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, KafkalogError
-from pyspark_kafkalog.maintenance.segments.deleted_files import is_deleted_file
 from pyspark_kafkalog.maintenance.verify.findings import (
     NEXT_WRITER,
     REINDEX,
@@ -28,24 +26,21 @@ from pyspark_kafkalog.maintenance.verify.findings import (
 from pyspark_kafkalog.maintenance.verify.producers import read_producers
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, UnreadOffsets
 from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome
-from pyspark_kafkalog.metadata.snapshots import SnapshotId, read_snapshot
+from pyspark_kafkalog.metadata.snapshots import read_snapshot
 from pyspark_kafkalog.root.broker_notices import reason_and_advice
 from pyspark_kafkalog.root.broker_process import BrokerProcess
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
-from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import (
-    CLEANED_SUFFIX,
     CLUSTER_METADATA_TOPIC,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PARTITION_METADATA,
     PRODUCER_SNAPSHOT_SUFFIX,
-    STAGED_SUFFIX,
-    SWAP_SUFFIX,
-    parse_segment_file,
+    parse_metadata_snapshot,
     segment_file,
 )
 from pyspark_kafkalog.units import plural
@@ -89,21 +84,17 @@ def segment_units(scope: PartitionScope, *, unit_bytes: int) -> list[SegmentUnit
 
 def _sizes_and_snapshots(directory: Path) -> tuple[dict[int, int], set[int]]:
     """Sizes of the `.log` files by base offset, and the offsets of the producer snapshots."""
-    sizes: dict[int, int] = {}
-    snapshots: set[int] = set()
     if directory.is_symlink():  # reported by check_directory
-        return sizes, snapshots
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
-        for entry in entries:
-            parsed = parse_segment_file(entry.name)
-            if parsed is None:
-                continue
-            if parsed[1] == PRODUCER_SNAPSHOT_SUFFIX:
-                snapshots.add(parsed[0])
-            elif parsed[1] == LOG_SUFFIX:
-                with contextlib.suppress(FileNotFoundError):
-                    sizes[parsed[0]] = entry.stat().st_size
-    return sizes, snapshots
+        return {}, set()
+    try:
+        listing = PartitionListing.read(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}, set()
+    sizes: dict[int, int] = {}
+    for base_offset in listing.base_offsets:
+        with contextlib.suppress(FileNotFoundError):
+            sizes[base_offset] = segment_file(directory, base_offset, LOG_SUFFIX).stat().st_size
+    return sizes, set(listing.snapshot_offsets)
 
 
 def check_directory(scope: PartitionScope) -> list[Finding]:
@@ -137,7 +128,7 @@ def _look(scope: PartitionScope) -> list[Finding]:
         )
         return sink.result()
     try:
-        names = sorted(entry.name for entry in os.scandir(scope.directory))
+        listing = PartitionListing.read(scope.directory)
     except FileNotFoundError:
         is_empty = scope.state is not None and scope.state.log_end_offset == 0
         sink.add(
@@ -150,16 +141,14 @@ def _look(scope: PartitionScope) -> list[Finding]:
         )
         return sink.result()
     _check_topic_id(scope, sink)
-    _check_segments_are_there(scope, names, sink)
-    _check_snapshots(scope, names, sink)
+    _check_segments_are_there(scope, listing.base_offsets, sink)
+    _check_snapshots(scope, listing, sink)
     _check_epochs(scope, sink)
     if scope.unread is not None:
         _tell_unread(scope.unread, scope, sink)
-    for name in names:
-        _check_name(scope, name, sink)
-    deleted = sum(map(is_deleted_file, names))
-    if deleted:
-        found = f"{deleted} files of segments that are gone"
+    _check_names(scope, listing, sink)
+    if listing.deleted:
+        found = f"{len(listing.deleted)} files of segments that are gone"
         _leftover(sink, scope.directory, "deleted-files", found, "they are removed after file.delete.delay.ms")
     return sink.result()
 
@@ -219,9 +208,7 @@ def _check_topic_id(scope: PartitionScope, sink: FindingSink) -> None:
         )
 
 
-def _check_segments_are_there(scope: PartitionScope, names: Sequence[str], sink: FindingSink) -> None:
-    parsed = [parse_segment_file(name) for name in names]
-    bases = sorted(each[0] for each in parsed if each is not None and each[1] == LOG_SUFFIX)
+def _check_segments_are_there(scope: PartitionScope, bases: list[int], sink: FindingSink) -> None:
     state = scope.state
     if scope.log_end_offset <= 0:
         return
@@ -248,11 +235,10 @@ def _missing(scope: PartitionScope, offset: int, expected: str, sink: FindingSin
     )
 
 
-def _check_snapshots(scope: PartitionScope, names: Sequence[str], sink: FindingSink) -> None:
+def _check_snapshots(scope: PartitionScope, listing: PartitionListing, sink: FindingSink) -> None:
     """Check snapshots that are not at a segment's base, and report missing ones; check_unit checks the others."""
-    parsed = [each for each in map(parse_segment_file, names) if each is not None]
-    snapshots = {base for base, suffix in parsed if suffix == PRODUCER_SNAPSHOT_SUFFIX}
-    bases = sorted(base for base, suffix in parsed if suffix == LOG_SUFFIX)
+    snapshots = set(listing.snapshot_offsets)
+    bases = listing.base_offsets
     for offset in sorted(snapshots - set(bases)):
         if offset > scope.log_start_offset and offset <= scope.visible_end:
             path = segment_file(scope.directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
@@ -309,29 +295,32 @@ def _first_that_falls(entries: Sequence[EpochEntry]) -> int | None:
     return None
 
 
-def _check_name(scope: PartitionScope, name: str, sink: FindingSink) -> None:
+def _check_names(scope: PartitionScope, listing: PartitionListing, sink: FindingSink) -> None:
     """Report leftovers and uncommitted files by their names."""
-    path = scope.directory / name
-    parsed = parse_segment_file(name)
-    if parsed is not None:
-        _check_segment_name(scope, path, parsed, sink)
-    elif name.endswith(SWAP_SUFFIX):
+    for suffix, offsets in listing.files.items():
+        for offset in sorted(offsets):
+            _check_segment_name(scope, segment_file(scope.directory, offset, suffix), (offset, suffix), sink)
+    for swap in sorted(listing.swaps):
         sink.add(
             Severity.WARNING,
             "unfinished-swap",
-            path,
+            scope.directory / swap.name,
             expected="no swap under way",
             found="a file of one",
             advice=REPAIR if scope.state is not None else "nothing: the broker finishes it when it starts",
         )
-    elif name.endswith(CLEANED_SUFFIX):
-        _leftover(sink, path, "cleaned-file", "of a run under way, or of one killed", "the next run removes it")
-    elif name.endswith(STAGED_SUFFIX):
-        _leftover(sink, path, "staged-file", "of a write under way, or of one that died", "staging.retention.ms counts")
-    elif name.endswith(TEMPORARY_SUFFIX):
-        _leftover(sink, path, "temporary-file", "of a small file being written", NEXT_WRITER)
-    elif scope.topic_partition.topic == CLUSTER_METADATA_TOPIC and SnapshotId.parse(name) is not None:
-        _check_metadata_snapshot(path, sink)
+    for cleaned in sorted(listing.cleaned):
+        found = "of a run under way, or of one killed"
+        _leftover(sink, scope.directory / cleaned.name, "cleaned-file", found, "the next run removes it")
+    for name in sorted(listing.staged):
+        found = "of a write under way, or of one that died"
+        _leftover(sink, scope.directory / name, "staged-file", found, "staging.retention.ms counts")
+    for name in sorted(listing.temporary):
+        _leftover(sink, scope.directory / name, "temporary-file", "of a small file being written", NEXT_WRITER)
+    if scope.topic_partition.topic == CLUSTER_METADATA_TOPIC:
+        for name in sorted(listing.others):
+            if parse_metadata_snapshot(name) is not None:
+                _check_metadata_snapshot(scope.directory / name, sink)
 
 
 def _check_segment_name(scope: PartitionScope, path: Path, parsed: tuple[int, str], sink: FindingSink) -> None:

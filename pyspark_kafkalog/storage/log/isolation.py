@@ -75,6 +75,15 @@ class AbortedTransactions:
         return result
 
 
+def aborted_transactions(directory: Path, end_offset: int) -> list[AbortedTxn]:
+    """The aborted transactions that begin below `end_offset`, from the `.txnindex` files. Raises CorruptIndexError."""
+    found: list[AbortedTxn] = []
+    for base_offset in sorted(PartitionListing.read(directory).files[TXN_INDEX_SUFFIX]):
+        with TransactionIndex.open(segment_file(directory, base_offset, TXN_INDEX_SUFFIX), base_offset) as index:
+            found += index.collect_aborted(0, end_offset).transactions
+    return found
+
+
 def _collect(directory: Path, bases: Iterable[int], start_offset: int, end_offset: int) -> list[AbortedTxn]:
     found: list[AbortedTxn] = []
     for base_offset in bases:

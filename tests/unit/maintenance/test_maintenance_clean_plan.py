@@ -9,20 +9,20 @@ import pytest
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.maintenance.cleaner.plan import (
     CleanPlan,
-    ClosedSegment,
     group_segments,
     plan_cleaning,
 )
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 NOW_MS = 1_000_000
 COMPACT = LogConfig(cleanup_policy=("compact",))
 
 
-def segments(*bases: int, size_bytes: int = 100) -> list[ClosedSegment]:
+def segments(*bases: int, size_bytes: int = 100) -> list[StoredSegment]:
     following = [*bases[1:], bases[-1] + 10]
     return [
-        ClosedSegment(base, after, size_bytes, 8, 12, base * 1_000_000)
+        StoredSegment(base, after, size_bytes, 8, 12, base * 1_000_000)
         for base, after in zip(bases, following, strict=True)
     ]
 
@@ -34,7 +34,7 @@ def state(active: int = 300, *, start: int = 0, unstable: int = -1) -> LogState:
 
 
 def plan(
-    closed: list[ClosedSegment],
+    closed: list[StoredSegment],
     log: LogState,
     config: LogConfig = COMPACT,
     *,
@@ -117,7 +117,7 @@ def test_exceeded_max_compaction_lag_forces_cleaning() -> None:
     assert not untimed.is_overdue
 
 
-def bases(groups: list[tuple[ClosedSegment, ...]]) -> list[list[int]]:
+def bases(groups: list[tuple[StoredSegment, ...]]) -> list[list[int]]:
     return [[each.base_offset for each in group] for group in groups]
 
 
@@ -140,5 +140,5 @@ def test_offsets_of_group_fit_relative_offsets_of_index() -> None:
     assert bases(group_segments(closed, COMPACT, first_uncleanable_offset=far + 5)) == [[0, 100], [far]]
     closed = segments(1, 100, far)
     assert bases(group_segments(closed, COMPACT, first_uncleanable_offset=far + 1)) == [[1, 100, far]]
-    empty = [*segments(0, 100), ClosedSegment(far, far + 5, 0, 0, 0, 0)]
+    empty = [*segments(0, 100), StoredSegment(far, far + 5, 0, 0, 0, 0)]
     assert bases(group_segments(empty, COMPACT, first_uncleanable_offset=far + 5)) == [[0, 100, far]]

@@ -20,7 +20,7 @@ from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.repair.reindex import reindex
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
-from pyspark_kafkalog.maintenance.segments.swap import has_unfinished
+from pyspark_kafkalog.maintenance.swap import has_unfinished
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import FileSystem

@@ -12,12 +12,12 @@ from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.maintenance.cleaner.plan import ClosedSegment
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.merge import merge_segments, plan_merge
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 T0 = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)
@@ -152,12 +152,12 @@ def test_reader_with_old_listing_reads_every_batch_once(log_dir: LogDir) -> None
     assert found == expected
 
 
-def segment(base: int, size: int, *, count: int = 10, index: int = 0) -> ClosedSegment:
-    return ClosedSegment(base, base + count, size, index, index, 0)
+def segment(base: int, size: int, *, count: int = 10, index: int = 0) -> StoredSegment:
+    return StoredSegment(base, base + count, size, index, index, 0)
 
 
 def groups(
-    segments: list[ClosedSegment], *boundaries: int, segment_bytes: int = 100, index_bytes: int = 1000
+    segments: list[StoredSegment], *boundaries: int, segment_bytes: int = 100, index_bytes: int = 1000
 ) -> list[list[int]]:
     config = LogConfig(segment_bytes=segment_bytes, segment_index_bytes=index_bytes)
     return [[each.base_offset for each in group] for group in plan_merge(segments, config, boundaries=boundaries)]

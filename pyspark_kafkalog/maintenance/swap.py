@@ -1,4 +1,6 @@
-"""Atomically replaces segments with the segment rewritten from them, for concurrent readers and after crashes.
+"""Replaces and deletes the files of segments: atomically, for concurrent readers and after crashes.
+
+A segment that was rewritten from others, by the cleaner or a merge, takes their place in five steps:
 
     1  <base>.log.cleaned, .index.cleaned, …    written and on disk; after a crash they are removed
     2  renamed to <base>.log.swap, …            the last of these renames decides; after an earlier crash all go
@@ -15,6 +17,12 @@ After a crash between 2 and 5 `finish_swaps`, or a starting broker, completes th
 the offsets of the swap file is replaced by it. Kafka does step 4 before 3, which leaves a hole for readers that do not
 hold its lock. Both orders go through states that its loader accepts (LocalLog.replaceSegments, LogLoader in
 org.apache.kafka.storage.internals.log).
+
+Files to be deleted are renamed to `<name>.deleted`, and removed by a later run once file.delete.delay.ms is over. No
+process waits for the delay. The time of the renaming is stored as the file's modification time. After a crash before
+that is set, the file may be removed early, which is harmless: a reader that has it open continues, and no name refers
+to it. A starting Kafka broker removes such files at once. If a full disk has no room for the longer name, the file is
+removed at once, too. Source of the rules: LocalLog.deleteSegmentFiles in org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -26,12 +34,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.errors import UnknownTopicError
-from pyspark_kafkalog.maintenance.segments.deleted_files import mark_deleted
+from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
@@ -46,6 +53,7 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.storage.segment.segment import LogSegment
 from pyspark_kafkalog.storage.staging.cleanup import remove_committed_names
+from pyspark_kafkalog.units import NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +71,10 @@ class SwapTarget:
     now_ms: int
 
     @classmethod
-    def look(cls, root: NativeRoot, where: TopicPartition, now_ms: int) -> SwapTarget:
+    def of(cls, root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> SwapTarget:
         """The partition as of the root's last refresh. Raises UnknownTopicError."""
-        return cls(root, where, root.store.image.topic(where.topic).topic_id, root.log_config(where.topic), now_ms)
+        topic = topic_partition.topic
+        return cls(root, topic_partition, root.store.image.topic(topic).topic_id, root.log_config(topic), now_ms)
 
     @property
     def directory(self) -> Path:
@@ -97,6 +106,18 @@ class SwapTarget:
         with root_lock(self.root.path, fs=self.root.fs):
             remove_committed_names(self.directory, self.state_now().active_base_offset, self.root.fs)
             yield
+
+
+def has_directory(root: NativeRoot, topic_partition: TopicPartition) -> bool:
+    """Whether the partition has a directory, as of the root's last refresh; before the first write it may not.
+
+    Raises LogDirError when it has records but no directory.
+    """
+    if (root.path / str(topic_partition)).is_dir():
+        return True
+    if root.store.image.partition(topic_partition.topic, topic_partition.partition).state.log_end_offset:
+        raise LogDirError(f"the directory of {topic_partition} is gone with all its records: restore it from a copy")
+    return False
 
 
 def has_unfinished(directory: Path) -> bool:
@@ -188,3 +209,31 @@ def _remove_swap_names(directory: Path, base_offset: int, fs: FileSystem) -> Non
         fs.unlink_if_there(directory / (offset_file_name(base_offset, suffix) + SWAP_SUFFIX))
         if suffix == LOG_SUFFIX:
             fs.fsync_dir(directory)
+
+
+def mark_deleted(directory: Path, names: Iterable[str], *, now_ms: int, fs: FileSystem) -> None:
+    """Rename the named files, if they exist, in the given order; the delay begins at `now_ms`."""
+    for name in names:
+        target = directory / (name + DELETED_SUFFIX)
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                fs.rename(directory / name, target)
+            except OSError as error:
+                if not is_out_of_space(error):
+                    raise
+                fs.unlink(directory / name)
+                continue
+            os.utime(target, ns=(now_ms * NS_PER_MS, now_ms * NS_PER_MS))
+
+
+def remove_deleted_files(directory: Path, *, now_ms: int, delay_ms: int, fs: FileSystem) -> int:
+    """Remove the segment files that were renamed at least `delay_ms` ago; return the bytes removed."""
+    removed_bytes = 0
+    for deleted in PartitionListing.read(directory).deleted:
+        path = directory / deleted.name
+        with contextlib.suppress(FileNotFoundError):
+            status = path.lstat()
+            if status.st_mtime_ns // NS_PER_MS + delay_ms <= now_ms:
+                fs.unlink_if_there(path)
+                removed_bytes += status.st_size
+    return removed_bytes

@@ -1,1 +1,0 @@
-"""Closed segments as maintenance sees them, and replacing them."""
