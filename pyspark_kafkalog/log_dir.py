@@ -45,8 +45,8 @@ from pyspark_kafkalog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
-from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
-from pyspark_kafkalog.root.protocol import IsolationLevel, Root
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.security.open import create_native_root, open_access_control, open_or_create_root, open_root
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, read_properties_file
@@ -68,7 +68,7 @@ __all__ = [
     "FlushMode",
     "IsolationLevel",
     "LogDir",
-    "PartitionDescription",
+    "PartitionSnapshot",
     "RootIdentity",
     "TopicDescription",
     "WriteTransaction",
@@ -285,13 +285,13 @@ class LogDir:
         """Numbers of the topic's partitions in this directory; opens no log. Raises UnknownTopicError."""
         return self._root.partition_numbers(topic)
 
-    def partition(self, topic: str, partition: int) -> PartitionDescription:
+    def partition(self, topic: str, partition: int) -> PartitionSnapshot:
         """One partition. Raises UnknownTopicError."""
         return self._root.partition(topic, partition)
 
     def last_stable_offset(self, topic: str, partition: int) -> int:
         """The end of `read_committed` reads: first offset of the oldest open transaction, else the high watermark."""
-        return self._root.last_stable_offset(topic, partition)
+        return self._root.partition(topic, partition).last_stable_offset
 
     def reader(self, topic: str, partition: int) -> LogReader:
         """A reader of the partition's records, from any offset."""

@@ -45,7 +45,7 @@ PUBLIC_MODULES: Final = (
     "pyspark_kafkalog.notebook.spark_helpers",
     "pyspark_kafkalog.notebook.topic_log",
     "pyspark_kafkalog.spark.data_source",
-    "pyspark_kafkalog.root.descriptions",
+    "pyspark_kafkalog.root.snapshot",
     "pyspark_kafkalog.storage.log.reader",
 )
 BUILD_DIRECTORY: Final = Path(__file__).resolve().parents[1] / "build" / "docs"

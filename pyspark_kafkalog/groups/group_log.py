@@ -21,8 +21,8 @@ from pyspark_kafkalog.record.control import ControlRecordType, parse_control_typ
 from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.descriptions import PartitionDescription
     from pyspark_kafkalog.root.protocol import Root
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
 _LOG: Final = logging.getLogger(__name__)
 _KEY_AND_VALUE: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
@@ -54,7 +54,7 @@ class GroupLog:
             self._decided, self._undecided = {}, {}
         if found.high_watermark == self._end_offset and not self._undecided:
             return
-        stable_offset = root.last_stable_offset(OFFSETS_TOPIC, self.partition)
+        stable_offset = found.last_stable_offset
         self._read_decided(root, found, stable_offset)
         self._undecided = self._read_undecided(root, found.high_watermark)
         self._end_offset = found.high_watermark
@@ -72,7 +72,7 @@ class GroupLog:
         merged = {**decided, **undecided}
         return {key: value for key, value in merged.items() if value is not None}
 
-    def _read_decided(self, root: Root, found: PartitionDescription, stable_offset: int) -> None:
+    def _read_decided(self, root: Root, found: PartitionSnapshot, stable_offset: int) -> None:
         reader = root.reader(OFFSETS_TOPIC, self.partition)
         if stable_offset == found.high_watermark > self._next_offset:
             reader.check_end(stable_offset)

@@ -24,9 +24,9 @@ from typing import Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
-from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets, list_partitions
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -157,7 +157,7 @@ def _look_at_foreign(root: Root) -> Iterator[tuple[TopicPartition, LogSize | Non
             yield where, None
 
 
-def _foreign_log_size(root: Root, found: PartitionDescription) -> LogSize:
+def _foreign_log_size(root: Root, found: PartitionSnapshot) -> LogSize:
     sizes_bytes = []
     for base_offset in list_base_offsets(found.directory):
         try:
@@ -169,7 +169,7 @@ def _foreign_log_size(root: Root, found: PartitionDescription) -> LogSize:
         segments_count=len(sizes_bytes),
         log_start_offset=found.log_start_offset,
         log_end_offset=found.log_end_offset,
-        last_stable_offset_lag=found.high_watermark - root.last_stable_offset(found.topic, found.partition),
+        last_stable_offset_lag=found.high_watermark - found.last_stable_offset,
         offsets_above_high_watermark=found.offsets_above_high_watermark,
     )
 

@@ -96,10 +96,10 @@ class SwapTarget:
 
         Raises UnknownTopicError when the topic has been deleted or re-created.
         """
-        topic = self.root.store.refresh().topics.get(self.topic_partition.topic)
-        if topic is None or topic.topic_id != self.topic_id:
+        state = self.root.store.refresh().state_of(self.topic_partition, self.topic_id)
+        if state is None:
             raise UnknownTopicError(f"topic {self.topic_partition.topic!r} was deleted meanwhile")
-        return topic.partitions[self.topic_partition.partition].state
+        return state
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -21,6 +21,7 @@ from pyspark_kafkalog.metadata.acl import Acl, acl_record
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record, transactional_id_record
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import TopicPartition
 
 BROKER_RESOURCE: Final = 4
 TOPIC_RESOURCE: Final = 2
@@ -128,6 +129,13 @@ class MetadataImage:
         if not 0 <= partition < len(partitions):
             raise UnknownTopicError(f"topic {topic!r} has partitions 0 to {len(partitions) - 1}, not {partition}")
         return partitions[partition]
+
+    def state_of(self, topic_partition: TopicPartition, topic_id: str | None) -> LogState | None:
+        """The partition's state if its topic still has that id; None if it was deleted, or re-created, meanwhile."""
+        topic = self.topics.get(topic_partition.topic)
+        if topic is None or topic.topic_id != topic_id:
+            return None
+        return topic.partitions[topic_partition.partition].state
 
 
 def broker_configs(image: MetadataImage) -> Mapping[str, str]:

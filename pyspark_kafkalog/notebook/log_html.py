@@ -138,7 +138,7 @@ def topic_log_html(root: Root, name: str, logs: Sequence[LogRange]) -> str:
 
 def _last_stable_offset(log: LogRange) -> int | None:
     try:
-        return log.root.last_stable_offset(log.topic, log.partition)
+        return log.describe().last_stable_offset
     except DiskFormatError:
         return None  # the log is damaged, but is drawn nevertheless
 

@@ -27,12 +27,13 @@ import pyarrow as pa
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError
 from pyspark_kafkalog.notebook.points_in_time import PointInTime, point_in_time_ms
 from pyspark_kafkalog.notebook.records import Records
-from pyspark_kafkalog.root.descriptions import PartitionDescription
-from pyspark_kafkalog.root.reads import read_partition, readable_end
+from pyspark_kafkalog.root.reads import read_partition
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.notebook.seek import OffsetSeek, TimeSeek
-    from pyspark_kafkalog.root.protocol import IsolationLevel, Root
+    from pyspark_kafkalog.root.protocol import Root
+    from pyspark_kafkalog.root.snapshot import IsolationLevel
 
 #: A bound of a slice: an offset (negative: from the end) or a point in time.
 Bound: TypeAlias = "SupportsIndex | PointInTime | None"
@@ -61,14 +62,14 @@ class PartitionLog(Records):
     @property
     def end_offset(self) -> int:
         """The offset after the last; for a whole log, the high watermark, or the last stable offset if committed."""
-        return readable_end(self.root, self.describe(), self.isolation) if self._end is None else self._end
+        return self.describe().readable_end(self.isolation) if self._end is None else self._end
 
     @property
     def fixed_end_offset(self) -> int | None:
         """The end set by slicing; None if the end moves with the log."""
         return self._end
 
-    def describe(self) -> PartitionDescription:
+    def describe(self) -> PartitionSnapshot:
         """Directory, leader epoch, log start offset and high watermark of the partition."""
         return self.root.partition(self.topic, self.partition)
 
@@ -80,7 +81,7 @@ class PartitionLog(Records):
     def committed(self) -> PartitionLog:
         """The same offsets, read as read_committed: without aborted transactions, up to the last stable offset."""
         found = replace(self, isolation="read_committed")
-        end = readable_end(self.root, self.describe(), "read_committed")
+        end = self.describe().readable_end("read_committed")
         return found if self._end is None else replace(found, _end=max(min(self._end, end), self.start_offset))
 
     @overload

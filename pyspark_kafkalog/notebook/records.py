@@ -17,8 +17,8 @@ from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.descriptions import PartitionDescription
-    from pyspark_kafkalog.root.protocol import IsolationLevel, Root
+    from pyspark_kafkalog.root.protocol import Root
+    from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot
 
 _TEXT_COLUMNS = ("key", "value")
 
@@ -109,7 +109,7 @@ class LogRange(Protocol):
     @property
     def fixed_end_offset(self) -> int | None: ...
 
-    def describe(self) -> PartitionDescription: ...
+    def describe(self) -> PartitionSnapshot: ...
 
     def between(self, start_offset: int, end_offset: int) -> Records: ...
 

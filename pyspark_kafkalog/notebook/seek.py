@@ -49,7 +49,7 @@ from pyspark_kafkalog.notebook.html import (
 from pyspark_kafkalog.notebook.points_in_time import iso_text
 from pyspark_kafkalog.notebook.segments import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.reference import Record, decode_batch
-from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_DTYPE, OffsetIndex
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_DTYPE, TimeIndex
@@ -219,7 +219,7 @@ class OffsetSeek:
         return offset_seek_html(self)
 
 
-def explain_offset(found: PartitionDescription, segments: Sequence[SegmentInfo], offset: int) -> OffsetSeek:
+def explain_offset(found: PartitionSnapshot, segments: Sequence[SegmentInfo], offset: int) -> OffsetSeek:
     """The lookup of `offset`, which must be in the partition's range. Raises CorruptRecordError for damage."""
     bases = np.array([each.base_offset for each in segments])
     segment = segments[max(floor_slot(bases, offset), 0)]
@@ -342,7 +342,7 @@ class TimeSeek:
 
 
 def explain_timestamp(
-    found: PartitionDescription, segments: Sequence[SegmentInfo], timestamp_ms: int, start_offset: int, end_offset: int
+    found: PartitionSnapshot, segments: Sequence[SegmentInfo], timestamp_ms: int, start_offset: int, end_offset: int
 ) -> TimeSeek:
     """The lookup of the first record of [start_offset, end_offset) at or after `timestamp_ms`.
 
@@ -379,7 +379,7 @@ def explain_timestamp(
 
 
 def _nothing(
-    found: PartitionDescription,
+    found: PartitionSnapshot,
     timestamp_ms: int,
     segments: Sequence[SegmentInfo],
     passed: list[SegmentInfo],

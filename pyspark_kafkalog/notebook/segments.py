@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.record.header import DELETE_HORIZON_MASK, NO_TIMESTAMP
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
-from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
@@ -58,7 +58,7 @@ class CleanerMarks:
         except (DiskFormatError, OSError):
             self._checkpoint = {}
 
-    def first_dirty_offset(self, found: PartitionDescription) -> int | None:
+    def first_dirty_offset(self, found: PartitionSnapshot) -> int | None:
         """The offset below which the log is clean; None if the topic is not known to be compacted."""
         clean_until = self._checkpoint.get(TopicPartition(found.topic, found.partition))
         if clean_until is None and self._is_compacted(found.topic):
@@ -118,7 +118,7 @@ class SegmentInfo:
 
 def list_segments(
     root: Root,
-    found: PartitionDescription,
+    found: PartitionSnapshot,
     *,
     times: bool = False,
     marks: CleanerMarks | None = None,

@@ -21,7 +21,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
 from pyspark_kafkalog.notebook.partition_log import PartitionLog
 from pyspark_kafkalog.notebook.points_in_time import PointInTime
 from pyspark_kafkalog.notebook.records import Records
-from pyspark_kafkalog.root.descriptions import TopicDescription
+from pyspark_kafkalog.root.snapshot import TopicDescription
 from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:

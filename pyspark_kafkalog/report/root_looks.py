@@ -90,7 +90,7 @@ def _broker_partition(
 ) -> PartitionLook | tuple[TopicPartition, str]:
     try:
         found = root.partition(where.topic, where.partition)
-        stable_offset = root.last_stable_offset(where.topic, where.partition)
+        stable_offset = found.last_stable_offset
     except (KafkalogError, OSError) as error:
         return where, str(error)
     state = LogState(

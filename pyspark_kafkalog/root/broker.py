@@ -14,15 +14,15 @@ The offsets of a tiered topic from the log start offset to the first local segme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
-from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.root.planned_state import PlannedState
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.root.stable_offsets import StableOffsets
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -75,7 +75,7 @@ class BrokerRoot:
         self._read_to_log_end = read_to_log_end
         self.identity: RootIdentity | None = readable_identity(path)
         self._clock = clock
-        self._described: dict[TopicPartition, PartitionDescription] = {}
+        self._described: dict[TopicPartition, PartitionSnapshot] = {}
         self._stable_offsets = StableOffsets()
         self.refresh()
 
@@ -95,6 +95,7 @@ class BrokerRoot:
         self._log_starts = read_offset_checkpoint(self.path / LOG_START_OFFSET_CHECKPOINT)
         self._is_clean = was_clean_shutdown(self.path)
         self._described.clear()
+        self._topic_ids: dict[str, str | None] = {}
         self._topic_configs: Mapping[str, Mapping[str, str]] | None = None
 
     def topics(self) -> tuple[str, ...]:
@@ -106,9 +107,8 @@ class BrokerRoot:
         there = self._partitions_of(name)
         links = {each.partition for each in there if (self.path / str(each)).is_symlink()} if without_links else set()
         partitions = tuple(self._describe(each) for each in there if each.partition not in links)
-        topic_id = self._topic_id(each.directory for each in partitions)
         configs = _ConfigsOnDemand(lambda: self._configs_of(name))
-        return TopicDescription(name, topic_id, configs, partitions, tuple(sorted(links)))
+        return TopicDescription(name, self._topic_id(name), configs, partitions, tuple(sorted(links)))
 
     def _configs_of(self, topic: str) -> Mapping[str, str]:
         if self._topic_configs is None:
@@ -119,7 +119,7 @@ class BrokerRoot:
         """Numbers of the topic's partitions that have a directory."""
         return tuple(each.partition for each in self._partitions_of(topic))
 
-    def partition(self, topic: str, partition: int) -> PartitionDescription:
+    def partition(self, topic: str, partition: int) -> PartitionSnapshot:
         topic_partition = TopicPartition(topic, partition)
         found = self._partitions_of(topic)
         if topic_partition not in found:
@@ -129,11 +129,8 @@ class BrokerRoot:
             )
         return self._describe(topic_partition)
 
-    def partitions_read(self) -> tuple[PartitionDescription, ...]:
+    def partitions_read(self) -> tuple[PartitionSnapshot, ...]:
         return tuple(self._described.values())
-
-    def last_stable_offset(self, topic: str, partition: int) -> int:
-        return self._stable_offsets.of(self.partition(topic, partition), self._clock())
 
     def reader(self, topic: str, partition: int) -> LogReader:
         from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
@@ -231,13 +228,13 @@ class BrokerRoot:
             raise UnknownTopicError(f"there is no topic {topic!r} in {self.path}; topics there are: {names}")
         return there
 
-    def _describe(self, topic_partition: TopicPartition) -> PartitionDescription:
+    def _describe(self, topic_partition: TopicPartition) -> PartitionSnapshot:
         found = self._described.get(topic_partition)
         if found is None:
             found = self._described[topic_partition] = self._look(topic_partition)
         return found
 
-    def _look(self, topic_partition: TopicPartition) -> PartitionDescription:
+    def _look(self, topic_partition: TopicPartition) -> PartitionSnapshot:
         directory = self.path / str(topic_partition)
         refuse_link(directory)
         log_start_offset = self._log_starts.get(topic_partition, 0)
@@ -249,9 +246,10 @@ class BrokerRoot:
         epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT)
         active_base_offset = state.base_offsets[-1] if state.base_offsets else -1
         high_watermark = max(high_watermark, state.local_log_start_offset)
-        return PartitionDescription(
+        return PartitionSnapshot(
             topic=topic_partition.topic,
             partition=topic_partition.partition,
+            topic_id=self._topic_id(topic_partition.topic),
             directory=directory,
             leader_epoch=0 if epochs.latest is None else epochs.latest.epoch,
             log_start_offset=self._log_start(topic_partition, state, epochs.earliest),
@@ -260,6 +258,7 @@ class BrokerRoot:
             log_end_offset=high_watermark if self._read_to_log_end else state.log_end_offset,
             active_base_offset=active_base_offset,
             active_size_bytes=_size_bytes(directory, active_base_offset),
+            stable=self._last_stable_offset,
         )
 
     def _high_watermark(self, topic_partition: TopicPartition, state: ReadOnlyState) -> int:
@@ -296,13 +295,21 @@ class BrokerRoot:
             is_tiered = self._configs_of(topic_partition.topic).get(_REMOTE_STORAGE_ENABLE) == "true"
         return max(log_start_offset, 0) if is_tiered else local
 
-    def _topic_id(self, directories: Iterable[Path]) -> str | None:
-        for directory in directories:
-            try:
-                return read_topic_id(directory / PARTITION_METADATA)
-            except (FileNotFoundError, DiskFormatError):
-                continue
-        return None
+    def _last_stable_offset(self, found: PartitionSnapshot) -> int:
+        return self._stable_offsets.of(found, self._clock())
+
+    def _topic_id(self, topic: str) -> str | None:
+        """The id in the first partition that has a readable one."""
+        if topic not in self._topic_ids:
+            self._topic_ids[topic] = next(filter(None, map(self._id_in, self._partitions_of(topic))), None)
+        return self._topic_ids[topic]
+
+    def _id_in(self, topic_partition: TopicPartition) -> str | None:
+        directory = self.path / str(topic_partition)
+        try:
+            return None if directory.is_symlink() else read_topic_id(directory / PARTITION_METADATA)
+        except (OSError, DiskFormatError):
+            return None
 
 
 class _ConfigsOnDemand(Mapping[str, str]):

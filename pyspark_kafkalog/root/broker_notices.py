@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
-from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.units import plural
 
 _OPTION: Final = "the option readToLogEnd (--read-to-log-end)"
 _LISTED_MAX: Final = 5
 
 
-def above_high_watermark(root: Path, partitions: Iterable[PartitionDescription]) -> str | None:
+def above_high_watermark(root: Path, partitions: Iterable[PartitionSnapshot]) -> str | None:
     """The number of offsets above the high watermarks, with the reason and advice; None if there are none above."""
     found = [each for each in partitions if each.offsets_above_high_watermark]
     if not found:
@@ -49,7 +49,7 @@ def reason_and_advice(process: BrokerProcess) -> str:
     )
 
 
-def in_remote_storage(partitions: Iterable[PartitionDescription]) -> str | None:
+def in_remote_storage(partitions: Iterable[PartitionSnapshot]) -> str | None:
     """The offsets in remote storage; None if there are no such offsets."""
     found = [each for each in partitions if each.remote_offsets_count]
     if not found:
@@ -60,7 +60,7 @@ def in_remote_storage(partitions: Iterable[PartitionDescription]) -> str | None:
     )
 
 
-def remote_offsets(found: PartitionDescription) -> str:
+def remote_offsets(found: PartitionSnapshot) -> str:
     """The partition's log start offset and its local log start offset."""
     return (
         f"offsets {found.log_start_offset} to {found.local_log_start_offset - 1} of {found.topic}-{found.partition} "
@@ -68,7 +68,7 @@ def remote_offsets(found: PartitionDescription) -> str:
     )
 
 
-def _listed(partitions: Sequence[PartitionDescription], what: Callable[[PartitionDescription], str]) -> str:
+def _listed(partitions: Sequence[PartitionSnapshot], what: Callable[[PartitionSnapshot], str]) -> str:
     listed = ", ".join(f"{each.topic}-{each.partition}: {what(each)}" for each in partitions[:_LISTED_MAX])
     more = len(partitions) - _LISTED_MAX
     return f"{listed} and {more:,} more" if more > 0 else listed

@@ -146,12 +146,7 @@ def _check_unchanged(newest: MetadataImage, moved: Iterable[MovedLogStart]) -> N
     for each in moved:
         if each.after is None:
             continue
-        topic = newest.topics.get(each.topic_partition.topic)
-        if (
-            topic is None
-            or topic.topic_id != each.topic_id
-            or topic.partitions[each.topic_partition.partition].state != each.before
-        ):
+        if newest.state_of(each.topic_partition, each.topic_id) != each.before:
             raise CommitConflictError(
                 f"{each.topic_partition} was changed by another writer without the root's lock; run this again"
             )

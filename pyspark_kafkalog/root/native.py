@@ -23,7 +23,6 @@ from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root import topics as topic_records
 from pyspark_kafkalog.root.broker_settings import alter_broker_configs
-from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
 from pyspark_kafkalog.root.directories import (
     ensure_partition_directories,
     find_left_by_deletions,
@@ -33,6 +32,7 @@ from pyspark_kafkalog.root.directories import (
     remove_deleted,
 )
 from pyspark_kafkalog.root.planned_state import PlannedState
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, take_over
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flush_earlier, flushing_file_system
@@ -125,24 +125,26 @@ class NativeRoot:
 
     def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
         topic = self._store.image.topic(name)
-        partitions = tuple(self._describe(name, partition) for partition in topic.partitions)
+        partitions = tuple(self._snapshot(topic, partition) for partition in topic.partitions)
         return TopicDescription(name, topic.topic_id, topic.configs, partitions)
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
         return tuple(each.partition for each in self._store.image.topic(topic).partitions)
 
-    def partition(self, topic: str, partition: int) -> PartitionDescription:
-        return self._describe(topic, self._store.image.partition(topic, partition))
+    def partition(self, topic: str, partition: int) -> PartitionSnapshot:
+        image = self._store.image
+        return self._snapshot(image.topic(topic), image.partition(topic, partition))
 
-    def partitions_read(self) -> tuple[PartitionDescription, ...]:
+    def partitions_read(self) -> tuple[PartitionSnapshot, ...]:
         return ()
 
-    def _describe(self, topic: str, partition: PartitionImage) -> PartitionDescription:
+    def _snapshot(self, topic: TopicImage, partition: PartitionImage) -> PartitionSnapshot:
         state = partition.state
-        return PartitionDescription(
-            topic=topic,
+        return PartitionSnapshot(
+            topic=topic.name,
             partition=partition.partition,
-            directory=self.path / str(TopicPartition(topic, partition.partition)),
+            topic_id=topic.topic_id,
+            directory=self.path / str(TopicPartition(topic.name, partition.partition)),
             leader_epoch=state.leader_epoch,
             log_start_offset=state.log_start_offset,
             local_log_start_offset=state.log_start_offset,
@@ -150,14 +152,9 @@ class NativeRoot:
             log_end_offset=state.log_end_offset,
             active_base_offset=state.active_base_offset,
             active_size_bytes=state.active_size_bytes,
+            # Only a transaction that was open when a broker's directory was adopted can be open here.
+            stable=state.last_stable_offset,
         )
-
-    def last_stable_offset(self, topic: str, partition: int) -> int:
-        """First offset of the oldest open transaction, else the high watermark.
-
-        Only a transaction that was open when a broker's directory was adopted can be open here.
-        """
-        return self._store.image.partition(topic, partition).state.last_stable_offset
 
     def reader(self, topic: str, partition: int) -> LogReader:
         from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code

@@ -28,8 +28,8 @@ from typing import Any, Final
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
-from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.log.producers import ProducerState
 from pyspark_kafkalog.storage.log.reader import LogReader
@@ -149,7 +149,7 @@ class TransactionState:
         )
 
 
-def read_transaction_states(partitions: Iterable[PartitionDescription]) -> dict[str, TransactionState]:
+def read_transaction_states(partitions: Iterable[PartitionSnapshot]) -> dict[str, TransactionState]:
     """The state of each transactional id, by name, from partitions of `__transaction_state`, to their high watermarks.
 
     Records that no Kafka version up to 4.1 writes are ignored. Raises DiskFormatError for damage.
@@ -214,7 +214,7 @@ class OpenTransactions:
 
 
 def find_open_transactions(
-    partitions: Iterable[PartitionDescription],
+    partitions: Iterable[PartitionSnapshot],
     states: Mapping[str, TransactionState],
     *,
     expiration_ms: int,
@@ -267,7 +267,7 @@ def transaction_states_of(root: NativeRoot) -> Mapping[str, TransactionState]:
     return read_transaction_states(root.topic(TRANSACTION_STATE_TOPIC).partitions)
 
 
-def producers_of(found: PartitionDescription, *, expiration_ms: int, now_ms: int) -> Collection[ProducerState]:
+def producers_of(found: PartitionSnapshot, *, expiration_ms: int, now_ms: int) -> Collection[ProducerState]:
     """The producers of a partition at its high watermark, by id. Raises DiskFormatError for damage."""
     from pyspark_kafkalog.storage.log.producer_replay import producer_state_at  # compiled code behind it
 
@@ -283,7 +283,7 @@ def producers_of(found: PartitionDescription, *, expiration_ms: int, now_ms: int
     return [producers.producers[producer_id] for producer_id in sorted(producers.producers)]
 
 
-def _first_timestamp_ms(found: PartitionDescription, producer: ProducerState) -> int:
+def _first_timestamp_ms(found: PartitionSnapshot, producer: ProducerState) -> int:
     """The time of the transaction's first batch in the partition; below 0 if its segment is missing or damaged."""
     first_offset = producer.current_txn_first_offset
     base_offset = max((base for base in list_base_offsets(found.directory) if base <= first_offset), default=None)

@@ -38,7 +38,5 @@ class PlannedState:
         # In this order, because a commit is only removed when a later one exists.
         if not os.path.exists(self.next_file) and os.path.exists(self.last_file):
             return 0
-        topic = MetadataStore.open(Path(self.root)).image.topics.get(topic_partition.topic)
-        if topic is None or topic.topic_id != topic_id:
-            return 0
-        return topic.partitions[topic_partition.partition].state.log_start_offset
+        state = MetadataStore.open(Path(self.root)).image.state_of(topic_partition, topic_id)
+        return 0 if state is None else state.log_start_offset

@@ -15,21 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.log_config import LogConfig
     from pyspark_kafkalog.metadata.history import HistoryEntry
-    from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
     from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.planned_state import PlannedState
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
     from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
     from pyspark_kafkalog.storage.filesystem import FlushMode
     from pyspark_kafkalog.storage.log.reader import LogReader
     from pyspark_kafkalog.storage.staging.staged_file import StagedFile
-
-IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
 
 class Root(Protocol):
@@ -165,16 +163,12 @@ class Root(Protocol):
         """Numbers of the topic's partitions in this directory; opens no log. Raises UnknownTopicError."""
         ...
 
-    def partition(self, topic: str, partition: int) -> PartitionDescription:
+    def partition(self, topic: str, partition: int) -> PartitionSnapshot:
         """One partition. Raises UnknownTopicError."""
         ...
 
-    def partitions_read(self) -> tuple[PartitionDescription, ...]:
+    def partitions_read(self) -> tuple[PartitionSnapshot, ...]:
         """The partitions read since the last refresh of a broker's directory; empty for a native log directory."""
-        ...
-
-    def last_stable_offset(self, topic: str, partition: int) -> int:
-        """The end of `read_committed` reads: first offset of the oldest open transaction, else the high watermark."""
         ...
 
     def reader(self, topic: str, partition: int) -> LogReader:

@@ -9,25 +9,19 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.root.broker_notices import above_high_watermark, remote_offsets
-from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.filesystem import time_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.root.protocol import IsolationLevel, Root
+    from pyspark_kafkalog.root.protocol import Root
+    from pyspark_kafkalog.root.snapshot import IsolationLevel
 
 _LOG: Final = logging.getLogger(__name__)
 
 
-def readable_end(root: Root, found: PartitionDescription, isolation: IsolationLevel) -> int:
-    """The end of reads with that isolation level: the last stable offset, or the high watermark."""
-    if isolation == "read_committed":
-        return root.last_stable_offset(found.topic, found.partition)
-    return found.high_watermark
-
-
-def open_transaction_text(root: Root, found: PartitionDescription) -> str:
+def open_transaction_text(found: PartitionSnapshot) -> str:
     """A message text: the open transaction at which read_committed ends, below the high watermark."""
     from pyspark_kafkalog.root.open_transactions import producers_of
 
@@ -35,7 +29,7 @@ def open_transaction_text(root: Root, found: PartitionDescription) -> str:
     first_offsets = {
         each.current_txn_first_offset: each.producer_id for each in producers if each.current_txn_first_offset >= 0
     }
-    end_offset = root.last_stable_offset(found.topic, found.partition)
+    end_offset = found.last_stable_offset
     who = f"producer {first_offsets[min(first_offsets)]} has" if first_offsets else "a producer has"
     first_offset = min(first_offsets, default=end_offset)
     return (
@@ -46,7 +40,7 @@ def open_transaction_text(root: Root, found: PartitionDescription) -> str:
 
 def read_table(
     root: Root,
-    partitions: Iterable[PartitionDescription],
+    partitions: Iterable[PartitionSnapshot],
     start_offset: int | None,
     end_offset: int | None,
     isolation: IsolationLevel,
@@ -79,7 +73,7 @@ def read_table(
 
 def read_partition(
     root: Root,
-    found: PartitionDescription,
+    found: PartitionSnapshot,
     start_offset: int | None,
     end_offset: int | None,
     isolation: IsolationLevel,
@@ -94,7 +88,7 @@ def read_partition(
     Raises OffsetOutOfRangeError, before the first batch, for a start offset that is outside of
     [log start offset, readable end], or, without `local_only`, in remote storage.
     """
-    end_of_log = readable_end(root, found, isolation)
+    end_of_log = found.readable_end(isolation)
     start = found.log_start_offset if start_offset is None else start_offset
     if found.log_start_offset <= start < found.local_log_start_offset:
         if not local_only:
@@ -104,7 +98,7 @@ def read_partition(
     if end_of_log < start <= found.high_watermark:
         raise OffsetOutOfRangeError(
             f"offset {start} of {found.topic}-{found.partition} cannot be read as read_committed yet: "
-            f"{open_transaction_text(root, found)}"
+            f"{open_transaction_text(found)}"
         )
     if not found.log_start_offset <= start <= end_of_log:
         raise OffsetOutOfRangeError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
-from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.log.log_state import stable_offset_of
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class _Known:
     """The partition as of the last request, and its producers at the high watermark of that time."""
 
-    found: PartitionDescription
+    found: PartitionSnapshot
     producers: ProducerStateManager
 
-    def leads_to(self, found: PartitionDescription) -> bool:
+    def leads_to(self, found: PartitionSnapshot) -> bool:
         """Whether `found` is the same log, grown since: a recovered or truncated log has another leader epoch."""
         before = self.found
         return (before.directory, before.leader_epoch, before.local_log_start_offset) == (
@@ -41,7 +41,7 @@ class StableOffsets:
     def __init__(self) -> None:
         self._known: dict[TopicPartition, _Known] = {}
 
-    def of(self, found: PartitionDescription, now_ms: int) -> int:
+    def of(self, found: PartitionSnapshot, now_ms: int) -> int:
         """The last stable offset of the partition. Raises DiskFormatError for damage in the batches that are read."""
         from pyspark_kafkalog.storage.log.producer_replay import advance, producer_state_at  # imports compiled code
 

@@ -28,7 +28,7 @@ from typing import Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError, UnknownTopicError
-from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, partition_state_record
+from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.records import MetadataRecord, WrittenPartition, write_commit_record
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
@@ -287,12 +287,7 @@ def _check_unchanged(
     """Raise CommitConflictError if `newest` differs from `image` in what the commit depends on."""
     for each in appended:
         topic_partition = each.committed.topic_partition
-        topic: TopicImage | None = newest.topics.get(topic_partition.topic)
-        if (
-            topic is None
-            or topic.topic_id != each.topic_id
-            or topic.partitions[topic_partition.partition].state != each.before
-        ):
+        if newest.state_of(topic_partition, each.topic_id) != each.before:
             raise CommitConflictError(
                 f"{topic_partition} was changed by another writer without the root's lock; write again"
             )

@@ -20,10 +20,10 @@ from pyspark_kafkalog.security.access_control import AccessControl
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.log_config import LogConfig
     from pyspark_kafkalog.metadata.history import HistoryEntry
-    from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
     from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.planned_state import PlannedState
     from pyspark_kafkalog.root.protocol import Root
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
     from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
     from pyspark_kafkalog.security.authorizer import Authorizer
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
@@ -178,16 +178,12 @@ class GuardedRoot:
         self.check(AclOperation.DESCRIBE, _TOPIC, topic)
         return self._root.partition_numbers(topic)
 
-    def partition(self, topic: str, partition: int) -> PartitionDescription:
+    def partition(self, topic: str, partition: int) -> PartitionSnapshot:
         self.check(AclOperation.DESCRIBE, _TOPIC, topic)
         return self._root.partition(topic, partition)
 
-    def partitions_read(self) -> tuple[PartitionDescription, ...]:
+    def partitions_read(self) -> tuple[PartitionSnapshot, ...]:
         return self._root.partitions_read()
-
-    def last_stable_offset(self, topic: str, partition: int) -> int:
-        self.check(AclOperation.DESCRIBE, _TOPIC, topic)
-        return self._root.last_stable_offset(topic, partition)
 
     def reader(self, topic: str, partition: int) -> LogReader:
         self.check_read([topic])

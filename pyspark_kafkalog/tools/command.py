@@ -30,7 +30,7 @@ from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.descriptions import PartitionDescription, TopicDescription
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 
 
 class UsageError(KafkalogError):
@@ -73,7 +73,7 @@ def open_log_dir(options: argparse.Namespace) -> LogDir:
     return LogDir.open(options.path, read_to_log_end=getattr(options, "read_to_log_end", False))
 
 
-def tell_unread(command: str, log_dir: LogDir, partitions: Iterable[PartitionDescription] | None = None) -> None:
+def tell_unread(command: str, log_dir: LogDir, partitions: Iterable[PartitionSnapshot] | None = None) -> None:
     """Print to sys.stderr how many offsets are above the high watermarks of all opened, or the given, partitions.
 
     Only for a broker's directory.
@@ -85,7 +85,7 @@ def tell_unread(command: str, log_dir: LogDir, partitions: Iterable[PartitionDes
         sys.stderr.write(f"kafkalog {command}: {notice}\n")
 
 
-def tell_remote(command: str, partitions: Iterable[PartitionDescription]) -> None:
+def tell_remote(command: str, partitions: Iterable[PartitionSnapshot]) -> None:
     """Print to sys.stderr which offsets of the partitions are in remote storage."""
     from pyspark_kafkalog.root.broker_notices import in_remote_storage
 

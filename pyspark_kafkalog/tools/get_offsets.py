@@ -45,12 +45,12 @@ from pyspark_kafkalog.tools.output import Tree, add_output, output_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.descriptions import PartitionDescription
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
 #: An offset, and the timestamp of its record if that was requested.
 _Found = tuple[int, "int | None"]
 #: The same with the partition.
-_FoundIn = tuple["PartitionDescription", int, "int | None"]
+_FoundIn = tuple["PartitionSnapshot", int, "int | None"]
 _NAMES: Final = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4, "latest-tiered": -5}
 
 
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _partitions(
     log_dir: LogDir, is_meant: Callable[[TopicPartition], bool], *, wants_internal: bool
-) -> list[PartitionDescription]:
+) -> list[PartitionSnapshot]:
     """The selected partitions, in the order of their names as text, like the output of kafka-get-offsets."""
     found = [
         each
@@ -125,7 +125,7 @@ def _text(found: _FoundIn) -> str:
     return f"{partition.topic}:{partition.partition}:{offset}\n"
 
 
-def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionDescription], _Found | None]:
+def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionSnapshot], _Found | None]:
     """The lookup that `--time` requests. Raises UsageError."""
     time_ms = _NAMES.get(text) or parse_time_ms(text)
     if time_ms is None or time_ms < -len(_NAMES):
@@ -135,7 +135,7 @@ def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionD
         )
     if time_ms >= 0:
         return lambda log_dir, each: _at_time(log_dir, each, time_ms, local_only=local_only)
-    specs: dict[int, Callable[[LogDir, PartitionDescription], _Found | None]] = {
+    specs: dict[int, Callable[[LogDir, PartitionSnapshot], _Found | None]] = {
         -1: lambda _, each: (each.high_watermark, None),
         -2: lambda _, each: (each.log_start_offset, None),
         -3: _at_max_timestamp,
@@ -145,7 +145,7 @@ def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionD
     return specs[time_ms]
 
 
-def _at_time(log_dir: LogDir, partition: PartitionDescription, time_ms: int, *, local_only: bool) -> _Found | None:
+def _at_time(log_dir: LogDir, partition: PartitionSnapshot, time_ms: int, *, local_only: bool) -> _Found | None:
     if partition.remote_offsets_count and not local_only:
         from pyspark_kafkalog.root.broker_notices import remote_offsets
 
@@ -157,7 +157,7 @@ def _at_time(log_dir: LogDir, partition: PartitionDescription, time_ms: int, *, 
     return None if found is None else (found.offset, found.timestamp_ms)
 
 
-def _at_max_timestamp(log_dir: LogDir, partition: PartitionDescription) -> _Found | None:
+def _at_max_timestamp(log_dir: LogDir, partition: PartitionSnapshot) -> _Found | None:
     reader = log_dir.reader(partition.topic, partition.partition)
     found = reader.offset_of_max_timestamp(partition.local_log_start_offset, partition.high_watermark)
     return None if found is None else (found.offset, found.timestamp_ms)

@@ -36,7 +36,7 @@ from pyspark_kafkalog.tools.output import Output, add_output, output_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.descriptions import TopicDescription
+    from pyspark_kafkalog.root.snapshot import TopicDescription
 
 _COLLISION_WARNING: Final = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "

@@ -247,7 +247,7 @@ def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int
         for each in log_dir.topic(name).partitions
         if options.partition in (None, each.partition)
         # For a native log directory the image lists open transactions; a broker's logs are scanned.
-        and (log_dir.is_broker_directory or log_dir.last_stable_offset(name, each.partition) < each.high_watermark)
+        and (log_dir.is_broker_directory or each.last_stable_offset < each.high_watermark)
     ]
     states = _transaction_states(log_dir)
     return find_open_transactions(partitions, states, expiration_ms=_expiration_ms(log_dir), now_ms=now_ms)

@@ -66,7 +66,7 @@ def put_aside_below_log_start(
     first_base: int | None = None
     while names is None or names:
         with root_lock(root.path, fs=root.fs):
-            state = _state_of(root, topic_partition, topic_id)
+            state = root.store.refresh().state_of(topic_partition, topic_id)
             if state is None or not directory.is_dir():
                 return None
             if names is None:
@@ -93,7 +93,7 @@ def cut_epochs(root: NativeRoot, topic_partition: TopicPartition, topic_id: str)
     """
     directory = root.path / str(topic_partition)
     with root_lock(root.path, fs=root.fs):
-        state = _state_of(root, topic_partition, topic_id)
+        state = root.store.refresh().state_of(topic_partition, topic_id)
         if state is None or not directory.is_dir():
             return None
         _cut_epochs(directory, state, root)
@@ -125,13 +125,6 @@ def _log_start_in(image: MetadataImage, where: TopicPartition) -> int:
     if topic is None or not 0 <= where.partition < len(topic.partitions):
         return 0
     return topic.partitions[where.partition].state.log_start_offset
-
-
-def _state_of(root: NativeRoot, topic_partition: TopicPartition, topic_id: str) -> LogState | None:
-    topic = root.store.refresh().topics.get(topic_partition.topic)
-    if topic is None or topic.topic_id != topic_id:
-        return None
-    return topic.partitions[topic_partition.partition].state
 
 
 def _first_base(directory: Path, state: LogState) -> int | None:

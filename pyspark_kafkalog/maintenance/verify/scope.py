@@ -16,9 +16,9 @@ from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
-from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -41,7 +41,7 @@ NO_END: Final = INT64_MAX
 class UnreadOffsets:
     """A broker's partition with offsets that readers do not see, and the state of the broker process."""
 
-    found: PartitionDescription
+    found: PartitionSnapshot
     process: BrokerProcess
 
 
@@ -124,11 +124,9 @@ class PartitionScope:
         """The partition as it is now; None if its topic is gone. Raises KafkalogError or OSError."""
         if self.state is None:
             return self if self.directory.is_dir() else None
-        root = open_root(self.root)
-        topic = root.native().store.image.topics.get(self.topic_partition.topic)
-        if topic is None or topic.topic_id != self.topic_id:
+        state = open_root(self.root).native().store.image.state_of(self.topic_partition, self.topic_id)
+        if state is None:
             return None
-        state = topic.partitions[self.topic_partition.partition].state
         return replace(self, state=state, log_start_offset=state.log_start_offset, log_end_offset=state.log_end_offset)
 
 

@@ -20,7 +20,6 @@ from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan
-from pyspark_kafkalog.root.descriptions import PartitionDescription
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.open_transactions import (
     TRANSACTION_STATE_TOPIC,
@@ -31,6 +30,7 @@ from pyspark_kafkalog.root.open_transactions import (
     open_transactions_of,
     read_transaction_states,
 )
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
@@ -174,18 +174,20 @@ def transactions_of_plan(plan: AdoptionPlan, clock: Callable[[], int]) -> tuple[
     return OpenTransactions(tuple(in_partitions), tuple(each for each in states.values() if each.is_open)), tuple(notes)
 
 
-def _describe(plan: AdoptionPlan, where: TopicPartition) -> PartitionDescription:
+def _describe(plan: AdoptionPlan, where: TopicPartition) -> PartitionSnapshot:
     directory = plan.root / str(where)
     state = load_read_only(directory, log_start_offset=plan.log_starts.get(where, 0))
-    return PartitionDescription(
+    return PartitionSnapshot(
         topic=where.topic,
         partition=where.partition,
+        topic_id=None,
         directory=directory,
         leader_epoch=-1,
         log_start_offset=state.local_log_start_offset,
         local_log_start_offset=state.local_log_start_offset,
         high_watermark=state.log_end_offset,
         log_end_offset=state.log_end_offset,
+        stable=state.log_end_offset,
     )
 
 

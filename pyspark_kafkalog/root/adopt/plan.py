@@ -36,7 +36,7 @@ from pyspark_kafkalog.root.broker_metadata.image import (
     read_broker_metadata,
 )
 from pyspark_kafkalog.root.broker_notices import in_remote_storage
-from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -367,7 +367,7 @@ def unread_notes(
     return tuple(notes)
 
 
-def _describe(root: BrokerRoot, partitions: Iterable[TopicPartition]) -> list[PartitionDescription]:
+def _describe(root: BrokerRoot, partitions: Iterable[TopicPartition]) -> list[PartitionSnapshot]:
     """The partitions that can be described; damage in the others is reported when their logs are opened."""
     found = []
     for each in partitions:

@@ -45,12 +45,12 @@ from pyspark_kafkalog.spark.read.filters import PushedFilters
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.descriptions import PartitionDescription
     from pyspark_kafkalog.root.protocol import Root
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot
     from pyspark_kafkalog.storage.log.reader import LogReader
 
 
-def subscribed_partitions(root: Root, subscription: Subscription) -> list[PartitionDescription]:
+def subscribed_partitions(root: Root, subscription: Subscription) -> list[PartitionSnapshot]:
     """The partitions to read, ordered by topic and number.
 
     Raises UnknownTopicError for a topic or partition that is requested by name and does not exist, and
@@ -59,7 +59,7 @@ def subscribed_partitions(root: Root, subscription: Subscription) -> list[Partit
     if isinstance(subscription, Assign):
         readable_topics(root, subscription)
         return _assigned_partitions(root, subscription.partitions)
-    partitions: list[PartitionDescription] = []
+    partitions: list[PartitionSnapshot] = []
     topics = readable_topics(root, subscription)
     if isinstance(subscription, Subscribe):
         _check_topics_there(subscription.topics, root.topics())
@@ -107,7 +107,7 @@ def subscribed_topics(there: Sequence[str], subscription: Subscription) -> list[
     return sorted(topic for topic in public if pattern.is_found_in(topic))
 
 
-def _assigned_partitions(root: Root, assigned: Sequence[TopicPartition]) -> list[PartitionDescription]:
+def _assigned_partitions(root: Root, assigned: Sequence[TopicPartition]) -> list[PartitionSnapshot]:
     _check_topics_there([each.topic for each in assigned], root.topics())
     for wanted in assigned:
         numbers = root.partition_numbers(wanted.topic)
@@ -163,7 +163,7 @@ class OffsetResolver:
     def __init__(
         self,
         root: Root,
-        partitions: Iterable[PartitionDescription],
+        partitions: Iterable[PartitionSnapshot],
         *,
         committed: bool,
         on_no_match: OnNoMatch,
@@ -202,9 +202,7 @@ class OffsetResolver:
 
     def available(self, topic_partition: TopicPartition) -> AvailableOffsets:
         found = self._partitions[topic_partition]
-        end_offset = found.high_watermark
-        if self._committed:
-            end_offset = self._root.last_stable_offset(found.topic, found.partition)
+        end_offset = found.readable_end("read_committed" if self._committed else "read_uncommitted")
         return AvailableOffsets(found.log_start_offset, found.local_log_start_offset, end_offset)
 
     def _check_same_partitions(self, end: str, spec: OffsetSpec, words: str) -> None:
@@ -320,7 +318,7 @@ class OffsetResolver:
             is_remote = asked.start_offset < min(available.local_start_offset, asked.end_offset)
             return f"{texts[0]} was asked for, but {remote_offsets(found)}" if is_remote else None
         if all(available.start_offset <= offset <= found.high_watermark for _, offset in ends):
-            return f"{' and '.join(lost)} was asked for, but {open_transaction_text(self._root, found)}"
+            return f"{' and '.join(lost)} was asked for, but {open_transaction_text(found)}"
         end_name = "high watermark" if available.end_offset == found.high_watermark else "last stable offset"
         places = (
             f"{text} is before the earliest offset, the log start {available.start_offset}"

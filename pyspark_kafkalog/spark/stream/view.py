@@ -13,8 +13,8 @@ from pyspark_kafkalog.spark.read.plan import readable_topics
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.descriptions import PartitionDescription
     from pyspark_kafkalog.root.protocol import Root
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
 _TRIES: Final = 10
 
@@ -92,22 +92,19 @@ def _look(root: Root, subscription: Subscription, committed: bool) -> StreamView
         for found in topic.partitions:
             where = TopicPartition(name, found.partition)
             if assigned is None or where in assigned:
-                view[where] = _view(root, topic.topic_id, found, committed)
+                view[where] = _view(root, found, committed)
     return view
 
 
-def _view(root: Root, topic_id: str | None, found: PartitionDescription, committed: bool) -> PartitionView:
-    end_offset = found.high_watermark
-    if committed:
-        end_offset = root.last_stable_offset(found.topic, found.partition)
+def _view(root: Root, found: PartitionSnapshot, committed: bool) -> PartitionView:
     return PartitionView(
-        topic_partition=TopicPartition(found.topic, found.partition),
-        topic_id=topic_id,
+        topic_partition=found.topic_partition,
+        topic_id=found.topic_id,
         directory=found.directory,
         log_start_offset=found.log_start_offset,
         local_log_start_offset=found.local_log_start_offset,
         high_watermark=found.high_watermark,
-        readable_end_offset=end_offset,
+        readable_end_offset=found.readable_end("read_committed" if committed else "read_uncommitted"),
         active_base_offset=found.active_base_offset,
         active_size_bytes=found.active_size_bytes,
         is_broker_directory=root.is_broker_directory,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.log_dir import IsolationLevel, LogDir
-    from pyspark_kafkalog.root.descriptions import PartitionDescription
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
 Reset = Literal["earliest", "latest"]
 
@@ -84,7 +84,7 @@ class Consumer:
             if name not in self.positions:
                 self.positions[name] = self._local(found, found.log_start_offset)
             position = self.positions[name]
-            end = self._log_dir.last_stable_offset(*_pair(name)) if self._is_committed else found.high_watermark
+            end = found.readable_end("read_committed" if self._is_committed else "read_uncommitted")
             if not found.log_start_offset <= position <= found.high_watermark:
                 position = self._in_range(found, position)
             position = self.positions[name] = self._local(found, position)
@@ -125,7 +125,7 @@ class Consumer:
         if self.positions[name] >= start:
             self.positions[name] = max(self.positions[name], end)
 
-    def _partitions(self) -> Iterator[tuple[TopicPartition, PartitionDescription]]:
+    def _partitions(self) -> Iterator[tuple[TopicPartition, PartitionSnapshot]]:
         if self._only is not None:
             yield self._only, self._log_dir.partition(*_pair(self._only))
             return
@@ -134,14 +134,14 @@ class Consumer:
                 for each in self._log_dir.topic(topic).partitions:
                     yield TopicPartition(topic, each.partition), each
 
-    def _first_since(self, found: PartitionDescription, since_ms: int) -> int:
+    def _first_since(self, found: PartitionSnapshot, since_ms: int) -> int:
         """The offset of the first record with that timestamp or a later one; the end where there is none yet."""
         start = self._local(found, found.log_start_offset)
         reader = self._log_dir.reader(found.topic, found.partition)
         first = reader.offset_for_timestamp(since_ms, start, found.high_watermark)
         return found.high_watermark if first is None else first.offset
 
-    def _local(self, found: PartitionDescription, position: int) -> int:
+    def _local(self, found: PartitionSnapshot, position: int) -> int:
         """`position`; if it is in remote storage and `local_only` is set, the first offset in the directory."""
         if position >= found.local_log_start_offset:
             return position
@@ -149,7 +149,7 @@ class Consumer:
             raise OffsetOutOfRangeError(f"{remote_offsets(found)}; --local-only reads from there")
         return found.local_log_start_offset
 
-    def _in_range(self, found: PartitionDescription, position: int) -> int:
+    def _in_range(self, found: PartitionSnapshot, position: int) -> int:
         if found.log_start_offset <= position <= found.high_watermark:
             return position
         return found.log_start_offset if self._reset == "earliest" else found.high_watermark

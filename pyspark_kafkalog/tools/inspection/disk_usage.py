@@ -49,7 +49,7 @@ from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of, table
 from pyspark_kafkalog.units import size_text
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.descriptions import PartitionDescription
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
 _DU_HELP: Final = """\
 `kafkalog du`: disk usage of a log directory, by topic, partition, segment or kind of file, largest first.
@@ -338,12 +338,12 @@ def _check_brokers(text: str, node_id: int) -> None:
         )
 
 
-def _size_tree(partition: PartitionDescription) -> dict[str, Any]:
+def _size_tree(partition: PartitionSnapshot) -> dict[str, Any]:
     name = TopicPartition(partition.topic, partition.partition)
     return {"partition": str(name), "size": _size_bytes(partition, name), "offsetLag": 0, "isFuture": False}
 
 
-def _size_bytes(partition: PartitionDescription, name: TopicPartition) -> int:
+def _size_bytes(partition: PartitionSnapshot, name: TopicPartition) -> int:
     """Bytes of the segments; of the active one only the committed bytes."""
     try:
         sizes = {

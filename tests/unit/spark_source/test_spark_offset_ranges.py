@@ -16,6 +16,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.spark.options.positions import (
     AllTopics,
     Assign,
@@ -44,23 +45,26 @@ from pyspark_kafkalog.storage.names import TopicPartition
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
-@dataclass(frozen=True)
-class FakePartition:
-    topic: str
-    partition: int
-    log_start_offset: int
-    high_watermark: int
-    last_stable_offset: int
-    directory: Path = Path("/none")
-
-    @property
-    def local_log_start_offset(self) -> int:
-        return self.log_start_offset
+def snapshot(
+    topic: str, partition: int, start_offset: int, end_offset: int, stable_offset: int, directory: Path = Path("/none")
+) -> PartitionSnapshot:
+    return PartitionSnapshot(
+        topic=topic,
+        partition=partition,
+        topic_id="id",
+        directory=directory,
+        leader_epoch=0,
+        log_start_offset=start_offset,
+        local_log_start_offset=start_offset,
+        high_watermark=end_offset,
+        log_end_offset=end_offset,
+        stable=stable_offset,
+    )
 
 
 @dataclass(frozen=True)
 class FakeTopic:
-    partitions: tuple[FakePartition, ...]
+    partitions: tuple[PartitionSnapshot, ...]
 
 
 class FakeReader:
@@ -79,7 +83,7 @@ class FakeReader:
 class FakeLogDir:
     """`log_dir.LogDir` as far as planning uses it."""
 
-    def __init__(self, *partitions: FakePartition) -> None:
+    def __init__(self, *partitions: PartitionSnapshot) -> None:
         self._partitions = partitions
 
     def topics(self) -> tuple[str, ...]:
@@ -91,25 +95,22 @@ class FakeLogDir:
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
         return tuple(each.partition for each in self._partitions if each.topic == topic)
 
-    def partition(self, topic: str, partition: int) -> FakePartition:
+    def partition(self, topic: str, partition: int) -> PartitionSnapshot:
         return next(each for each in self._partitions if (each.topic, each.partition) == (topic, partition))
 
     def topic(self, name: str) -> FakeTopic:
         return FakeTopic(tuple(each for each in self._partitions if each.topic == name))
-
-    def last_stable_offset(self, topic: str, partition: int) -> int:
-        return next(e.last_stable_offset for e in self._partitions if (e.topic, e.partition) == (topic, partition))
 
     def reader(self, topic: str, partition: int) -> FakeReader:
         return FakeReader()
 
 
 LOG_DIR = FakeLogDir(
-    FakePartition("a", 0, 10, 100, 90),
-    FakePartition("a", 1, 0, 50, 50),
-    FakePartition("b", 0, 0, 0, 0),
-    FakePartition("__consumer_offsets", 0, 0, 7, 7),
-    FakePartition("__cluster_metadata", 0, 0, 7, 7),
+    snapshot("a", 0, 10, 100, 90),
+    snapshot("a", 1, 0, 50, 50),
+    snapshot("b", 0, 0, 0, 0),
+    snapshot("__consumer_offsets", 0, 0, 7, 7),
+    snapshot("__cluster_metadata", 0, 0, 7, 7),
 )
 
 

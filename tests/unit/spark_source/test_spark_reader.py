@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
-from pyspark_kafkalog.root.descriptions import PartitionDescription
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.read import batch as batch_reader
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader, KafkalogPushdownReader
@@ -131,7 +131,7 @@ def test_topic_deleted_during_planning_does_not_fail_read_of_others(
     log_dir = LogDir.open(root)
     log_dir.append("u", pa.table({"value": ["x"] * 3}))
 
-    def deleting(*given: Any) -> list[PartitionDescription]:
+    def deleting(*given: Any) -> list[PartitionSnapshot]:
         found = subscribed_partitions(*given)
         if "t" in log_dir.topics():
             log_dir.delete_topic("t")

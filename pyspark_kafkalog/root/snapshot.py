@@ -1,0 +1,82 @@
+"""Topics and partitions as seen at one time, the same for native log directories and brokers' directories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pyspark_kafkalog.storage.names import TopicPartition
+
+IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSnapshot:
+    """One partition as of one version of its root: its files and its offsets, in Kafka's terms.
+
+    Offsets [log_start_offset, high_watermark) exist. Those below `local_log_start_offset` are in remote storage, so
+    [local_log_start_offset, high_watermark) can be read here; the two starts differ only in the directory of a broker
+    with tiered storage. `log_end_offset` is the end of the last whole, valid batch; it is above the high watermark only
+    in a broker's directory, whose checkpoint may be older than its log. The active segment's base offset and size in
+    bytes are -1 where they could only be found by reading the file system.
+
+    `topic_id` is Kafka's Uuid text, None if a broker's directory has no id for the topic. It identifies the topic also
+    after it was deleted and another topic was created with its name.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str | None
+    directory: Path
+    leader_epoch: int
+    log_start_offset: int
+    local_log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    active_base_offset: int = -1
+    active_size_bytes: int = -1
+    #: The last stable offset, or a function that finds it in the files, which a broker's directory needs.
+    stable: int | Callable[[PartitionSnapshot], int] = field(repr=False, compare=False)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset of the oldest open transaction, else the high watermark: the end of read_committed.
+
+        In a broker's directory the batches since the last producer snapshot are read for it. Raises DiskFormatError for
+        damage in them.
+        """
+        return self.stable if isinstance(self.stable, int) else self.stable(self)
+
+    def readable_end(self, isolation: IsolationLevel) -> int:
+        """The end of reads with that isolation level: the last stable offset, or the high watermark."""
+        return self.last_stable_offset if isolation == "read_committed" else self.high_watermark
+
+    @property
+    def remote_offsets_count(self) -> int:
+        """Number of offsets from the log start on that are in remote storage only."""
+        return self.local_log_start_offset - self.log_start_offset
+
+    @property
+    def offsets_above_high_watermark(self) -> int:
+        """Number of offsets in whole, valid batches that are not read because they are above the high watermark."""
+        return max(self.log_end_offset - self.high_watermark, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic: its id as Kafka's Uuid text (None where a broker's directory has none) and configuration overrides.
+
+    `links` holds the numbers of the partitions that are left out because their directories are symbolic links.
+    """
+
+    name: str
+    topic_id: str | None
+    configs: Mapping[str, str]
+    partitions: tuple[PartitionSnapshot, ...]
+    links: tuple[int, ...] = ()
