@@ -46,7 +46,7 @@ class BatchIdentity:
 
         Raises InvalidOptionError when the batch does not belong to a streaming query.
         """
-        from pyspark_kafkalog.spark.write.stream import QUERY_ID_PROPERTY  # loads Spark
+        from pyspark_kafkalog.spark.write.plan import QUERY_ID_PROPERTY  # loads Spark
 
         query_id = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID_PROPERTY)
         if not query_id:

@@ -33,7 +33,7 @@ from pyspark_kafkalog.delta.record_shape import quoted
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.maintenance.jobs.session import is_path
 from pyspark_kafkalog.spark.options.parse import locate
-from pyspark_kafkalog.spark.write.stream import MicroBatch
+from pyspark_kafkalog.spark.write.plan import MicroBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -196,7 +196,7 @@ class DeltaToTopic:
 
         def write(batch: DataFrame, batch_id: int) -> None:
             identity = BatchIdentity.of(batch, batch_id)
-            MicroBatch(identity.query_id, "", identity.batch_id).check_root(locate(self.path).root)
+            MicroBatch(identity.query_id, "", identity.batch_id).check_path(locate(self.path).root)
             writer = records.apply(batch).write.format("kafkalog").mode("append").options(**self.sink_options)
             writer = writer.option("topic", self.topic).option("txnAppId", identity.query_id)
             writer.option("txnVersion", identity.batch_id).save(self.path)

@@ -60,22 +60,30 @@ def create_native_root(path: str | Path, *, clock: Callable[[], int] = time_ms, 
     return NativeRoot(create_root(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
 
 
-def open_or_create_root(path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> Root:
+def open_or_create_root(
+    path: str | Path,
+    *,
+    principal: str | None = None,
+    clock: Callable[[], int] = time_ms,
+    fs: FileSystem = LOCAL,
+) -> Root:
     """Open the log directory at `path`; create a native one if `path` does not exist or is an empty directory.
 
-    Concurrent calls are safe, and a call completes a creation that a crash interrupted.
+    Concurrent calls are safe, and a call completes a creation that a crash interrupted. `principal` is as for
+    `open_root`.
     """
     path = Path(path)
     if not is_vacant(path):
         try:
-            return open_root(path, clock=clock, fs=fs)
+            return open_root(path, principal=principal, clock=clock, fs=fs)
         except LogDirError:
             if not is_native_root(path):
                 raise
     try:
-        return create_native_root(path, clock=clock, fs=fs)
+        root = create_native_root(path, clock=clock, fs=fs)
     except LogDirError:
-        return open_root(path, clock=clock, fs=fs)
+        return open_root(path, principal=principal, clock=clock, fs=fs)
+    return root if principal is None else GuardedRoot(root, principal)
 
 
 def open_access_control(root: Root) -> AccessControl:

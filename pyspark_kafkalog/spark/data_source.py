@@ -93,11 +93,10 @@ class KafkalogDataSource(DataSource):
         output mode update for Python data sources.
         """
         from pyspark_kafkalog.spark.write.stream import KafkalogStreamWriter
-        from pyspark_kafkalog.spark.write.task import WritePlan
 
         options = parse_stream_write_options(self.options)
         check_write_schema(schema, options.topic)
-        return KafkalogStreamWriter(WritePlan.of_stream(options))
+        return KafkalogStreamWriter.make(options)
 
 
 def _is_pushing_filters() -> bool:

@@ -1,5 +1,6 @@
 """Batch and streaming writes.
 
-- batch, stream: the writers that Spark calls
-- task: what a task writes, and the plan that it gets
+- plan: the plan of a write, which travels from the driver to the tasks and to the commit
+- task: what a task does: it stages its rows
+- batch, stream: the writers that Spark calls; their commits
 """

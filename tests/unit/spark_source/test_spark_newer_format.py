@@ -12,7 +12,8 @@ from pyspark_kafkalog.errors import UnsupportedFormatError
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, metadata_dir
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.options.parse import parse_write_options
-from pyspark_kafkalog.spark.write.task import TaskWriter, open_target
+from pyspark_kafkalog.spark.write.plan import TopicTarget, plan_batch
+from pyspark_kafkalog.spark.write.task import TaskWriter
 from pyspark_kafkalog.storage.staging.stager import StagingTask
 
 REFUSED = "expected format version 1, found format version 2; upgrade pyspark_kafkalog, on the driver and all executors"
@@ -36,18 +37,18 @@ def test_reader_from_before_upgrade_is_refused_at_planning(root: Path) -> None:
 
 
 def test_write_task_refuses_upgraded_root(root: Path) -> None:
+    plan, _ = plan_batch(parse_write_options({"path": str(root)}))
     upgrade(root)
     with pytest.raises(UnsupportedFormatError, match=REFUSED):
-        open_target(root, "t", None)
+        TopicTarget.open(plan.open_root(), "t")
 
 
 def test_staged_files_are_not_committed_to_root_upgraded_since(root: Path) -> None:
     log_dir = LogDir.open(root)
-    target = open_target(root, "t", None)
-    options = parse_write_options({"path": str(root)})
+    plan, _ = plan_batch(parse_write_options({"path": str(root), "topic": "t"}))
     task = StagingTask(root=root, write_id="write", task=0)
     batch = pa.RecordBatch.from_pydict({"value": pa.array(["b"])})
-    staged = TaskWriter(task, options, target, first_partition=0).write(iter([batch]))
+    staged = TaskWriter(task, plan, first_partition=0).write(iter([batch]))
     upgrade(root)
     before = {path: path.read_bytes() for path in root.rglob("*.log")}
     with pytest.raises(UnsupportedFormatError, match=REFUSED):

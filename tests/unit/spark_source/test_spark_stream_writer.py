@@ -16,13 +16,8 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError, ProducerFencedError, ReadOnlyLogDirError
 from pyspark_kafkalog.spark.options.parse import WriteOptions, parse_stream_write_options, parse_write_options
 from pyspark_kafkalog.spark.write.batch import KafkalogBatchWriter
-from pyspark_kafkalog.spark.write.stream import (
-    BATCH_ID_PROPERTY,
-    QUERY_ID_PROPERTY,
-    RUN_ID_PROPERTY,
-    KafkalogStreamWriter,
-)
-from pyspark_kafkalog.spark.write.task import WritePlan
+from pyspark_kafkalog.spark.write.plan import BATCH_ID_PROPERTY, QUERY_ID_PROPERTY, RUN_ID_PROPERTY, plan_stream
+from pyspark_kafkalog.spark.write.stream import KafkalogStreamWriter
 
 Messages = list[WriterCommitMessage | None]
 
@@ -64,7 +59,7 @@ def stream_options(root: Path, **given: str) -> WriteOptions:
 
 def fresh_writer(root: Path, **given: str) -> KafkalogStreamWriter:
     """A writer as each worker of Spark makes one for itself."""
-    return KafkalogStreamWriter(WritePlan.of_stream(stream_options(root, **{"topic": "t", **given})))
+    return KafkalogStreamWriter.make(stream_options(root, **{"topic": "t", **given}))
 
 
 class Query:
@@ -205,7 +200,7 @@ def test_small_micro_batches_fill_partitions_in_turn_without_new_segments(query:
 
 
 def test_rows_of_two_topics_are_one_commit(query: Query) -> None:
-    writer = KafkalogStreamWriter(WritePlan.of_stream(parse_stream_write_options({"path": str(query.root)})))
+    writer = KafkalogStreamWriter.make(parse_stream_write_options({"path": str(query.root)}))
     properties = {QUERY_ID_PROPERTY: "query", RUN_ID_PROPERTY: "run", BATCH_ID_PROPERTY: "0"}
     query._enter_task(FakeTask(0, 0, properties))
     batch = pa.RecordBatch.from_pydict({"value": pa.array(["a", "b"]), "topic": pa.array(["t", "made"])})
@@ -226,7 +221,7 @@ def test_flush_os_commits_the_same(root: Path, enter_task: Callable[[FakeTask], 
 def test_stream_write_into_broker_directory_is_refused_at_planning(kafka_fixtures: Path) -> None:
     for topic in ("cars", "new"):
         with pytest.raises(ReadOnlyLogDirError):
-            WritePlan.of_stream(stream_options(kafka_fixtures / "cars", topic=topic))
+            plan_stream(stream_options(kafka_fixtures / "cars", topic=topic))
 
 
 def test_query_settings_are_accepted_and_batch_write_ids_refused(root: Path) -> None:

@@ -16,7 +16,8 @@ from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, Read
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.spark.options.parse import WriteOptions, parse_write_options
 from pyspark_kafkalog.spark.write.batch import KafkalogBatchWriter
-from pyspark_kafkalog.spark.write.task import StagedMessage, TaskWriter, TopicTarget, open_target
+from pyspark_kafkalog.spark.write.plan import TopicTarget, plan_batch
+from pyspark_kafkalog.spark.write.task import StagedMessage, TaskWriter
 from pyspark_kafkalog.storage.staging import staged_file as staging
 from pyspark_kafkalog.storage.staging.row_buffer import RowBuffer
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
@@ -42,9 +43,9 @@ def stage(
     write_id: str = "write",
     **given: str,
 ) -> list[StagedFile]:
-    target = open_target(root, topic, None) if topic is not None else None
+    plan, _ = plan_batch(options(root, **given, **({} if topic is None else {"topic": topic})))
     staging_task = StagingTask(root=root, write_id=write_id, task=task)
-    return TaskWriter(staging_task, options(root, **given), target, first_partition=task).write(iter(batches))
+    return TaskWriter(staging_task, plan, first_partition=task).write(iter(batches))
 
 
 def commit(root: Path, staged: list[StagedFile]) -> LogDir:
@@ -118,8 +119,9 @@ def test_failure_in_later_buffer_removes_files_staged_before(root: Path) -> None
     log_dir = LogDir.open(root)
     log_dir.alter_topic("orders", add={"max.message.bytes": "100000000"})
     task = StagingTask(root=root, write_id="write", task=0)
+    plan, _ = plan_batch(options(root, topic="orders"))
     with pytest.raises(OSError, match="killed"):
-        TaskWriter(task, options(root), open_target(root, "orders", None), first_partition=0).write(iter(Failing()))
+        TaskWriter(task, plan, first_partition=0).write(iter(Failing()))
     assert staged_files(root) == []
 
 
@@ -139,18 +141,18 @@ def test_task_with_more_partitions_than_open_files_allowed_writes_all(
     monkeypatch.setattr(staging, "_OPEN_FILES_MAX", 4)
     LogDir.open(root).create_topic("wide", partitions=60)
     everywhere = [rows(60, partition=pa.array(range(60), pa.int32())) for _ in range(2)]
-    open_target(root, "wide", None)  # what it imports is not to be counted
+    plan_batch(options(root, topic="wide"))  # what it imports is not to be counted
     with open_files_left(40):
         staged = stage(root, everywhere, topic="wide")
     assert commit(root, staged).read("wide").num_rows == 120
 
 
 def test_topic_deleted_before_task_is_named(root: Path) -> None:
-    target = open_target(root, "orders", None)
+    plan, _ = plan_batch(options(root, topic="orders"))
     LogDir.open(root).delete_topic("orders")
     task = StagingTask(root=root, write_id="write", task=0)
     with pytest.raises(UnknownTopicError, match="orders-0 has no directory any more: the topic was deleted"):
-        TaskWriter(task, options(root), target, first_partition=0).write(iter([rows(1)]))
+        TaskWriter(task, plan, first_partition=0).write(iter([rows(1)]))
 
 
 def test_null_topic_fails_as_in_sparks_sink(root: Path) -> None:

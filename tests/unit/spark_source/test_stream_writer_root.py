@@ -20,13 +20,8 @@ from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.options.parse import parse_write_options
 from pyspark_kafkalog.spark.schema import read_schema
 from pyspark_kafkalog.spark.write.batch import KafkalogBatchWriter
-from pyspark_kafkalog.spark.write.stream import (
-    BATCH_ID_PROPERTY,
-    QUERY_ID_PROPERTY,
-    RUN_ID_PROPERTY,
-    KafkalogStreamWriter,
-    MicroBatch,
-)
+from pyspark_kafkalog.spark.write.plan import BATCH_ID_PROPERTY, QUERY_ID_PROPERTY, RUN_ID_PROPERTY, MicroBatch
+from pyspark_kafkalog.spark.write.stream import KafkalogStreamWriter
 
 Messages = list[WriterCommitMessage | None]
 
@@ -192,14 +187,14 @@ def test_first_micro_batch_finishes_root_whose_creation_was_killed(sink: Sink) -
 
 def test_batch_written_in_foreach_batch_is_checked_alike(tmp_path: Path) -> None:
     root = tmp_path / "log"
-    MicroBatch("query", "", 0).check_root(root)
+    MicroBatch("query", "", 0).check_path(root)
     with pytest.raises(LogDirError, match="found no such directory, for micro-batch 3"):
-        MicroBatch("query", "", 3).check_root(root)
+        MicroBatch("query", "", 3).check_path(root)
     LogDir.create(root)
     with pytest.raises(LogDirError, match="has nothing of it, for micro-batch 3"):
-        MicroBatch("query", "", 3).check_root(root)
+        MicroBatch("query", "", 3).check_path(root)
     LogDir.open(root).init_transaction("query", "run")
-    MicroBatch("query", "", 3).check_root(root)
+    MicroBatch("query", "", 3).check_path(root)
 
 
 # Batch writes

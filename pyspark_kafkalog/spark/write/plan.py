@@ -1,0 +1,197 @@
+"""The plan of a write, which travels from the driver to the tasks and to the commit.
+
+    batch     the driver opens the root, creates root and topic if they do not exist and may be created, and assigns the
+              write's id
+    stream    the driver creates nothing, because it does not know which micro-batch it plans: the tasks of the first
+              micro-batch create root and topic
+
+Planning, tasks and commit run in different processes. The plan contains the identity of its root, and the others check
+that this root is still at the path. Nothing is staged yet, so a crash leaves at most an empty topic.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
+from pyspark_kafkalog.spark.options.parse import WriteOptions, locate
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
+
+    from pyspark_kafkalog.root.protocol import Root
+
+QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
+
+_ADVICE: Final = (
+    "the volume may be unmounted, or the directory moved or replaced. Mount it or put it back, and start the query "
+    "again. To begin a new log directory take a new checkpoint, or to go on there with this one run first: "
+    "LogDir.open_or_create({path!r}).init_transaction({query!r}, 'begin')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTarget:
+    """The properties of a topic that a task needs to write to it."""
+
+    topic: str
+    partitions_count: int
+    config: LogConfig
+
+    @classmethod
+    def open(cls, root: Root, topic: str) -> TopicTarget:
+        """The topic, created with the default number of partitions if it does not exist and may be created.
+
+        Raises UnknownTopicError if the topic does not exist and auto.create.topics.enable is false,
+        ReadOnlyLogDirError for a broker's directory, AuthorizationError if the principal may not write to it.
+        """
+        root.check_write(topic)
+        found = root.ensure_topic(topic)
+        return cls(topic, len(found.partitions), root.config_for_write(topic))
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """The driver's plan for all tasks of a write.
+
+    `identity`: the root's, None if it has none. `target` None: each row names its topic, or the topic does not exist
+    yet. `is_new`: the root does not exist yet.
+    """
+
+    options: WriteOptions
+    path: Path
+    identity: RootIdentity | None
+    target: TopicTarget | None
+    write_id: str
+    is_new: bool = False
+
+    def open_root(self) -> Root:
+        """The planned root. Raises LogDirError if the path has another root, or none."""
+        from pyspark_kafkalog.security.open import open_root  # tasks whose plan has a target do not need it
+
+        return open_root(self.path, principal=self.options.principal, identity=self.identity)
+
+    def with_new_root(self, micro_batch: MicroBatch) -> WritePlan:
+        """The plan with the root, which the tasks of a query's first micro-batch create. Raises LogDirError later."""
+        from pyspark_kafkalog.security.open import open_or_create_root
+
+        if not micro_batch.is_first:
+            raise micro_batch.missing_error(self.path)
+        return replace(self, identity=open_or_create_root(self.path).identity, is_new=False)
+
+
+def plan_batch(options: WriteOptions) -> tuple[WritePlan, Root]:
+    """On the driver: the plan of a batch write, and the root; creates root and topic if they do not exist and may be.
+
+    Raises the errors of `open_or_create_root` and `TopicTarget.open`; InvalidOptionError for a partition's path.
+    """
+    from pyspark_kafkalog.security.open import open_or_create_root
+
+    root = open_or_create_root(_root_path(options), principal=options.principal)
+    target = None if options.topic is None else TopicTarget.open(root, options.topic)
+    return WritePlan(options, root.path, root.identity, target, uuid.uuid4().hex), root
+
+
+def plan_stream(options: WriteOptions) -> tuple[WritePlan, Root | None]:
+    """On the driver: the plan of a micro-batch with root and topic as they are, and the root if it exists.
+
+    Raises ReadOnlyLogDirError for a broker's directory, AuthorizationError if the principal may not write.
+    """
+    path, write_id = _root_path(options), uuid.uuid4().hex
+    root = _existing_root(path, options.principal)
+    if root is None:
+        return WritePlan(options, path, None, None, write_id, is_new=True), None
+    root.check_writable()
+    target = None
+    if options.topic is not None:
+        root.check_write(options.topic)
+        if options.topic in root.topics():
+            target = TopicTarget.open(root, options.topic)
+    return WritePlan(options, path, root.identity, target, write_id), root
+
+
+def _existing_root(path: Path, principal: str | None) -> Root | None:
+    """The root at `path`; None if it has none, or one whose creation was not finished."""
+    from pyspark_kafkalog.metadata.root_format import is_native_root
+    from pyspark_kafkalog.root.bootstrap import is_vacant
+    from pyspark_kafkalog.security.open import open_root
+
+    try:
+        return None if is_vacant(path) else open_root(path, principal=principal)
+    except LogDirError:
+        if not is_native_root(path):
+            raise
+        return None
+
+
+def _root_path(options: WriteOptions) -> Path:
+    location = locate(options.path)
+    if location.partition is not None:
+        raise InvalidOptionError(
+            f"option path names the partition directory of {location.partition}: to write, give the root "
+            f"{location.root} as path and the topic as option or column"
+        )
+    return location.root
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """The query, the run and the micro-batch that a task belongs to."""
+
+    query_id: str
+    run_id: str
+    batch_id: int
+
+    @classmethod
+    def of_task(cls, context: TaskContext) -> MicroBatch:
+        """The micro-batch of the task. Raises InvalidOptionError if the task belongs to none."""
+        query_id, run_id, batch_id = (
+            context.getLocalProperty(name) for name in (QUERY_ID_PROPERTY, RUN_ID_PROPERTY, BATCH_ID_PROPERTY)
+        )
+        if not query_id or not run_id or not batch_id:
+            raise InvalidOptionError(
+                f"a task of a streaming write found {QUERY_ID_PROPERTY}={query_id}, {RUN_ID_PROPERTY}={run_id} and "
+                f"{BATCH_ID_PROPERTY}={batch_id} in its local properties: the write needs all three to be made once. "
+                "Start the query with writeStream and an ordinary trigger (processingTime, availableNow, once)"
+            )
+        return cls(query_id, run_id, int(batch_id))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the query's first micro-batch, which may create the log directory."""
+        return self.batch_id == 0
+
+    def check_root(self, root: Root) -> None:
+        """Raise LogDirError unless the query's first micro-batch went to `root`, or this is it."""
+        if not self.is_first and not root.has_transactional_id(self.query_id):
+            raise LogDirError(
+                f"{root.path}: expected the log directory that the earlier micro-batches of query {self.query_id} "
+                f"went to, found one with {root.identity} that has nothing of it, for micro-batch {self.batch_id}; "
+                f"{_ADVICE.format(path=str(root.path), query=self.query_id)}"
+            )
+
+    def check_path(self, path: Path) -> None:
+        """As `check_root`, for the log directory at `path`, which need not exist for the first micro-batch."""
+        from pyspark_kafkalog.root.bootstrap import is_vacant
+        from pyspark_kafkalog.security.open import open_root
+
+        if self.is_first:
+            return
+        if is_vacant(path):
+            raise self.missing_error(path)
+        self.check_root(open_root(path))
+
+    def missing_error(self, path: Path) -> LogDirError:
+        """The error for a later micro-batch that finds no log directory."""
+        return LogDirError(
+            f"{path}: expected the log directory that the earlier micro-batches of query {self.query_id} went to, "
+            f"found {'an empty directory' if path.exists() else 'no such directory'}, for micro-batch {self.batch_id}; "
+            f"{_ADVICE.format(path=str(path), query=self.query_id)}"
+        )
