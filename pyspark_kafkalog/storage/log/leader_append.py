@@ -240,7 +240,7 @@ def _check_sequences(producers: Mapping[int, ProducerState], batches: Iterable[P
 
 
 def _find_duplicate(producer: ProducerState, batch: ProducerBatch) -> BatchMetadata | None:
-    """The remembered batch with the same epoch and sequence range, if there is one."""
+    """The remembered batch with the same epoch and sequence range; None if no batch has it."""
     if batch.producer_epoch != producer.producer_epoch:
         return None
     for known in producer.batches:

@@ -130,7 +130,6 @@ def load(
     producer_id_expiration_ms: int,
     now_ms: int,
     fs: FileSystem,
-    rng: random.Random | None,
 ) -> LoadedLog:
     """Load the log in `directory`; `log_start_offset` and `recovery_point` come from the checkpoint files."""
     loader = _Loader(
@@ -142,16 +141,13 @@ def load(
         expiration_ms=producer_id_expiration_ms,
         now_ms=now_ms,
         fs=fs,
-        rng=rng,
         segments=SegmentList(),
         epochs=LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=fs),
     )
     return loader.load()
 
 
-def create_segment(
-    directory: Path, base_offset: int, config: LogConfig, *, now_ms: int, fs: FileSystem, rng: random.Random | None
-) -> LogSegment:
+def create_segment(directory: Path, base_offset: int, config: LogConfig, *, now_ms: int, fs: FileSystem) -> LogSegment:
     """A new, empty segment with preallocated indexes; existing files of that name are deleted."""
     segment = LogSegment(
         directory,
@@ -159,7 +155,7 @@ def create_segment(
         config,
         fs=fs,
         created_ms=now_ms,
-        jitter_ms=roll_jitter_ms(directory, base_offset, config, rng),
+        jitter_ms=roll_jitter_ms(directory, base_offset, config),
     )
     try:
         segment.create()
@@ -169,11 +165,11 @@ def create_segment(
     return segment
 
 
-def roll_jitter_ms(directory: Path, base_offset: int, config: LogConfig, rng: random.Random | None) -> int:
-    """How much earlier than segment.ms the segment rolls, in ms; without `rng`, always the same for a segment."""
+def roll_jitter_ms(directory: Path, base_offset: int, config: LogConfig) -> int:
+    """How much earlier than segment.ms the segment rolls, in ms; always the same for a segment."""
     if not config.segment_jitter_ms:
         return 0  # Seeding a generator would take as long as all other computation of a small append.
-    return config.random_segment_jitter_ms(rng or random.Random(f"{directory.name}/{base_offset}"))
+    return config.random_segment_jitter_ms(random.Random(f"{directory.name}/{base_offset}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +182,6 @@ class _Loader:
     expiration_ms: int
     now_ms: int
     fs: FileSystem
-    rng: random.Random | None
     segments: SegmentList
     epochs: LeaderEpochCheckpoint
 
@@ -198,9 +193,7 @@ class _Loader:
         log_end_offset = self._log_end_or_none()
         if log_end_offset is None:
             self.segments.add(
-                create_segment(
-                    self.directory, self.log_start_offset, self.config, now_ms=self.now_ms, fs=self.fs, rng=self.rng
-                )
+                create_segment(self.directory, self.log_start_offset, self.config, now_ms=self.now_ms, fs=self.fs)
             )
             log_end_offset = self.log_start_offset
         self.segments.active.make_room()
@@ -345,7 +338,7 @@ class _Loader:
             self.config,
             fs=self.fs,
             created_ms=self.now_ms,
-            jitter_ms=roll_jitter_ms(self.directory, base_offset, self.config, self.rng),
+            jitter_ms=roll_jitter_ms(self.directory, base_offset, self.config),
             suffix=suffix,
         )
 

@@ -159,7 +159,7 @@ def _end_offset_from(reader: SegmentReader, position: int) -> int | None:
                 break
             end_offset = header.next_offset
     except CorruptRecordError:
-        pass  # no batch begins there: the log ends before it
+        pass  # no batch begins at that position: the log ends before it
     return end_offset
 
 
@@ -216,7 +216,7 @@ def _check_segment(directory: Path, base_offset: int, start_offset: int) -> _Che
                     has_markers |= header.is_control and header.is_transactional
                 end_offset, end_position = header.next_offset, position + header.size_bytes
         except CorruptRecordError:
-            pass  # no batch begins there: the log ends before it
+            pass  # no batch begins at that position: the log ends before it
         return _CheckedSegment(end_offset, has_markers, is_whole=end_position == reader.size_bytes)
 
 

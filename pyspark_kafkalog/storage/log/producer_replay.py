@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import CorruptIndexError, ProducerFencedError
+from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.record.header import NO_SEQUENCE, next_sequence
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot
@@ -25,6 +25,7 @@ from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.log.producers import (
     CompletedTransaction,
     ProducerStateManager,
+    fenced_error,
     producer_batches,
 )
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, segment_file
@@ -228,7 +229,8 @@ class ResumedProducers:
         own = batches["producer_id"] == self.last_entry.producer_id
         older = own & (batches["producer_epoch"] < self.last_entry.producer_epoch)
         if older.any():
-            raise ProducerFencedError(
-                f"producer {self.last_entry.producer_id} with epoch {int(batches['producer_epoch'][older][0])} is "
-                f"fenced: epoch {self.last_entry.producer_epoch} has written"
+            raise fenced_error(
+                self.last_entry.producer_id,
+                int(batches["producer_epoch"][older][0]),
+                newer_epoch=self.last_entry.producer_epoch,
             )

@@ -149,6 +149,14 @@ class CompletedTransaction:
     is_aborted: bool
 
 
+def fenced_error(producer_id: int, epoch: int, *, newer_epoch: int) -> ProducerFencedError:
+    """The error for a batch of a producer that has already written with a newer epoch."""
+    return ProducerFencedError(
+        f"producer {producer_id} with epoch {epoch} is fenced, since epoch {newer_epoch} has written: another instance "
+        "of this writer is running or has taken over; stop this one"
+    )
+
+
 def producer_batches(
     data: NDArray[np.uint8], batches: NDArray[np.void], *, data_position: int, file: str
 ) -> Iterator[ProducerBatch]:
@@ -242,10 +250,7 @@ class ProducerAppend:
 
     def _check_epoch(self, batch: ProducerBatch) -> None:
         if self._is_fencing and batch.producer_epoch < self.updated.producer_epoch:
-            raise ProducerFencedError(
-                f"producer {batch.producer_id} with epoch {batch.producer_epoch} is fenced: "
-                f"epoch {self.updated.producer_epoch} has written"
-            )
+            raise fenced_error(batch.producer_id, batch.producer_epoch, newer_epoch=self.updated.producer_epoch)
 
 
 def _read_marker(
@@ -449,7 +454,7 @@ class ProducerStateManager:
             self.remove_snapshot(offset)
 
     def remove_snapshot(self, offset: int) -> None:
-        """Remove the snapshot file at `offset`, if there is one."""
+        """Remove the snapshot file at `offset`, if it exists."""
         self._snapshots.discard(offset)
         self._fs.unlink_if_there(self._path(offset))
 

@@ -128,7 +128,7 @@ class LogReader:
     def check_end(self, high_watermark: int) -> None:
         """Raise CorruptRecordError unless the active segment has the batch that ends right below `high_watermark`.
 
-        A high watermark lies between two batches. If the batch below it is missing, committed records are missing, or
+        A high watermark is between two batches. If the batch below it is missing, committed records are missing, or
         the batch's base offset, which no CRC covers, is damaged. A closed segment is not checked, as the cleaner may
         have removed its last records.
         """

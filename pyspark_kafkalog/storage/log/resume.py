@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,17 +41,16 @@ def resume(
     *,
     now_ms: int,
     fs: FileSystem,
-    rng: random.Random | None,
     producer_id_expiration_ms: int,
 ) -> LoadedLog:
     """The log as described by `state`, ready for appends.
 
     Raises CorruptRecordError if the active segment is shorter than in `state`.
     """
-    found = _Found.list(directory, state)
-    found.remove_names(directory, fs)
+    contents = _Contents.read(directory, state)
+    contents.remove_names(directory, fs)
     segments = SegmentList()
-    for base_offset in found.closed_bases:
+    for base_offset in contents.closed_bases:
         segments.add(LogSegment(directory, base_offset, config, fs=fs, created_ms=now_ms))
     active = LogSegment(
         directory,
@@ -60,18 +58,18 @@ def resume(
         config,
         fs=fs,
         created_ms=now_ms,
-        jitter_ms=roll_jitter_ms(directory, state.active_base_offset, config, rng),
+        jitter_ms=roll_jitter_ms(directory, state.active_base_offset, config),
         counters=_counters(state),
     )
     segments.add(active)
     with contextlib.ExitStack() as undo:
         undo.callback(active.close_files)
         has_tail = _has_tail(active, state)
-        _check_indexes(active, state, is_recovered=has_tail or bool(found.later))
+        _check_indexes(active, state, is_recovered=has_tail or bool(contents.uncommitted))
         # Last, so that a process killed before this leaves a sign that recovery is necessary.
         if has_tail:
             _cut_tail(active, state)
-        found.remove_later(directory, fs)
+        contents.remove_uncommitted(directory, fs)
         epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=fs)
         epochs.truncate_above(state.leader_epoch)
         undo.pop_all()
@@ -91,14 +89,14 @@ def resume(
         recovery_point=state.log_end_offset,
         # Indexes are shortened by replacing the file, which changes names, too.
         names_changed=(
-            not found.has_active
+            not contents.has_active
             or state.active_size_bytes == 0
             or active.offset_index.is_changed
             or active.time_index.is_changed
-            or bool(found.later)
+            or bool(contents.uncommitted)
         ),
-        is_recovered=has_tail or bool(found.later),
-        staged=tuple(name for name in found.staged if name not in found.committed),
+        is_recovered=has_tail or bool(contents.uncommitted),
+        staged=tuple(name for name in contents.staged if name not in contents.committed),
     )
 
 
@@ -113,27 +111,27 @@ def _counters(state: LogState) -> SegmentCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The contents of the directory.
+class _Contents:
+    """The files of the directory, as far as they matter for resuming.
 
-    `later` are files above the active segment and snapshots above the log end, `temporary` are temporary files of
+    `uncommitted` are files above the active segment and snapshots above the log end, `temporary` are temporary files of
     killed writes of small files, `committed` are staged files that have become segments below the log end.
     """
 
     closed_bases: list[int]
     has_active: bool
-    later: list[str]
+    uncommitted: list[str]
     temporary: tuple[str, ...]
     staged: list[str]
     committed: set[str]
 
     @classmethod
-    def list(cls, directory: Path, state: LogState) -> _Found:
+    def read(cls, directory: Path, state: LogState) -> _Contents:
         listing = PartitionListing.read(directory, only_logs_below=state.active_base_offset)
-        later = []
+        uncommitted = []
         for suffix, offsets in listing.files.items():
             last = state.log_end_offset if suffix == PRODUCER_SNAPSHOT_SUFFIX else state.active_base_offset
-            later += [offset_file_name(offset, suffix) for offset in offsets if offset > last]
+            uncommitted += [offset_file_name(offset, suffix) for offset in offsets if offset > last]
         logs = listing.files[LOG_SUFFIX]
         closed_bases = [base for base in logs if base < state.active_base_offset]
         log_inodes = {logs[base] for base in closed_bases}
@@ -142,7 +140,7 @@ class _Found:
         return cls(
             closed_bases=closed_bases,
             has_active=state.active_base_offset in logs,
-            later=later,
+            uncommitted=uncommitted,
             temporary=listing.temporary,
             staged=[*listing.staged],
             committed={name for name, inode in listing.staged.items() if inode in log_inodes},
@@ -153,10 +151,10 @@ class _Found:
         for name in (*self.committed, *self.temporary):
             fs.unlink_if_there(directory / name)
 
-    def remove_later(self, directory: Path, fs: FileSystem) -> None:
+    def remove_uncommitted(self, directory: Path, fs: FileSystem) -> None:
         """Remove the files above the committed end."""
         # From the highest down and each .log before its indexes, so that a crash in between leaves nothing ambiguous.
-        for name in sorted(self.later, key=lambda each: (each[:20], each.endswith(LOG_SUFFIX)), reverse=True):
+        for name in sorted(self.uncommitted, key=lambda each: (each[:20], each.endswith(LOG_SUFFIX)), reverse=True):
             fs.unlink_if_there(directory / name)
 
 
@@ -185,7 +183,7 @@ def _check_indexes(active: LogSegment, state: LogState, *, is_recovered: bool) -
     """Drop index entries past the log end, and rebuild the indexes if one does not begin or end where it should.
 
     If data of a crashed writer was cut off, they are always rebuilt, as in Kafka's recovery: the last entry may be half
-    written, and then look like that of an earlier batch.
+    written, and then resemble that of an earlier batch.
     """
     offset_index, time_index = active.offset_index, active.time_index
     if offset_index.entries and offset_index.last_offset >= state.log_end_offset:

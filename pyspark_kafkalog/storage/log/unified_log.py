@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -101,8 +100,6 @@ class UnifiedLog:
         *,
         clock: Callable[[], int],
         fs: FileSystem,
-        rng: random.Random | None,
-        high_watermark: int | None = None,
     ) -> None:
         self.directory = directory
         self.config = config
@@ -119,8 +116,7 @@ class UnifiedLog:
         self._flush_from = loaded.recovery_point
         self._names_changed = loaded.names_changed
         self._producers = loaded.producers
-        self._rng = rng
-        self._high_watermark = high_watermark
+        self._high_watermark: int | None = None
         self.high_watermark_moved()
 
     @classmethod
@@ -130,32 +126,29 @@ class UnifiedLog:
         config: LogConfig,
         *,
         recovery_point: int = 0,
-        log_start_offset: int | None = None,
-        high_watermark: int | None = None,
+        log_start_offset: int = 0,
         clean_shutdown: bool = False,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         clock: Callable[[], int],
         fs: FileSystem = LOCAL,
-        rng: random.Random | None = None,
     ) -> Self:
         """Load the log in `directory` for writing; an empty directory becomes an empty log.
 
-        Unless `clean_shutdown`, segments from `recovery_point` on are re-read and truncated at the first bad batch. The
-        high watermark is the log end unless given. `clock` returns ms since 1970, `rng` chooses roll jitters.
+        Unless `clean_shutdown`, segments from `recovery_point` on are re-read and truncated at the first bad batch.
+        `clock` returns ms since 1970.
         """
         refuse_link(directory)
         loaded = log_loader.load(
             directory,
             config,
             recovery_point=recovery_point,
-            log_start_offset=log_start_offset or 0,
+            log_start_offset=log_start_offset,
             clean_shutdown=clean_shutdown,
             producer_id_expiration_ms=producer_id_expiration_ms,
             now_ms=clock(),
             fs=fs,
-            rng=rng,
         )
-        return cls(directory, config, loaded, clock=clock, fs=fs, rng=rng, high_watermark=high_watermark)
+        return cls(directory, config, loaded, clock=clock, fs=fs)
 
     @classmethod
     def resume(
@@ -166,7 +159,6 @@ class UnifiedLog:
         *,
         clock: Callable[[], int],
         fs: FileSystem = LOCAL,
-        rng: random.Random | None = None,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
     ) -> Self:
         """Continue from `state`; cuts off data of a crash beyond it. Reads no batches unless an index is damaged.
@@ -180,10 +172,9 @@ class UnifiedLog:
             state,
             now_ms=clock(),
             fs=fs,
-            rng=rng,
             producer_id_expiration_ms=producer_id_expiration_ms,
         )
-        return cls(directory, config, loaded, clock=clock, fs=fs, rng=rng)
+        return cls(directory, config, loaded, clock=clock, fs=fs)
 
     # State
 
@@ -346,7 +337,7 @@ class UnifiedLog:
         segment = self.roll()
         if segment.plan(batches, now_ms=self.clock()).count < len(batches):
             return False
-        segment.adopt(path, batches, now_ms=self.clock())
+        segment.splice(path, batches, now_ms=self.clock())
         self._names_changed = True
         self._stored(batches)
         return True
@@ -406,9 +397,7 @@ class UnifiedLog:
 
     def add_segment(self, base_offset: int) -> LogSegment:
         """Start an empty segment, which becomes the active one."""
-        segment = log_loader.create_segment(
-            self.directory, base_offset, self.config, now_ms=self.clock(), fs=self.fs, rng=self._rng
-        )
+        segment = log_loader.create_segment(self.directory, base_offset, self.config, now_ms=self.clock(), fs=self.fs)
         self.segments.add(segment)
         self._names_changed = True
         return segment
@@ -425,7 +414,7 @@ class UnifiedLog:
     def flush(self, *, is_last: bool = False) -> None:
         """Wait until everything is on disk: data, then indexes, then the names of created and removed files.
 
-        `is_last` means that no append follows, so that indexes can be trimmed before.
+        `is_last` means that no append follows, so that the indexes are trimmed first.
         """
         if is_last:
             self.active_segment.trim_indexes()
@@ -462,9 +451,15 @@ class UnifiedLog:
 def check_batch_size(size_bytes: int, config: LogConfig) -> None:
     """Raise InvalidRecordError for a batch over max.message.bytes or segment.bytes."""
     if size_bytes > config.max_message_bytes:
-        raise InvalidRecordError(f"a batch of {size_bytes} bytes is over max.message.bytes={config.max_message_bytes}")
+        raise InvalidRecordError(
+            f"a record batch of {size_bytes} bytes is larger than max.message.bytes={config.max_message_bytes}: write "
+            "smaller batches, or increase the topic's max.message.bytes"
+        )
     if size_bytes > config.segment_bytes:
-        raise InvalidRecordError(f"a batch of {size_bytes} bytes is over segment.bytes={config.segment_bytes}")
+        raise InvalidRecordError(
+            f"a record batch of {size_bytes} bytes is larger than segment.bytes={config.segment_bytes}: write smaller "
+            "batches, or increase the topic's segment.bytes"
+        )
 
 
 def stamp(

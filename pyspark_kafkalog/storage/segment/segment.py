@@ -483,7 +483,7 @@ class LogSegment(SegmentFiles):
         patch_headers(self.fs, self.fd, batches, start)
         self._appended(plan)
 
-    def adopt(self, path: Path, batches: NDArray[np.void], *, now_ms: int) -> None:
+    def splice(self, path: Path, batches: NDArray[np.void], *, now_ms: int) -> None:
         """Make the file at `path` this empty segment's `.log`: its headers are patched in place, then it is linked.
 
         It also keeps its other name, for a retry if this append is not committed. The caller makes data and name

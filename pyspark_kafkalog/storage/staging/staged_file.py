@@ -121,7 +121,8 @@ class StagedFileWriter:
             self._fd = fs.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except FileNotFoundError:
             raise UnknownTopicError(
-                f"{topic_partition} has no directory any more: the topic was deleted since the write began"
+                f"{topic_partition}: expected its directory in {root}, found none: the topic was deleted since the "
+                "write began"
             ) from None
         self._size_bytes = 0
         self._next_offset = 0
@@ -176,7 +177,7 @@ class StagedFileWriter:
         return self._fd
 
     def close(self) -> None:
-        """Close the file until there is more to write."""
+        """Close the file; the next `append` opens it again."""
         self._open_files.drop(self)
         if self._fd is not None:
             fd, self._fd = self._fd, None

@@ -214,6 +214,6 @@ def _check_columns(schema: pa.Schema) -> None:
     unknown = sorted(set(schema.names) - set(_COLUMNS))
     if unknown or "value" not in schema.names:
         raise InvalidRecordError(
-            f"records to append have the columns {', '.join(schema.names)}: "
-            f"value must be there, and of others only {', '.join(name for name in _COLUMNS if name != 'value')}"
+            f"records to append have the columns {', '.join(schema.names)}; expected value, and optionally "
+            f"{', '.join(name for name in _COLUMNS if name != 'value')}"
         )
