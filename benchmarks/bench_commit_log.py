@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, WrittenPartition, write_commit_record
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, WriteCommitRecord, WrittenPartition
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.topics import create_topic
@@ -87,7 +87,7 @@ def write_records(image: MetadataImage, chosen: Sequence[tuple[str, int]]) -> li
         )
         after = replace(state, log_end_offset=end + 100, active_size_bytes=state.active_size_bytes + 10_000)
         states.append(partition_state_record(topic.topic_id, partition, after))
-    return [write_commit_record(write_id="0" * 32, partitions=written), *states]
+    return [WriteCommitRecord(write_id="0" * 32, partitions=written), *states]
 
 
 def spread(image: MetadataImage, count: int, rng: random.Random) -> list[tuple[str, int]]:

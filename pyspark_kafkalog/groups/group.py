@@ -47,6 +47,7 @@ from pyspark_kafkalog.groups.offset_records import (
 )
 from pyspark_kafkalog.groups.offsets_topic import append_records, group_lock
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
+from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import INT64_MAX
@@ -241,7 +242,7 @@ class Group:
         with self._changing() as records:
             tombstones: dict[bytes, bytes | None] = dict.fromkeys(records)
             # Even if the group has no such record, as a broker does: a broker that replays the log drops the group.
-            tombstones.setdefault(group_key("GroupMetadataKey", group=self.group_id))
+            tombstones.setdefault(group_key(GroupMetadataKey(group=self.group_id)))
             append_records(self._root, self.group_id, tombstones)
 
     def expire_offsets(self, older_than_ms: int) -> list[TopicPartition]:

@@ -10,13 +10,28 @@ Source of the rules: org.apache.kafka.coordinator.group.classic.ClassicGroup and
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.offset_records import group_of_key, parse_value
-from pyspark_kafkalog.metadata.messages.codec import MessageSchema
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.coordinator_records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMemberValueTopicPartition,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    ConsumerProtocolAssignment,
+    GroupMetadataValue,
+    MemberMetadata,
+    TopicPartitions,
+)
 from pyspark_kafkalog.storage.names import TopicPartition
 
 GroupType: TypeAlias = Literal["Classic", "Consumer", "Share", "Streams"]
@@ -39,6 +54,11 @@ _STREAMS_TYPES: Final = range(17, 24)
 _CONSUMER_PROTOCOL: Final = "consumer"
 _DEFAULT_ASSIGNOR: Final = "uniform"
 _MEMBER_STABLE: Final = 0
+
+_V = TypeVar("_V", bound=Message)
+_MemberKey: TypeAlias = (
+    ConsumerGroupMemberMetadataKey | ConsumerGroupTargetAssignmentMemberKey | ConsumerGroupCurrentMemberAssignmentKey
+)
 
 #: Maps a topic id to the topic's name, or to the id itself if it is unknown.
 TopicNames: TypeAlias = Callable[[str], str]
@@ -100,26 +120,26 @@ def describe_group(
 
 def _describe_classic(group_id: str, records: Mapping[bytes, bytes], with_members: bool) -> GroupDescription:
     for value in records.values():
-        fields = parse_value("GroupMetadataValue", value)
-        members = tuple(map(_classic_member, fields["members"])) if with_members else ()
+        group = parse_value(GroupMetadataValue, value)
+        members = tuple(map(_classic_member, group.members)) if with_members else ()
         return GroupDescription(
             group_id=group_id,
             type="Classic",
             state="Stable" if members else "Empty",
-            protocol_type=fields["protocolType"],
-            assignor=(fields["protocol"] or "") if members else "",
+            protocol_type=group.protocol_type,
+            assignor=(group.protocol or "") if members else "",
             members=members,
         )
     return GroupDescription(group_id=group_id, type="Classic", state="Empty")
 
 
-def _classic_member(fields: Mapping[str, Any]) -> GroupMember:
+def _classic_member(member: MemberMetadata) -> GroupMember:
     return GroupMember(
-        member_id=fields["memberId"],
-        instance_id=fields["groupInstanceId"],
-        client_id=fields["clientId"],
-        host=fields["clientHost"],
-        assignment=_consumer_assignment(fields["assignment"]),
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        assignment=_consumer_assignment(member.assignment),
     )
 
 
@@ -127,44 +147,50 @@ def _consumer_assignment(blob: bytes) -> tuple[TopicPartition, ...]:
     """The partitions in a consumer's assignment message; none if a client of another protocol wrote it."""
     if len(blob) < _INT16.size:
         return ()
-    schema = MessageSchema.load("ConsumerProtocolAssignment")
-    version = min(int(_INT16.unpack_from(blob)[0]), schema.highest_version)  # later versions only add to the end
+    # Later versions only add fields at the end.
+    version = min(int(_INT16.unpack_from(blob)[0]), ConsumerProtocolAssignment.schema().highest_version)
     try:
-        fields = schema.decode(version, blob[_INT16.size :], allow_trailing=True)
+        message = ConsumerProtocolAssignment.decode(version, blob[_INT16.size :], allow_trailing=True)
     except KafkalogError:
         return ()
     return tuple(
-        sorted(
-            TopicPartition(each["topic"], number)
-            for each in fields["assignedPartitions"]
-            for number in each["partitions"]
-        )
+        sorted(TopicPartition(each.topic, number) for each in message.assigned_partitions for number in each.partitions)
     )
 
 
 def _describe_consumer(
     group_id: str, by_type: Mapping[int, Mapping[bytes, bytes]], topic_names: TopicNames, with_members: bool
 ) -> GroupDescription:
-    epoch = _first(by_type, _CONSUMER, "ConsumerGroupMetadataValue", "epoch")
-    target_epoch = _first(by_type, _TARGET_EPOCH, "ConsumerGroupTargetAssignmentMetadataValue", "assignmentEpoch")
-    members = _by_member(by_type, _MEMBER, "ConsumerGroupMemberMetadata") if with_members else {}
-    targets = _by_member(by_type, _TARGET, "ConsumerGroupTargetAssignmentMember")
-    current = _by_member(by_type, _CURRENT, "ConsumerGroupCurrentMemberAssignment")
+    epoch = next((each.epoch for each in _values(by_type, _CONSUMER, ConsumerGroupMetadataValue)), 0)
+    targets_of_group = _values(by_type, _TARGET_EPOCH, ConsumerGroupTargetAssignmentMetadataValue)
+    target_epoch = next((each.assignment_epoch for each in targets_of_group), 0)
+    members = (
+        _by_member(by_type, _MEMBER, ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue)
+        if with_members
+        else {}
+    )
+    targets = _by_member(
+        by_type, _TARGET, ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue
+    )
+    current = _by_member(
+        by_type, _CURRENT, ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue
+    )
     described = []
     is_reconciled = True
-    for member_id, fields in members.items():
-        now = current.get(member_id, {"memberEpoch": 0, "assignedPartitions": (), "state": _MEMBER_STABLE})
-        is_reconciled &= now["state"] == _MEMBER_STABLE and now["memberEpoch"] == target_epoch
+    for member_id, member in members.items():
+        now = current.get(member_id, ConsumerGroupCurrentMemberAssignmentValue(state=_MEMBER_STABLE))
+        target = targets.get(member_id, ConsumerGroupTargetAssignmentMemberValue())
+        is_reconciled &= now.state == _MEMBER_STABLE and now.member_epoch == target_epoch
         described.append(
             GroupMember(
                 member_id=member_id,
-                instance_id=fields["instanceId"],
-                client_id=fields["clientId"],
-                host=fields["clientHost"],
-                assignment=_named(now["assignedPartitions"], topic_names),
-                target_assignment=_named(targets.get(member_id, {}).get("topicPartitions", ()), topic_names),
-                epoch=now["memberEpoch"],
-                is_upgraded=fields["classicMemberMetadata"] is None,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                assignment=_named(now.assigned_partitions, topic_names),
+                target_assignment=_named(target.topic_partitions, topic_names),
+                epoch=now.member_epoch,
+                is_upgraded=member.classic_member_metadata is None,
             )
         )
     return GroupDescription(
@@ -187,29 +213,32 @@ def _consumer_state(has_members: bool, epoch: int, target_epoch: int, is_reconci
     return "Stable" if is_reconciled else "Reconciling"
 
 
-def _preferred_assignor(members: Iterable[Mapping[str, Any]]) -> str:
+def _preferred_assignor(members: Iterable[ConsumerGroupMemberMetadataValue]) -> str:
     """The assignor that most members request; the broker's first one if no member requests one."""
-    asked = [each["serverAssignor"] for each in members if each["serverAssignor"]]
+    asked = [each.server_assignor for each in members if each.server_assignor]
     return max(sorted(set(asked)), key=asked.count) if asked else _DEFAULT_ASSIGNOR
 
 
-def _first(by_type: Mapping[int, Mapping[bytes, bytes]], record_type: int, schema_name: str, field: str) -> int:
+def _values(by_type: Mapping[int, Mapping[bytes, bytes]], record_type: int, message: type[_V]) -> Iterator[_V]:
+    """The values of one record type."""
     for value in by_type.get(record_type, {}).values():
-        return int(parse_value(schema_name, value)[field])
-    return 0
+        yield parse_value(message, value)
 
 
-def _by_member(by_type: Mapping[int, Mapping[bytes, bytes]], record_type: int, name: str) -> dict[str, dict[str, Any]]:
-    schema = MessageSchema.load(f"{name}Key")
+def _by_member(
+    by_type: Mapping[int, Mapping[bytes, bytes]], record_type: int, key_message: type[_MemberKey], message: type[_V]
+) -> dict[str, _V]:
+    """The values of one record type, by member id."""
     return {
-        schema.decode(0, key[_INT16.size :])["memberId"]: parse_value(f"{name}Value", value)
+        key_message.decode(0, key[_INT16.size :]).member_id: parse_value(message, value)
         for key, value in by_type.get(record_type, {}).items()
     }
 
 
-def _named(partitions: Iterable[Mapping[str, Any]], topic_names: TopicNames) -> tuple[TopicPartition, ...]:
+def _named(
+    partitions: Iterable[ConsumerGroupTargetAssignmentMemberValueTopicPartition | TopicPartitions],
+    topic_names: TopicNames,
+) -> tuple[TopicPartition, ...]:
     return tuple(
-        sorted(
-            TopicPartition(topic_names(each["topicId"]), number) for each in partitions for number in each["partitions"]
-        )
+        sorted(TopicPartition(topic_names(each.topic_id), number) for each in partitions for number in each.partitions)
     )

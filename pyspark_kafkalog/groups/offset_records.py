@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.metadata.messages.codec import MessageSchema
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.coordinator_records import OffsetCommitKey, OffsetCommitValue
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -30,6 +31,7 @@ OFFSET_COMMIT: Final = 1
 _INT16: Final = struct.Struct(">h")
 _TYPE_AND_LENGTH: Final = struct.Struct(">hh")
 _VALUE_VERSION: Final = 4
+_M = TypeVar("_M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,26 +71,25 @@ def group_of_key(key: bytes) -> tuple[int, str] | None:
     return record_type, name.decode("utf-8", errors="replace")
 
 
-def group_key(name: str, **fields: Any) -> bytes:
-    """The key of the record type that the schema `name` describes (`OffsetCommitKey`)."""
-    schema = MessageSchema.load(name)
-    return _INT16.pack(schema.api_key) + schema.encode(0, fields)
+def group_key(key: Message) -> bytes:
+    """The bytes of a record's key (`OffsetCommitKey`)."""
+    return _INT16.pack(key.schema().api_key) + key.encode(0)
 
 
 def offset_key(group: str, topic_partition: TopicPartition) -> bytes:
-    return group_key("OffsetCommitKey", group=group, topic=topic_partition.topic, partition=topic_partition.partition)
+    return group_key(OffsetCommitKey(group=group, topic=topic_partition.topic, partition=topic_partition.partition))
 
 
 def offset_value(committed: OffsetAndMetadata) -> bytes:
     """The value in the newest version that Kafka 4.1 writes. Raises InvalidRecordError."""
-    fields = {
-        "offset": committed.offset,
-        "leaderEpoch": committed.leader_epoch,
-        "metadata": committed.metadata,
-        "commitTimestamp": committed.commit_timestamp_ms,
-        "topicId": committed.topic_id or ZERO_UUID,
-    }
-    return _INT16.pack(_VALUE_VERSION) + MessageSchema.load("OffsetCommitValue").encode(_VALUE_VERSION, fields)
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms,
+        topic_id=committed.topic_id or ZERO_UUID,
+    )
+    return _INT16.pack(_VALUE_VERSION) + value.encode(_VALUE_VERSION)
 
 
 def parse_offset_key(key: bytes) -> TopicPartition | None:
@@ -96,34 +97,35 @@ def parse_offset_key(key: bytes) -> TopicPartition | None:
     record_type = _INT16.unpack_from(key)[0]
     if record_type not in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT):
         return None
-    fields = MessageSchema.load("OffsetCommitKey").decode(0, key[_INT16.size :], file=OFFSETS_TOPIC)
-    if fields["partition"] < 0:
+    decoded = OffsetCommitKey.decode(0, key[_INT16.size :], file=OFFSETS_TOPIC)
+    if decoded.partition < 0:
         raise CorruptRecordError(
-            file=OFFSETS_TOPIC, position=0, expected="a partition of 0 or more", found=str(fields["partition"])
+            file=OFFSETS_TOPIC, position=0, expected="a partition of 0 or more", found=str(decoded.partition)
         )
-    return TopicPartition(fields["topic"], fields["partition"])
+    return TopicPartition(decoded.topic, decoded.partition)
 
 
 def parse_offset_value(value: bytes) -> OffsetAndMetadata:
     """The committed offset in a value. Raises CorruptRecordError, UnsupportedFormatError for an unknown version."""
-    fields = parse_value("OffsetCommitValue", value)
-    topic_id = fields["topicId"]
+    decoded = parse_value(OffsetCommitValue, value)
     return OffsetAndMetadata(
-        offset=fields["offset"],
-        leader_epoch=fields["leaderEpoch"],
-        metadata=fields["metadata"],
-        commit_timestamp_ms=fields["commitTimestamp"],
-        expire_timestamp_ms=fields["expireTimestamp"],
-        topic_id=None if topic_id == ZERO_UUID else topic_id,
+        offset=decoded.offset,
+        leader_epoch=decoded.leader_epoch,
+        metadata=decoded.metadata,
+        commit_timestamp_ms=decoded.commit_timestamp,
+        expire_timestamp_ms=decoded.expire_timestamp,
+        topic_id=None if decoded.topic_id == ZERO_UUID else decoded.topic_id,
     )
 
 
-def parse_value(schema_name: str, value: bytes) -> dict[str, Any]:
-    """The fields of a value with the schema `schema_name`, in the version that its first two bytes give."""
+def parse_value(message: type[_M], value: bytes) -> _M:
+    """The message in a value, in the version that its first two bytes state.
+
+    Raises CorruptRecordError, UnsupportedFormatError for an unknown version.
+    """
     if len(value) < _INT16.size:
         raise CorruptRecordError(
             file=OFFSETS_TOPIC, position=0, expected="a version of 2 bytes", found=f"{len(value)} bytes"
         )
     version = int(_INT16.unpack_from(value)[0])
-    schema = MessageSchema.load(schema_name)
-    return schema.decode(version, value[_INT16.size :], file=OFFSETS_TOPIC, file_position=_INT16.size)
+    return message.decode(version, value[_INT16.size :], file=OFFSETS_TOPIC, file_position=_INT16.size)

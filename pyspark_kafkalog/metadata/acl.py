@@ -13,10 +13,14 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import InvalidAclError, InvalidRecordError
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    AccessControlEntryRecord,
+    MetadataRecord,
+    RemoveAccessControlEntryRecord,
+)
 from pyspark_kafkalog.storage.names import random_uuid
 
 #: Matches any resource name, principal name or host.
@@ -198,17 +202,17 @@ def check_principal(principal: str) -> str:
     return principal
 
 
-def parse_acl(fields: Mapping[str, Any]) -> Acl:
+def parse_acl(record: AccessControlEntryRecord) -> Acl:
     """The entry of an AccessControlEntryRecord. Raises InvalidRecordError for numbers that Kafka 4.1 does not know."""
     try:
         return Acl(
-            ResourceType(fields["resourceType"]),
-            fields["resourceName"],
-            PatternType(fields["patternType"]),
-            fields["principal"],
-            fields["host"],
-            AclOperation(fields["operation"]),
-            PermissionType(fields["permissionType"]),
+            ResourceType(record.resource_type),
+            record.resource_name,
+            PatternType(record.pattern_type),
+            record.principal,
+            record.host,
+            AclOperation(record.operation),
+            PermissionType(record.permission_type),
         )
     except ValueError as error:
         raise InvalidRecordError(f"an AccessControlEntryRecord cannot be read: {error}") from None
@@ -217,7 +221,7 @@ def parse_acl(fields: Mapping[str, Any]) -> Acl:
 def add_acls(existing: Iterable[Acl], acls: Collection[Acl], rng: random.Random) -> list[MetadataRecord]:
     """Records of the entries in `acls` that are not in `existing`. Raises InvalidAclError."""
     known = set(existing)
-    records = []
+    records: list[MetadataRecord] = []
     for acl in acls:
         check_acl(acl)
         if acl not in known:
@@ -228,19 +232,18 @@ def add_acls(existing: Iterable[Acl], acls: Collection[Acl], rng: random.Random)
 
 def remove_acls(acl_ids: Iterable[str]) -> list[MetadataRecord]:
     """Records that remove entries."""
-    return [record("RemoveAccessControlEntryRecord", id=acl_id) for acl_id in acl_ids]
+    return [RemoveAccessControlEntryRecord(id=acl_id) for acl_id in acl_ids]
 
 
-def acl_record(acl_id: str, acl: Acl) -> MetadataRecord:
+def acl_record(acl_id: str, acl: Acl) -> AccessControlEntryRecord:
     """The entry as a metadata record; `acl_id` is Kafka's Uuid text."""
-    return record(
-        "AccessControlEntryRecord",
+    return AccessControlEntryRecord(
         id=acl_id,
-        resourceType=int(acl.resource_type),
-        resourceName=acl.resource_name,
-        patternType=int(acl.pattern_type),
+        resource_type=int(acl.resource_type),
+        resource_name=acl.resource_name,
+        pattern_type=int(acl.pattern_type),
         principal=acl.principal,
         host=acl.host,
         operation=int(acl.operation),
-        permissionType=int(acl.permission),
+        permission_type=int(acl.permission),
     )

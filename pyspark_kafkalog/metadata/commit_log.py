@@ -42,7 +42,8 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.metadata.commit_reserve import CommitReserve
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record, encode_record
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
 from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, crc32c, parse_header
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
 from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, is_out_of_space, open_to_read, pread

@@ -26,7 +26,40 @@ from pyspark_kafkalog.metadata.image import (
     TransactionalIdImage,
     log_state,
 )
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    AbortTransactionRecord,
+    AccessControlEntryRecord,
+    BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
+    ClearElrRecord,
+    ClientQuotaRecord,
+    CommitRecord,
+    ConfigRecord,
+    DelegationTokenRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    FormatRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    PartitionStateRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    TransactionalIdRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+    UserScramCredentialRecord,
+    WriteCommitRecord,
+    ZkMigrationStateRecord,
+)
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.log.log_state import LogState
 
@@ -92,10 +125,10 @@ class ImageDelta:
 
     def replay(self, records: Iterable[MetadataRecord]) -> None:
         """Apply `records` in order."""
-        for metadata_record in records:
-            handler = _HANDLERS[metadata_record.type]
+        for record in records:
+            handler = _HANDLERS[type(record)]
             if handler is not None:
-                handler(self, metadata_record.fields)
+                handler(self, record)
 
     def build(self, next_offset: int) -> MetadataImage:
         """The image after the changes."""
@@ -151,20 +184,19 @@ class ImageDelta:
             self.changes.topics.add(name)
         return change
 
-    def _partition_to_change(self, fields: Mapping[str, Any], number_field: str) -> tuple[list[PartitionImage], int]:
-        """The partitions of the topic that a record names, and the number of the partition that it changes."""
-        name = self._name_of(fields["topicId"])
+    def _partition_to_change(self, topic_id: str, number: int) -> list[PartitionImage]:
+        """The partitions of the topic with that id; partition `number` must exist."""
+        name = self._name_of(topic_id)
         partitions = self._change(name).partitions
-        number: int = fields[number_field]
         if not 0 <= number < len(partitions):
             raise InvalidRecordError(
                 f"a metadata record names partition {number} of topic {name!r}, which has {len(partitions)} partitions"
             )
         self.changes.partitions.add((name, number))
-        return partitions, number
+        return partitions
 
-    def _topic(self, fields: Mapping[str, Any]) -> None:
-        name, topic_id = fields["name"], fields["topicId"]
+    def _topic(self, record: TopicRecord) -> None:
+        name, topic_id = record.name, record.topic_id
         topics, names = self._own_topics(), self._own_topic_names()
         if name in topics or topic_id in names:
             raise InvalidRecordError(f"a TopicRecord makes topic {name!r} with id {topic_id}; one of them is taken")
@@ -172,93 +204,96 @@ class ImageDelta:
         names[topic_id] = name
         self.changes.topics.add(name)
 
-    def _remove_topic(self, fields: Mapping[str, Any]) -> None:
-        name = self._name_of(fields["topicId"])
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        name = self._name_of(record.topic_id)
         self._topic_changes.pop(name, None)
         del self._own_topics()[name]
-        del self._own_topic_names()[fields["topicId"]]
+        del self._own_topic_names()[record.topic_id]
         self.changes.topics.add(name)
 
-    def _partition(self, fields: Mapping[str, Any]) -> None:
-        name = self._name_of(fields["topicId"])
+    def _partition(self, record: PartitionRecord) -> None:
+        name = self._name_of(record.topic_id)
         partitions = self._change(name).partitions
-        if fields["partitionId"] == len(partitions):
+        if record.partition_id == len(partitions):
             self.changes.partitions.add((name, len(partitions)))
-            partitions.append(PartitionImage(len(partitions), LogState(leader_epoch=fields["leaderEpoch"])))
+            partitions.append(PartitionImage(len(partitions), LogState(leader_epoch=record.leader_epoch)))
             return
-        partitions, number = self._partition_to_change(fields, "partitionId")
-        state = replace(partitions[number].state, leader_epoch=fields["leaderEpoch"])
+        number = record.partition_id
+        partitions = self._partition_to_change(record.topic_id, number)
+        state = replace(partitions[number].state, leader_epoch=record.leader_epoch)
         partitions[number] = PartitionImage(number, state)
 
-    def _partition_change(self, fields: Mapping[str, Any]) -> None:
-        if fields["leader"] == _NO_LEADER_CHANGE:
+    def _partition_change(self, record: PartitionChangeRecord) -> None:
+        if record.leader == _NO_LEADER_CHANGE:
             return
-        partitions, number = self._partition_to_change(fields, "partitionId")
+        number = record.partition_id
+        partitions = self._partition_to_change(record.topic_id, number)
         state = partitions[number].state
         partitions[number] = PartitionImage(number, replace(state, leader_epoch=state.leader_epoch + 1))
 
-    def _partition_state(self, fields: Mapping[str, Any]) -> None:
-        partitions, number = self._partition_to_change(fields, "partition")
-        partitions[number] = PartitionImage(number, log_state(fields))
+    def _partition_state(self, record: PartitionStateRecord) -> None:
+        number = record.partition
+        partitions = self._partition_to_change(record.topic_id, number)
+        partitions[number] = PartitionImage(number, log_state(record))
 
-    def _config(self, fields: Mapping[str, Any]) -> None:
-        if fields["resourceType"] == TOPIC_RESOURCE:
-            if not self._has_topic(fields["resourceName"]):
+    def _config(self, record: ConfigRecord) -> None:
+        if record.resource_type == TOPIC_RESOURCE:
+            if not self._has_topic(record.resource_name):
                 return  # Kafka's snapshots keep configs of topics that were deleted
-            configs = self._change(fields["resourceName"]).configs
-        elif fields["resourceType"] == BROKER_RESOURCE:
-            broker = fields["resourceName"]
+            configs = self._change(record.resource_name).configs
+        elif record.resource_type == BROKER_RESOURCE:
+            broker = record.resource_name
             configs = self._broker_configs.setdefault(broker, dict(self.base.broker_configs.get(broker, {})))
         else:
             return  # configs of groups and client metrics, which are not used here
-        if fields["value"] is None:
-            configs.pop(fields["name"], None)
+        if record.value is None:
+            configs.pop(record.name, None)
         else:
-            configs[fields["name"]] = fields["value"]
+            configs[record.name] = record.value
 
-    def _feature_level(self, fields: Mapping[str, Any]) -> None:
+    def _feature_level(self, record: FeatureLevelRecord) -> None:
         if self._features is None:
             self._features = dict(self.base.features)
-        if fields["featureLevel"] == 0:
-            self._features.pop(fields["name"], None)
+        if record.feature_level == 0:
+            self._features.pop(record.name, None)
         else:
-            self._features[fields["name"]] = fields["featureLevel"]
+            self._features[record.name] = record.feature_level
 
-    def _producer_ids(self, fields: Mapping[str, Any]) -> None:
-        self._next_producer_id = fields["nextProducerId"]
+    def _producer_ids(self, record: ProducerIdsRecord) -> None:
+        self._next_producer_id = record.next_producer_id
 
-    def _register_broker(self, fields: Mapping[str, Any]) -> None:
+    def _register_broker(self, record: RegisterBrokerRecord) -> None:
         if self._brokers is None:
             self._brokers = dict(self.base.brokers)
-        broker_id = fields["brokerId"]
+        broker_id = record.broker_id
         self._brokers[broker_id] = BrokerImage(
-            broker_id, fields["incarnationId"], fields["brokerEpoch"], tuple(fields["logDirs"])
+            broker_id, record.incarnation_id, record.broker_epoch, tuple(record.log_dirs)
         )
 
-    def _unregister_broker(self, fields: Mapping[str, Any]) -> None:
+    def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
         if self._brokers is None:
             self._brokers = dict(self.base.brokers)
-        self._brokers.pop(fields["brokerId"], None)
+        self._brokers.pop(record.broker_id, None)
 
-    def _format(self, fields: Mapping[str, Any]) -> None:
-        self._format_version = fields["formatVersion"]
+    def _format(self, record: FormatRecord) -> None:
+        self._format_version = record.format_version
 
-    def _write_commit(self, fields: Mapping[str, Any]) -> None:
-        name = fields["transactionalId"]
+    def _write_commit(self, record: WriteCommitRecord) -> None:
+        name = record.transactional_id
         if name is None:
             return
         known = self.base.transactional_ids if self._transactional_ids is None else self._transactional_ids
         last = known.get(name)
         if last is None:
             last = TransactionalIdImage(name, -1, NO_PRODUCER_ID, -1, -1, -1)
-        producer = (fields["producerId"], fields["producerEpoch"])
-        if fields["producerId"] == NO_PRODUCER_ID:
+        producer = (record.producer_id, record.producer_epoch)
+        if record.producer_id == NO_PRODUCER_ID:
             producer = (last.producer_id, last.producer_epoch)
-        held = last.held_by(fields["incarnation"])
+        held = last.held_by(record.incarnation)
         self._set_transactional_id(
             TransactionalIdImage(
                 name,
-                fields["transactionVersion"],
+                record.transaction_version,
                 *producer,
                 self._commit_offset,
                 self._timestamp_ms,
@@ -267,17 +302,17 @@ class ImageDelta:
             )
         )
 
-    def _transactional_id(self, fields: Mapping[str, Any]) -> None:
+    def _transactional_id(self, record: TransactionalIdRecord) -> None:
         self._set_transactional_id(
             TransactionalIdImage(
-                fields["transactionalId"],
-                fields["version"],
-                fields["producerId"],
-                fields["producerEpoch"],
-                fields["lastCommitOffset"],
-                fields["lastTimestampMs"],
-                fields["incarnation"],
-                fields["fenced"],
+                record.transactional_id,
+                record.version,
+                record.producer_id,
+                record.producer_epoch,
+                record.last_commit_offset,
+                record.last_timestamp_ms,
+                record.incarnation,
+                record.fenced,
             )
         )
 
@@ -287,13 +322,13 @@ class ImageDelta:
         self._transactional_ids[image.transactional_id] = image
         self.changes.transactional_ids.add(image.transactional_id)
 
-    def _access_control_entry(self, fields: Mapping[str, Any]) -> None:
-        self._own_acls()[fields["id"]] = parse_acl(fields)
+    def _access_control_entry(self, record: AccessControlEntryRecord) -> None:
+        self._own_acls()[record.id] = parse_acl(record)
 
-    def _remove_access_control_entry(self, fields: Mapping[str, Any]) -> None:
-        if self._own_acls().pop(fields["id"], None) is None:
+    def _remove_access_control_entry(self, record: RemoveAccessControlEntryRecord) -> None:
+        if self._own_acls().pop(record.id, None) is None:
             raise InvalidRecordError(
-                f"a metadata record removes access control entry {fields['id']}, which is not there"
+                f"a metadata record removes access control entry {record.id}, which does not exist"
             )
 
     def _own_acls(self) -> dict[str, Acl]:
@@ -301,43 +336,43 @@ class ImageDelta:
             self._acls = dict(self.base.acls)
         return self._acls
 
-    def _abort_transaction(self, fields: Mapping[str, Any]) -> None:
+    def _abort_transaction(self, record: AbortTransactionRecord) -> None:
         raise InvalidRecordError("the metadata log aborts a metadata transaction; commits here are whole or not there")
 
 
-_Handler = Callable[[ImageDelta, Mapping[str, Any]], None]
-_HANDLERS: Final[Mapping[str, _Handler | None]] = {
-    "TopicRecord": ImageDelta._topic,
-    "RemoveTopicRecord": ImageDelta._remove_topic,
-    "PartitionRecord": ImageDelta._partition,
-    "PartitionChangeRecord": ImageDelta._partition_change,
-    "ConfigRecord": ImageDelta._config,
-    "FeatureLevelRecord": ImageDelta._feature_level,
-    "ProducerIdsRecord": ImageDelta._producer_ids,
-    "RegisterBrokerRecord": ImageDelta._register_broker,
-    "UnregisterBrokerRecord": ImageDelta._unregister_broker,
-    "FormatRecord": ImageDelta._format,
-    "WriteCommitRecord": ImageDelta._write_commit,
-    "PartitionStateRecord": ImageDelta._partition_state,
-    "TransactionalIdRecord": ImageDelta._transactional_id,
-    "AccessControlEntryRecord": ImageDelta._access_control_entry,
-    "RemoveAccessControlEntryRecord": ImageDelta._remove_access_control_entry,
-    "AbortTransactionRecord": ImageDelta._abort_transaction,
-    "CommitRecord": None,  # for the history, and for a writer to recognize its commit
-    "BeginTransactionRecord": None,  # a commit is one batch, so it is always atomic
-    "EndTransactionRecord": None,
-    "BrokerRegistrationChangeRecord": None,
-    "FenceBrokerRecord": None,
-    "UnfenceBrokerRecord": None,
-    "RegisterControllerRecord": None,
-    "ClientQuotaRecord": None,
-    "DelegationTokenRecord": None,
-    "RemoveDelegationTokenRecord": None,
-    "UserScramCredentialRecord": None,
-    "RemoveUserScramCredentialRecord": None,
-    "ClearElrRecord": None,
-    "NoOpRecord": None,
-    "ZkMigrationStateRecord": None,
+_Handler = Callable[[ImageDelta, Any], None]
+_HANDLERS: Final[Mapping[type[MetadataRecord], _Handler | None]] = {
+    TopicRecord: ImageDelta._topic,
+    RemoveTopicRecord: ImageDelta._remove_topic,
+    PartitionRecord: ImageDelta._partition,
+    PartitionChangeRecord: ImageDelta._partition_change,
+    ConfigRecord: ImageDelta._config,
+    FeatureLevelRecord: ImageDelta._feature_level,
+    ProducerIdsRecord: ImageDelta._producer_ids,
+    RegisterBrokerRecord: ImageDelta._register_broker,
+    UnregisterBrokerRecord: ImageDelta._unregister_broker,
+    FormatRecord: ImageDelta._format,
+    WriteCommitRecord: ImageDelta._write_commit,
+    PartitionStateRecord: ImageDelta._partition_state,
+    TransactionalIdRecord: ImageDelta._transactional_id,
+    AccessControlEntryRecord: ImageDelta._access_control_entry,
+    RemoveAccessControlEntryRecord: ImageDelta._remove_access_control_entry,
+    AbortTransactionRecord: ImageDelta._abort_transaction,
+    CommitRecord: None,  # for the history, and for a writer to recognize its commit
+    BeginTransactionRecord: None,  # a commit is one batch, so it is always atomic
+    EndTransactionRecord: None,
+    BrokerRegistrationChangeRecord: None,
+    FenceBrokerRecord: None,
+    UnfenceBrokerRecord: None,
+    RegisterControllerRecord: None,
+    ClientQuotaRecord: None,
+    DelegationTokenRecord: None,
+    RemoveDelegationTokenRecord: None,
+    UserScramCredentialRecord: None,
+    RemoveUserScramCredentialRecord: None,
+    ClearElrRecord: None,
+    NoOpRecord: None,
+    ZkMigrationStateRecord: None,
 }
 
 

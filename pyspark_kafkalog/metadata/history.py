@@ -13,12 +13,22 @@ from typing import Final
 
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog
 from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE
-from pyspark_kafkalog.metadata.messages.records import NO_TRANSACTION_VERSION, MetadataRecord, written_partitions
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    CommitRecord,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    PartitionStateRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    TransactionalIdRecord,
+    WriteCommitRecord,
+)
+from pyspark_kafkalog.metadata.messages.records import NO_TRANSACTION_VERSION
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 
-_BY_TOPIC_ID: Final = frozenset(
-    {"RemoveTopicRecord", "PartitionRecord", "PartitionChangeRecord", "PartitionStateRecord"}
-)
+_BY_TOPIC_ID: Final = (RemoveTopicRecord, PartitionRecord, PartitionChangeRecord, PartitionStateRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +132,8 @@ class _Names:
         for offset in list_base_offsets(self._log.directory):
             commit = self._log.read(offset)
             for each in commit.records if commit is not None else ():
-                if each.type == "TopicRecord" and each.fields["topicId"] not in self._current:
-                    found[each.fields["topicId"]] = each.fields["name"]
+                if isinstance(each, TopicRecord) and each.topic_id not in self._current:
+                    found[each.topic_id] = each.name
         return found
 
 
@@ -133,18 +143,17 @@ def _entry(commit: Commit, names: _Names) -> HistoryEntry:
     topics: dict[str, None] = {}
     partitions: tuple[HistoryPartition, ...] = ()
     for each in commit.records:
-        fields = each.fields
         topics.update(dict.fromkeys(_topics(each, names)))
-        if each.type == "CommitRecord":
-            operation = fields["operation"]
-        elif each.type == "WriteCommitRecord":
+        if isinstance(each, CommitRecord):
+            operation = each.operation
+        elif isinstance(each, WriteCommitRecord):
             partitions = _partitions(each, names)
-            write_id = fields["writeId"]
-            transactional_id, version = fields["transactionalId"], fields["transactionVersion"]
-        elif each.type == "TransactionalIdRecord":
-            transactional_id, version = fields["transactionalId"], fields["version"]
-        if each.type in ("WriteCommitRecord", "TransactionalIdRecord"):
-            incarnation = fields["incarnation"] or None
+            write_id = each.write_id
+            transactional_id, version = each.transactional_id, each.transaction_version
+        elif isinstance(each, TransactionalIdRecord):
+            transactional_id, version = each.transactional_id, each.version
+        if isinstance(each, (WriteCommitRecord, TransactionalIdRecord)):
+            incarnation = each.incarnation or None
     return HistoryEntry(
         offset=commit.base_offset,
         timestamp_ms=commit.timestamp_ms,
@@ -159,19 +168,19 @@ def _entry(commit: Commit, names: _Names) -> HistoryEntry:
 
 
 def _topics(each: MetadataRecord, names: _Names) -> list[str]:
-    if each.type == "TopicRecord":
-        return [each.fields["name"]]
-    if each.type == "ConfigRecord":
-        return [each.fields["resourceName"]] if each.fields["resourceType"] == TOPIC_RESOURCE else []
-    if each.type in _BY_TOPIC_ID:
-        return [names[each.fields["topicId"]]]
+    if isinstance(each, TopicRecord):
+        return [each.name]
+    if isinstance(each, ConfigRecord):
+        return [each.resource_name] if each.resource_type == TOPIC_RESOURCE else []
+    if isinstance(each, _BY_TOPIC_ID):
+        return [names[each.topic_id]]
     return []
 
 
-def _partitions(write: MetadataRecord, names: _Names) -> tuple[HistoryPartition, ...]:
+def _partitions(write: WriteCommitRecord, names: _Names) -> tuple[HistoryPartition, ...]:
     return tuple(
         HistoryPartition(
             names[each.topic_id], each.topic_id, each.partition, each.first_offset, each.records, each.bytes
         )
-        for each in written_partitions(write)
+        for each in write.partitions
     )

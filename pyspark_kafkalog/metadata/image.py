@@ -14,11 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.metadata.acl import Acl, acl_record
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record, transactional_id_record
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    FormatRecord,
+    MetadataRecord,
+    PartitionRecord,
+    PartitionStateRecord,
+    ProducerIdsRecord,
+    ProducerState,
+    RegisterBrokerRecord,
+    TopicRecord,
+    TransactionalIdRecord,
+)
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -146,9 +158,9 @@ def broker_configs(image: MetadataImage) -> Mapping[str, str]:
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     """Records that, applied to an empty image, give an image equal to `image` except for its offset and time."""
     for feature, level in image.features.items():
-        yield record("FeatureLevelRecord", name=feature, featureLevel=level)
+        yield FeatureLevelRecord(name=feature, feature_level=level)
     if image.format_version is not None:
-        yield record("FormatRecord", formatVersion=image.format_version)
+        yield FormatRecord(format_version=image.format_version)
     for broker in image.brokers.values():
         yield _broker_record(broker)
     for topic in image.topics.values():
@@ -157,12 +169,12 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         for config, value in configs.items():
             yield _config_record(BROKER_RESOURCE, name, config, value)
     if image.next_producer_id:
-        yield record("ProducerIdsRecord", brokerId=-1, nextProducerId=image.next_producer_id)
+        yield ProducerIdsRecord(broker_id=-1, next_producer_id=image.next_producer_id)
     for acl_id, acl in image.acls.items():
         yield acl_record(acl_id, acl)
     for held in image.transactional_ids.values():
-        yield transactional_id_record(
-            held.transactional_id,
+        yield TransactionalIdRecord(
+            transactional_id=held.transactional_id,
             version=held.version,
             producer_id=held.producer_id,
             producer_epoch=held.producer_epoch,
@@ -174,19 +186,18 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
 
 
 def _broker_record(broker: BrokerImage) -> MetadataRecord:
-    return record(
-        "RegisterBrokerRecord",
-        brokerId=broker.broker_id,
-        incarnationId=broker.incarnation_id,
-        brokerEpoch=broker.broker_epoch,
+    return RegisterBrokerRecord(
+        broker_id=broker.broker_id,
+        incarnation_id=broker.incarnation_id,
+        broker_epoch=broker.broker_epoch,
         rack=None,
         fenced=False,
-        logDirs=broker.log_dirs,
+        log_dirs=broker.log_dirs,
     )
 
 
 def _topic_records(topic: TopicImage, node: BrokerImage) -> Iterator[MetadataRecord]:
-    yield record("TopicRecord", name=topic.name, topicId=topic.topic_id)
+    yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
     for config, value in topic.configs.items():
         yield _config_record(TOPIC_RESOURCE, topic.name, config, value)
     for partition in topic.partitions:
@@ -197,82 +208,80 @@ def _topic_records(topic: TopicImage, node: BrokerImage) -> Iterator[MetadataRec
 
 
 def _config_record(resource_type: int, resource: str, name: str, value: str) -> MetadataRecord:
-    return record("ConfigRecord", resourceType=resource_type, resourceName=resource, name=name, value=value)
+    return ConfigRecord(resource_type=resource_type, resource_name=resource, name=name, value=value)
 
 
-def partition_record(topic_id: str, partition: int, *, leader_epoch: int, node: BrokerImage) -> MetadataRecord:
-    """A partition on `node` alone, which leads it: what Kafka's tools see; this package goes by its existence."""
-    return record(
-        "PartitionRecord",
-        partitionId=partition,
-        topicId=topic_id,
+def partition_record(topic_id: str, partition: int, *, leader_epoch: int, node: BrokerImage) -> PartitionRecord:
+    """A partition on `node` alone, which leads it: as Kafka's tools see it; this package only uses its existence."""
+    return PartitionRecord(
+        partition_id=partition,
+        topic_id=topic_id,
         replicas=(node.broker_id,),
         isr=(node.broker_id,),
         leader=node.broker_id,
-        leaderEpoch=leader_epoch,
-        partitionEpoch=0,
+        leader_epoch=leader_epoch,
+        partition_epoch=0,
         directories=node.log_dirs[:1],
     )
 
 
-def partition_state_record(topic_id: str, partition: int, state: LogState) -> MetadataRecord:
+def partition_state_record(topic_id: str, partition: int, state: LogState) -> PartitionStateRecord:
     """The record that makes `state` the partition's state."""
-    return record(
-        "PartitionStateRecord",
-        topicId=topic_id,
+    return PartitionStateRecord(
+        topic_id=topic_id,
         partition=partition,
-        leaderEpoch=state.leader_epoch,
-        logStartOffset=state.log_start_offset,
-        logEndOffset=state.log_end_offset,
-        activeBaseOffset=state.active_base_offset,
-        activeSizeBytes=state.active_size_bytes,
-        activeFirstTimestampMs=state.active_first_timestamp_ms,
-        activeMaxTimestampMs=state.active_max_timestamp_ms,
-        activeMaxTimestampOffset=state.active_max_timestamp_offset,
-        bytesSinceLastIndexEntry=state.bytes_since_last_index_entry,
-        firstUnstableOffset=state.first_unstable_offset,
-        producer=None if state.producer is None else _producer_fields(state.producer),
+        leader_epoch=state.leader_epoch,
+        log_start_offset=state.log_start_offset,
+        log_end_offset=state.log_end_offset,
+        active_base_offset=state.active_base_offset,
+        active_size_bytes=state.active_size_bytes,
+        active_first_timestamp_ms=state.active_first_timestamp_ms,
+        active_max_timestamp_ms=state.active_max_timestamp_ms,
+        active_max_timestamp_offset=state.active_max_timestamp_offset,
+        bytes_since_last_index_entry=state.bytes_since_last_index_entry,
+        first_unstable_offset=state.first_unstable_offset,
+        producer=None if state.producer is None else _producer_state(state.producer),
     )
 
 
-def _producer_fields(producer: ProducerStateEntry) -> dict[str, int]:
-    return {
-        "producerId": producer.producer_id,
-        "producerEpoch": producer.producer_epoch,
-        "lastSequence": producer.last_sequence,
-        "lastOffset": producer.last_offset,
-        "offsetDelta": producer.offset_delta,
-        "lastTimestampMs": producer.last_timestamp_ms,
-        "coordinatorEpoch": producer.coordinator_epoch,
-        "currentTxnFirstOffset": producer.current_txn_first_offset,
-    }
+def _producer_state(entry: ProducerStateEntry) -> ProducerState:
+    return ProducerState(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        last_sequence=entry.last_sequence,
+        last_offset=entry.last_offset,
+        offset_delta=entry.offset_delta,
+        last_timestamp_ms=entry.last_timestamp_ms,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_first_offset=entry.current_txn_first_offset,
+    )
 
 
-def log_state(fields: Mapping[str, Any]) -> LogState:
-    """The LogState in a PartitionStateRecord's fields."""
+def log_state(record: PartitionStateRecord) -> LogState:
+    """The LogState in a PartitionStateRecord."""
     return LogState(
-        leader_epoch=fields["leaderEpoch"],
-        log_start_offset=fields["logStartOffset"],
-        log_end_offset=fields["logEndOffset"],
-        active_base_offset=fields["activeBaseOffset"],
-        active_size_bytes=fields["activeSizeBytes"],
-        active_first_timestamp_ms=fields["activeFirstTimestampMs"],
-        active_max_timestamp_ms=fields["activeMaxTimestampMs"],
-        active_max_timestamp_offset=fields["activeMaxTimestampOffset"],
-        bytes_since_last_index_entry=fields["bytesSinceLastIndexEntry"],
-        first_unstable_offset=fields["firstUnstableOffset"],
-        producer=None if fields["producer"] is None else _producer_entry(fields["producer"]),
+        leader_epoch=record.leader_epoch,
+        log_start_offset=record.log_start_offset,
+        log_end_offset=record.log_end_offset,
+        active_base_offset=record.active_base_offset,
+        active_size_bytes=record.active_size_bytes,
+        active_first_timestamp_ms=record.active_first_timestamp_ms,
+        active_max_timestamp_ms=record.active_max_timestamp_ms,
+        active_max_timestamp_offset=record.active_max_timestamp_offset,
+        bytes_since_last_index_entry=record.bytes_since_last_index_entry,
+        first_unstable_offset=record.first_unstable_offset,
+        producer=None if record.producer is None else _producer_entry(record.producer),
     )
 
 
-def _producer_entry(fields: Mapping[str, Any]) -> ProducerStateEntry:
+def _producer_entry(state: ProducerState) -> ProducerStateEntry:
     return ProducerStateEntry(
-        producer_id=fields["producerId"],
-        producer_epoch=fields["producerEpoch"],
-        last_sequence=fields["lastSequence"],
-        last_offset=fields["lastOffset"],
-        offset_delta=fields["offsetDelta"],
-        last_timestamp_ms=fields["lastTimestampMs"],
-        coordinator_epoch=fields["coordinatorEpoch"],
-        current_txn_first_offset=fields["currentTxnFirstOffset"],
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        last_sequence=state.last_sequence,
+        last_offset=state.last_offset,
+        offset_delta=state.offset_delta,
+        last_timestamp_ms=state.last_timestamp_ms,
+        coordinator_epoch=state.coordinator_epoch,
+        current_txn_first_offset=state.current_txn_first_offset,
     )

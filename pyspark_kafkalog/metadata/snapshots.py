@@ -41,7 +41,8 @@ from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, KnownSnapshot, LoadedImage, LogTail
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record, encode_record
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
 from pyspark_kafkalog.record.control import (
     ControlRecord,
     SnapshotFooter,

@@ -38,7 +38,7 @@ from pyspark_kafkalog.metadata.delta import apply, start_delta
 from pyspark_kafkalog.metadata.housekeeping import Housekeeping
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     METADATA_DIR,
@@ -322,7 +322,7 @@ class MetadataStore:
             records = build(image)
             if not records:
                 return CommitOutcome(image, None)
-            header = record("CommitRecord", commitId=commit_id, operation=operation)
+            header = CommitRecord(commit_id=commit_id, operation=operation)
             if key is not None:
                 self._unknown_outcomes[key] = (commit_id, image.next_offset)
             try:
@@ -421,4 +421,4 @@ def _in_doubt(unsure_since: int | None) -> Iterator[None]:
 
 def _commit_id(commit: Commit) -> str | None:
     first = commit.records[0]
-    return first.fields["commitId"] if first.type == "CommitRecord" else None
+    return first.commit_id if isinstance(first, CommitRecord) else None

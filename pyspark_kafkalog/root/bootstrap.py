@@ -15,7 +15,13 @@ from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.commit_log import CommitLog
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    CommitRecord,
+    FeatureLevelRecord,
+    FormatRecord,
+    MetadataRecord,
+    RegisterBrokerRecord,
+)
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
@@ -145,15 +151,14 @@ def _write_ids(root: Path, cluster_id: str | None, node_id: int, rng: random.Ran
 def _first_records(properties: MetaProperties, rng: random.Random) -> tuple[MetadataRecord, ...]:
     log_dirs = () if properties.directory_id is None else (properties.directory_id,)
     return (
-        record("CommitRecord", commitId=random_uuid(rng), operation=_CREATE_OPERATION),
-        record("FormatRecord", formatVersion=FORMAT_VERSION),
-        record("FeatureLevelRecord", name=_METADATA_VERSION_FEATURE, featureLevel=_METADATA_VERSION_4_1),
-        record(
-            "RegisterBrokerRecord",
-            brokerId=properties.node_id,
-            incarnationId=random_uuid(rng),
+        CommitRecord(commit_id=random_uuid(rng), operation=_CREATE_OPERATION),
+        FormatRecord(format_version=FORMAT_VERSION),
+        FeatureLevelRecord(name=_METADATA_VERSION_FEATURE, feature_level=_METADATA_VERSION_4_1),
+        RegisterBrokerRecord(
+            broker_id=DEFAULT_NODE_ID if properties.node_id is None else properties.node_id,
+            incarnation_id=random_uuid(rng),
             rack=None,
             fenced=False,
-            logDirs=log_dirs,
+            log_dirs=log_dirs,
         ),
     )

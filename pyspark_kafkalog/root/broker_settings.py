@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, BROKER_RESOURCE, MetadataImage, broker_configs
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord, MetadataRecord
 
 
 def broker_config(image: MetadataImage) -> BrokerConfig:
@@ -48,7 +48,7 @@ def alter_broker_configs(
 
 def broker_config_record(name: str, value: str | None) -> MetadataRecord:
     """The record that sets one setting, or with None resets it to its default."""
-    return record("ConfigRecord", resourceType=BROKER_RESOURCE, resourceName=ALL_BROKERS, name=name, value=value)
+    return ConfigRecord(resource_type=BROKER_RESOURCE, resource_name=ALL_BROKERS, name=name, value=value)
 
 
 def _check_topic(config: BrokerConfig, topic: str, overrides: Mapping[str, str]) -> None:

@@ -28,6 +28,7 @@ from typing import Final
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.commit_log import CommitLog
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
+from pyspark_kafkalog.metadata.messages.metadata_records import RemoveTopicRecord
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import forget_partitions
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id, write_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
@@ -170,6 +171,6 @@ def _removed_ids(log: CommitLog, wanted: Collection[str]) -> set[str]:
     for offset in islice(reversed(list_base_offsets(log.directory)), _COMMITS_MAX):
         commit = log.read(offset)
         for each in () if commit is None else commit.records:
-            if each.type == "RemoveTopicRecord" and each.fields["topicId"] in wanted:
-                removed.add(each.fields["topicId"])
+            if isinstance(each, RemoveTopicRecord) and each.topic_id in wanted:
+                removed.add(each.topic_id)
     return removed

@@ -18,7 +18,7 @@ from pyspark_kafkalog.metadata.image import (
     TopicImage,
     broker_configs,
 )
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root import topics as topic_records

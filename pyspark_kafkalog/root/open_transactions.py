@@ -21,12 +21,12 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
-from pyspark_kafkalog.metadata.messages.codec import MessageSchema
+from pyspark_kafkalog.metadata.messages.coordinator_records import TransactionLogKey, TransactionLogValue
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
@@ -73,25 +73,25 @@ _OPEN: Final = frozenset(
 class TransactionState:
     """The last record of a transactional id, and the partition of `__transaction_state` that contains it.
 
-    `fields` are those of a TransactionLogValue of `version`. `status` is a number that a later Kafka may have added to.
+    `version` is the one in which `value` was written. `status` is a number, to which a later Kafka may add.
     """
 
     transactional_id: str
     state_partition: int
     version: int
-    fields: Mapping[str, Any]
+    value: TransactionLogValue
 
     @property
     def producer_id(self) -> int:
-        return int(self.fields["producerId"])
+        return self.value.producer_id
 
     @property
     def producer_epoch(self) -> int:
-        return int(self.fields["producerEpoch"])
+        return self.value.producer_epoch
 
     @property
     def status(self) -> int:
-        return int(self.fields["transactionStatus"])
+        return self.value.transaction_status
 
     @property
     def status_name(self) -> str:
@@ -108,19 +108,19 @@ class TransactionState:
 
     @property
     def timeout_ms(self) -> int:
-        return int(self.fields["transactionTimeoutMs"])
+        return self.value.transaction_timeout_ms
 
     @property
     def start_ms(self) -> int:
         """Start time (ms) of the last transaction; below 0 for an id without one."""
-        return int(self.fields["transactionStartTimestampMs"])
+        return self.value.transaction_start_timestamp_ms
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
         return tuple(
-            TopicPartition(topic["topic"], partition)
-            for topic in self.fields["transactionPartitions"] or ()
-            for partition in topic["partitionIds"]
+            TopicPartition(topic.topic, partition)
+            for topic in self.value.transaction_partitions or ()
+            for partition in topic.partition_ids
         )
 
     def covers(self, where: TopicPartition, producer_id: int) -> bool:
@@ -129,23 +129,23 @@ class TransactionState:
 
     def completed(self, *, is_commit: bool, producer_epoch: int, now_ms: int) -> tuple[bytes, bytes]:
         """Key and value of the record that says that all markers are written (TransactionMetadata.prepareComplete)."""
-        fields = {
-            **self.fields,
-            "producerEpoch": producer_epoch,
-            "transactionStatus": TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT,
-            "transactionPartitions": (),
-            "transactionLastUpdateTimestampMs": now_ms,
-        }
+        value = replace(
+            self.value,
+            producer_epoch=producer_epoch,
+            transaction_status=TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT,
+            transaction_partitions=(),
+            transaction_last_update_timestamp_ms=now_ms,
+        )
         if self.version >= 1:
-            next_producer_id = fields["nextProducerId"]
-            fields |= {"previousProducerId": self.producer_id, "nextProducerId": _NO_PRODUCER_ID}
-            if next_producer_id != _NO_PRODUCER_ID and fields["clientTransactionVersion"] >= _TV2:
-                fields |= {"producerId": next_producer_id, "producerEpoch": 0}  # the old id's epochs are exhausted
-        key = MessageSchema.load("TransactionLogKey")
-        value = MessageSchema.load("TransactionLogValue")
+            next_producer_id = value.next_producer_id
+            value = replace(value, previous_producer_id=self.producer_id, next_producer_id=_NO_PRODUCER_ID)
+            if next_producer_id != _NO_PRODUCER_ID and value.client_transaction_version >= _TV2:
+                # The old id's epochs are exhausted.
+                value = replace(value, producer_id=next_producer_id, producer_epoch=0)
+        key = TransactionLogKey(transactional_id=self.transactional_id)
         return (
-            _INT16.pack(key.api_key) + key.encode(0, {"transactionalId": self.transactional_id}),
-            _INT16.pack(self.version) + value.encode(self.version, fields),
+            _INT16.pack(key.schema().api_key) + key.encode(0),
+            _INT16.pack(self.version) + value.encode(self.version),
         )
 
 
@@ -171,19 +171,18 @@ def read_transaction_states(partitions: Iterable[PartitionSnapshot]) -> dict[str
 
 
 def _decode(key: bytes | None, value: bytes | None, partition: int) -> TransactionState | None:
-    key_schema, value_schema = MessageSchema.load("TransactionLogKey"), MessageSchema.load("TransactionLogValue")
     if key is None or value is None or len(key) < _INT16.size or len(value) < _INT16.size:
         return None
     (record_type,), (version,) = _INT16.unpack_from(key), _INT16.unpack_from(value)
-    if record_type != key_schema.api_key:
+    if record_type != TransactionLogKey.schema().api_key:
         return None
     try:
-        name = key_schema.decode(0, key[_INT16.size :], allow_trailing=True)["transactionalId"]
-        fields = value_schema.decode(version, value[_INT16.size :], allow_trailing=True)
+        name = TransactionLogKey.decode(0, key[_INT16.size :], allow_trailing=True).transactional_id
+        decoded = TransactionLogValue.decode(version, value[_INT16.size :], allow_trailing=True)
     except KafkalogError as error:
         _LOG.warning("a record of %s-%d is passed over: %s", TRANSACTION_STATE_TOPIC, partition, error)
         return None
-    return TransactionState(transactional_id=name, state_partition=partition, version=version, fields=fields)
+    return TransactionState(transactional_id=name, state_partition=partition, version=version, value=decoded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,12 @@ from typing import Final
 from pyspark_kafkalog.config.log_config import validate_topic_configs
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
 from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, MetadataImage, partition_record
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    ConfigRecord,
+    MetadataRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, random_uuid, validate_topic_name
 
 MAX_PARTITIONS_PER_COMMIT: Final = 10_000
@@ -41,7 +46,7 @@ def create_topic(
     validate_topic_configs(configs, broker_configs)
     topic_id = random_uuid(rng if rng is not None else random.SystemRandom())
     return [
-        record("TopicRecord", name=name, topicId=topic_id),
+        TopicRecord(name=name, topic_id=topic_id),
         *(_config_record(name, key, value) for key, value in configs.items()),
         *(_partition_record(image, topic_id, partition) for partition in range(partitions)),
     ]
@@ -49,7 +54,7 @@ def create_topic(
 
 def delete_topic(image: MetadataImage, name: str) -> list[MetadataRecord]:
     """Delete the topic, with its partitions and configs. Raises UnknownTopicError."""
-    return [record("RemoveTopicRecord", topicId=image.topic(name).topic_id)]
+    return [RemoveTopicRecord(topic_id=image.topic(name).topic_id)]
 
 
 def add_partitions(image: MetadataImage, name: str, *, total: int) -> list[MetadataRecord]:
@@ -117,7 +122,7 @@ def _check_partitions(name: str, total: int, *, first: int) -> None:
 
 
 def _config_record(topic: str, name: str, value: str | None) -> MetadataRecord:
-    return record("ConfigRecord", resourceType=TOPIC_RESOURCE, resourceName=topic, name=name, value=value)
+    return ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
 
 
 def _partition_record(image: MetadataImage, topic_id: str, partition: int) -> MetadataRecord:

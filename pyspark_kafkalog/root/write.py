@@ -29,7 +29,7 @@ from typing import Final
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, WrittenPartition, write_commit_record
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, WriteCommitRecord, WrittenPartition
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.broker_settings import broker_config
@@ -300,7 +300,7 @@ def _check_unchanged(
 
 
 def _commit_records(newest: MetadataImage, write: Write, appended: Sequence[AppendedPartition]) -> list[MetadataRecord]:
-    written = [
+    written = tuple(
         WrittenPartition(
             topic_id=each.topic_id,
             partition=each.committed.topic_partition.partition,
@@ -309,15 +309,15 @@ def _commit_records(newest: MetadataImage, write: Write, appended: Sequence[Appe
             bytes=each.committed.bytes,
         )
         for each in appended
-    ]
+    )
     states = [
         partition_state_record(each.topic_id, each.committed.topic_partition.partition, each.after) for each in appended
     ]
     transaction = write.transaction
     if transaction is None:
-        return [write_commit_record(write_id=write.write_id, partitions=written), *states]
+        return [WriteCommitRecord(write_id=write.write_id, partitions=written), *states]
     producer = producer_of(newest, transaction.transactional_id, transaction.incarnation)
-    commit = write_commit_record(
+    commit = WriteCommitRecord(
         write_id=write.write_id,
         partitions=written,
         transactional_id=transaction.transactional_id,

@@ -24,7 +24,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import InvalidOptionError, ProducerFencedError
 from pyspark_kafkalog.metadata.image import MetadataImage, TransactionalIdImage
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record, transactional_id_record
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, ProducerIdsRecord, TransactionalIdRecord
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import INT16_MAX, INT64_MAX
@@ -113,8 +113,8 @@ def take_over(
     if known is None:
         known = TransactionalIdImage(transactional_id, -1, NO_PRODUCER_ID, -1, -1, -1)
     held = known.held_by(incarnation)
-    taken = transactional_id_record(
-        transactional_id,
+    taken = TransactionalIdRecord(
+        transactional_id=transactional_id,
         version=known.version,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
@@ -129,11 +129,10 @@ def take_over(
 def _new_producer(image: MetadataImage) -> Producer:
     broker = image.brokers[min(image.brokers)]
     producer_id = image.next_producer_id
-    handed_out = record(
-        "ProducerIdsRecord",
-        brokerId=broker.broker_id,
-        brokerEpoch=broker.broker_epoch,
-        nextProducerId=producer_id + 1,
+    handed_out = ProducerIdsRecord(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        next_producer_id=producer_id + 1,
     )
     return Producer(producer_id, 0, (handed_out,))
 

@@ -35,7 +35,7 @@ from pyspark_kafkalog.security.authorizer import Authorizer, parse_super_users
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage
-    from pyspark_kafkalog.metadata.messages.records import MetadataRecord
+    from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
     from pyspark_kafkalog.root.protocol import Root
 
 ALL: AclFilter = AclFilter()

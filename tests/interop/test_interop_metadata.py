@@ -10,17 +10,13 @@ from typing import Any
 
 import pytest
 from kafka_oracle import dump_log
+from message_fields import kafka_text
 
 from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.metadata.messages.json_form import json_text
-from pyspark_kafkalog.metadata.messages.records import (
-    OWN_API_KEYS_FROM,
-    MetadataRecord,
-    WrittenPartition,
-    encode_record,
-    write_commit_record,
-)
+from pyspark_kafkalog.metadata.messages.metadata_records import METADATA_RECORDS, WriteCommitRecord, WrittenPartition
+from pyspark_kafkalog.metadata.messages.records import NATIVE_API_KEYS_FROM, encode_record
 from pyspark_kafkalog.metadata.messages.schema import FieldSpec, load_schema_file
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.bootstrap import create_root
@@ -71,18 +67,21 @@ def dumped(file: Path, option: str, pattern: str) -> list[tuple[str, ...]]:
 
 def test_kafka_prints_every_metadata_record_as_we_do(tmp_path: Path) -> None:
     rng = random.Random(3)
+    types = {each.__name__: each for each in METADATA_RECORDS}
     records = []
     for spec in load_schema_file("cluster_metadata").values():
         schema = MessageSchema.load(spec.name)
         for version in spec.versions:
-            records += [MetadataRecord(spec.name, version, message(rng, schema, version)) for _ in range(8)]
+            data = [schema.encode(version, message(rng, schema, version)) for _ in range(8)]
+            records += [(types[spec.name].decode(version, each), version) for each in data]
     batch = [
-        Record(offset=i, timestamp_ms=1, key=None, value=encode_record(record)) for i, record in enumerate(records)
+        Record(offset=i, timestamp_ms=1, key=None, value=encode_record(record, version=version))
+        for i, (record, version) in enumerate(records)
     ]
     file = tmp_path / "00000000000000000000.log"
     file.write_bytes(encode_batch(batch))
     found = dumped(file, "--cluster-metadata-decoder", "payload: (.*)")
-    assert found == [json_text(record.to_json()) for record in records]
+    assert found == [kafka_text(record, version) for record, version in records]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,7 @@ def test_kafka_decodes_our_metadata_log(tmp_path: Path) -> None:
     state = LogState(log_end_offset=4, active_size_bytes=90)
     store.commit(
         lambda image: [
-            write_commit_record(write_id="w", partitions=[written], transactional_id="q", transaction_version=1),
+            WriteCommitRecord(write_id="w", partitions=(written,), transactional_id="q", transaction_version=1),
             partition_state_record(topic_id, 0, state),
         ],
         operation="write",
@@ -149,9 +148,9 @@ def test_kafka_decodes_our_metadata_log(tmp_path: Path) -> None:
     records = [record for commit in commits for record in commit.records]
     assert len(payloads) == len(records)
     for record, (offset, payload) in zip(records, payloads, strict=True):
-        api_key = MessageSchema.load(record.type).api_key
-        if api_key >= OWN_API_KEYS_FROM:
+        api_key = record.schema().api_key
+        if api_key >= NATIVE_API_KEYS_FROM:
             assert payload.startswith(f"Error at {offset}, skipping.")
             assert payload.endswith(f"Unknown metadata id {api_key}")
         else:
-            assert payload == json_text(record.to_json())
+            assert payload == kafka_text(record)

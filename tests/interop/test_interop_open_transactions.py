@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from kafka_oracle import Broker, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.messages.codec import MessageSchema
+from pyspark_kafkalog.metadata.messages.coordinator_records import TransactionLogKey
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch
@@ -81,11 +81,11 @@ def prepare_commit(data: Path) -> None:
     """Let the broker have been killed after it decided to commit pay-prepared, with one of three markers written."""
     states = read_transaction_states(LogDir.open(data).topic(STATE_TOPIC).partitions)
     state = states["pay-prepared"]
-    is_v2 = state.fields["clientTransactionVersion"] >= 2
+    is_v2 = state.value.client_transaction_version >= 2
     epoch = state.producer_epoch + is_v2
-    fields = {**state.fields, "producerEpoch": epoch, "transactionStatus": TransactionStatus.PREPARE_COMMIT}
-    value = MessageSchema.load("TransactionLogValue").encode(state.version, fields)
-    key = b"\0\0" + MessageSchema.load("TransactionLogKey").encode(0, {"transactionalId": state.transactional_id})
+    prepared = replace(state.value, producer_epoch=epoch, transaction_status=TransactionStatus.PREPARE_COMMIT)
+    value = prepared.encode(state.version)
+    key = b"\0\0" + TransactionLogKey(transactional_id=state.transactional_id).encode(0)
     append_raw(data, (STATE_TOPIC, state.state_partition), (key, state.version.to_bytes(2, "big") + value))
     marker = build_control_record(EndTransactionMarker(control_type=ControlRecordType.COMMIT, coordinator_epoch=0))
     producer = {"producer_id": state.producer_id, "producer_epoch": epoch, "is_transactional": True, "is_control": True}

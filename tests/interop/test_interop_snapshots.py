@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from kafka_oracle import dump_log
+from message_fields import kafka_text
 from metadata_roots import Clock, add_topic, settings_of, snapshot_files, write_to
 
-from pyspark_kafkalog.metadata.messages.codec import MessageSchema
-from pyspark_kafkalog.metadata.messages.json_form import json_text
-from pyspark_kafkalog.metadata.messages.records import OWN_API_KEYS_FROM, record, transactional_id_record
+from pyspark_kafkalog.metadata.messages.metadata_records import ProducerIdsRecord, TransactionalIdRecord
+from pyspark_kafkalog.metadata.messages.records import NATIVE_API_KEYS_FROM
 from pyspark_kafkalog.metadata.snapshots import read_snapshot
 from pyspark_kafkalog.root.bootstrap import create_root
 
@@ -23,8 +23,8 @@ def test_kafka_decodes_our_snapshots(tmp_path: Path) -> None:
     write_to(store, topic_id, 4)
     store.commit(
         lambda image: [
-            record("ProducerIdsRecord", nextProducerId=1000),
-            transactional_id_record("q", version=1, producer_id=0, incarnation="b", fenced=("a",)),
+            ProducerIdsRecord(next_producer_id=1000),
+            TransactionalIdRecord(transactional_id="q", version=1, producer_id=0, incarnation="b", fenced=("a",)),
         ],
         operation="x",
     )
@@ -42,8 +42,8 @@ def test_kafka_decodes_our_snapshots(tmp_path: Path) -> None:
         payloads = re.findall(r"^\| offset: (\d+) .*? payload: (.*)$", dump, re.MULTILINE)
         records = list(read_snapshot(path).records)
         for each, (offset, payload) in zip(records, payloads, strict=True):
-            api_key = MessageSchema.load(each.type).api_key
-            if api_key >= OWN_API_KEYS_FROM:
+            api_key = each.schema().api_key
+            if api_key >= NATIVE_API_KEYS_FROM:
                 assert payload.startswith(f"Error at {offset}, skipping.")
             else:
-                assert payload == json_text(each.to_json())
+                assert payload == kafka_text(each)

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from message_fields import fields_of
 from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.delta import _HANDLERS
-from pyspark_kafkalog.metadata.messages.codec import MessageSchema
+from pyspark_kafkalog.metadata.messages.codec import Message, MessageSchema
+from pyspark_kafkalog.metadata.messages.coordinator_records import COORDINATOR_MESSAGES
 from pyspark_kafkalog.metadata.messages.json_form import json_text
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record, encode_record
+from pyspark_kafkalog.metadata.messages.metadata_records import METADATA_RECORDS
+from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
 from pyspark_kafkalog.metadata.messages.schema import (
     SCHEMA_FILES,
     UNKNOWN_TAGS,
@@ -26,6 +29,9 @@ from pyspark_kafkalog.storage.names import encode_uuid
 
 SPECS = [spec for file in SCHEMA_FILES for spec in load_schema_file(file).values()]
 METADATA_SPECS = [spec for file in ("cluster_metadata", "kafkalog") for spec in load_schema_file(file).values()]
+RECORD_TYPES = {each.__name__: each for each in METADATA_RECORDS}
+TYPES: dict[str, type[Message]] = {**RECORD_TYPES, **{each.__name__: each for each in COORDINATOR_MESSAGES}}
+TYPED_SPECS = [spec for spec in SPECS if spec.name in TYPES]
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 _INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -124,8 +130,20 @@ def test_mutated_or_truncated_message_raises_errors_only(
 @given(messages(METADATA_SPECS))
 def test_framed_metadata_record_decodes_to_itself(message: tuple[MessageSpec, int, dict[str, Any]]) -> None:
     spec, version, fields = message
-    framed = MetadataRecord(spec.name, version, fields)
-    assert decode_record(encode_record(framed)) == framed
+    data = MessageSchema.load(spec.name).encode(version, fields)
+    record = RECORD_TYPES[spec.name].decode(version, data)
+    assert decode_record(encode_record(record, version=version)) == record
+
+
+@settings(RELAXED, max_examples=examples(300))
+@given(messages(TYPED_SPECS))
+def test_dataclass_holds_same_values_as_dict(message: tuple[MessageSpec, int, dict[str, Any]]) -> None:
+    spec, version, fields = message
+    data = MessageSchema.load(spec.name).encode(version, fields)
+    decoded = TYPES[spec.name].decode(version, data)
+    assert type(decoded) is TYPES[spec.name]
+    assert fields_of(decoded) == fields
+    assert decoded.encode(version) == data
 
 
 @settings(RELAXED, max_examples=examples(500))
@@ -137,4 +155,4 @@ def test_any_bytes_are_decoded_or_raise_error(data: bytes) -> None:
 
 
 def test_every_metadata_record_type_has_rule_in_image() -> None:
-    assert {spec.name for spec in METADATA_SPECS} == set(_HANDLERS)
+    assert {spec.name for spec in METADATA_SPECS} == {each.__name__ for each in _HANDLERS}

@@ -14,11 +14,11 @@ from metadata_roots import Clock, commit_files, forget_images, snapshot_files
 from tiers import examples
 
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
-from pyspark_kafkalog.metadata.messages.records import (
+from pyspark_kafkalog.metadata.messages.metadata_records import (
     MetadataRecord,
-    record,
-    transactional_id_record,
-    write_commit_record,
+    ProducerIdsRecord,
+    TransactionalIdRecord,
+    WriteCommitRecord,
 )
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE
@@ -84,7 +84,7 @@ def transaction(name: str, is_new: bool, by_write: bool) -> Step:
         version = 0 if known is None else known.version + 1
         incarnation = str(version) if is_new or known is None else known.incarnation
         if by_write or known is None:
-            written = write_commit_record(
+            written = WriteCommitRecord(
                 write_id="w",
                 partitions=(),
                 transactional_id=name,
@@ -95,8 +95,8 @@ def transaction(name: str, is_new: bool, by_write: bool) -> Step:
             )
             return [written]
         held = known.held_by(incarnation)
-        taken = transactional_id_record(
-            name, version=version, producer_id=7, incarnation=held.incarnation, fenced=held.fenced
+        taken = TransactionalIdRecord(
+            transactional_id=name, version=version, producer_id=7, incarnation=held.incarnation, fenced=held.fenced
         )
         return [taken]
 
@@ -124,7 +124,7 @@ steps = st.one_of(
     ),
     broker_settings.map(lambda setting: lambda image: [broker_config_record(*setting)]),
     st.builds(transaction, names, st.booleans(), st.booleans()),
-    st.just(lambda image: [record("ProducerIdsRecord", nextProducerId=image.next_producer_id + 1000)]),
+    st.just(lambda image: [ProducerIdsRecord(next_producer_id=image.next_producer_id + 1000)]),
 )
 
 

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, encode_record, record
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    TopicRecord,
+)
+from pyspark_kafkalog.metadata.messages.records import encode_record
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     RECOVERY_POINT_CHECKPOINT,
@@ -56,9 +62,9 @@ def contents(root: Path) -> Contents:
 
 def topic_records(name: str, topic_id: str, *partitions: Mapping[str, Any], **configs: str) -> list[MetadataRecord]:
     return [
-        record("TopicRecord", name=name, topicId=topic_id),
+        TopicRecord(name=name, topic_id=topic_id),
         *(
-            record("PartitionRecord", **{"partitionId": n, "topicId": topic_id, "replicas": (1,), "isr": (1,), **each})
+            PartitionRecord(**{"partition_id": n, "topic_id": topic_id, "replicas": (1,), "isr": (1,), **each})
             for n, each in enumerate(partitions)
         ),
         *(config_record(2, name, key.replace("_", "."), value) for key, value in configs.items()),
@@ -66,7 +72,7 @@ def topic_records(name: str, topic_id: str, *partitions: Mapping[str, Any], **co
 
 
 def config_record(resource_type: int, resource: str, name: str, value: str | None) -> MetadataRecord:
-    return record("ConfigRecord", resourceType=resource_type, resourceName=resource, name=name, value=value)
+    return ConfigRecord(resource_type=resource_type, resource_name=resource, name=name, value=value)
 
 
 def write_metadata_log(root: Path, records: Sequence[MetadataRecord]) -> Path:

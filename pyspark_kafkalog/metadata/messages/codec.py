@@ -1,24 +1,31 @@
 """Encode, decode and print Kafka's messages from their schemas (schema.py), as Kafka's generated classes do.
 
-A message is a dict of field name to value: int, float, bool, str, bytes, a Uuid as Kafka's 22 character text, None
-for null, a tuple for an array, a dict for a struct. Decoding fills in defaults for fields the version lacks, so the
-dict is whole; encoding takes defaults for names left out. Tagged fields of tags that the schema lacks are kept under
-`UNKNOWN_TAGS`, a tuple of (tag, bytes), and written back in their place. Hostile bytes raise CorruptRecordError,
-whatever they are.
+A message has one of two forms:
+
+- a dict of field name to value, for any schema: what the dump of internal topics prints
+- a dataclass that scripts/make_messages.py has generated from the schema: what the rest of the package reads and
+  writes. Its fields have snake_case names
+
+Values are int, float, bool, str, bytes, a Uuid as Kafka's 22 character text, None for null, a tuple for an array, a
+dict or a dataclass for a struct. Decoding fills in defaults for fields that the version lacks, so a message is
+complete; encoding a dict takes defaults for missing names. Tagged fields with tags that the schema lacks are kept under
+`UNKNOWN_TAGS` (in a dataclass: `unknown_tags`), a tuple of (tag, bytes), and written back in their place. Hostile bytes
+raise CorruptRecordError, whatever they are.
+
+A `StructCodec` has the readers and writers of one struct in one version, built once from its fields. Runs of
+fixed-width fields are unpacked together, because replaying a large metadata log consists mostly of this.
 
 Source of the rules: org.apache.kafka.message.MessageDataGenerator and the classes that it generated for Kafka 4.1.
-
-Readers and writers of one struct in one version, made once from its fields.
-
-Runs of fixed-width fields are unpacked together: replaying a large metadata log is mostly this.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import InvalidRecordError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.messages.json_form import struct_to_json
@@ -38,8 +45,53 @@ from pyspark_kafkalog.storage.names import encode_uuid as encode_one_uuid
 from pyspark_kafkalog.units import INT16_MAX
 
 Fields = Mapping[str, Any]
+_M = TypeVar("_M", bound="Message")
 
 _ADVICE: Final = "a later version of pyspark_kafkalog or of Kafka wrote it: upgrade pyspark_kafkalog"
+
+
+class Message:
+    """Base of the generated dataclasses; a subclass has the name of its message in the schemas."""
+
+    __slots__ = ()
+
+    #: The classes of the fields that are structs or arrays of structs, by attribute.
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {}
+
+    @classmethod
+    def schema(cls) -> MessageSchema:
+        return MessageSchema.load(cls.__name__)
+
+    @classmethod
+    def decode(
+        cls: type[_M],
+        version: int,
+        buffer: Buffer,
+        *,
+        file: str = "<message>",
+        file_position: int = 0,
+        allow_trailing: bool = False,
+    ) -> _M:
+        """As `MessageSchema.decode`, as a dataclass."""
+        return cls.decode_from(
+            MessageReader(buffer, file=file, file_position=file_position), version, allow_trailing=allow_trailing
+        )
+
+    @classmethod
+    def decode_from(cls: type[_M], reader: MessageReader, version: int, *, allow_trailing: bool = False) -> _M:
+        """As `decode`, from the position of `reader`."""
+        message: _M = cls.schema().read(reader, version, form=cls, allow_trailing=allow_trailing)
+        return message
+
+    def encode(self, version: int) -> bytes:
+        """The message in `version`. Raises InvalidRecordError for a value or version that the schema forbids."""
+        out = bytearray()
+        self.encode_to(out, version)
+        return bytes(out)
+
+    def encode_to(self, out: bytearray, version: int) -> None:
+        """Append what `encode` returns to `out`."""
+        self.schema().codec(version, form=type(self)).encode(out, self)
 
 
 class MessageSchema:
@@ -47,12 +99,12 @@ class MessageSchema:
 
     def __init__(self, spec: MessageSpec) -> None:
         self.spec = spec
-        self._codecs: dict[int, StructCodec] = {}
+        self._codecs: dict[tuple[int, type[Message] | None], StructCodec] = {}
 
     @staticmethod
     @cache
     def load(name: str) -> MessageSchema:
-        """The schema of the message called `name` ("TopicRecord"). Raises KeyError for a name that is none."""
+        """The schema of the message called `name` ("TopicRecord"). Raises KeyError for an unknown name."""
         return MessageSchema(find_spec(name))
 
     @property
@@ -72,13 +124,16 @@ class MessageSchema:
     def highest_version(self) -> int:
         return self.spec.versions[-1]
 
-    def _codec(self, version: int) -> StructCodec:
-        codec = self._codecs.get(version)
+    def codec(self, version: int, *, form: type[Message] | None = None) -> StructCodec:
+        """The codec of `version` for messages of the class `form`, or dicts. Raises InvalidRecordError."""
+        codec = self._codecs.get((version, form))
         if codec is None:
             if version not in self.spec.versions:
                 raise InvalidRecordError(f"{self.name} has no version {version}, only {self._versions_text()}")
-            codec = StructCodec(self.name, self.spec.fields, version, flexible=version in self.spec.flexible)
-            self._codecs[version] = codec
+            fields = self.spec.fields
+            structs: _StructForm = _DictForm(self.name, fields) if form is None else _ClassForm(form, fields)
+            codec = StructCodec(self.name, fields, version, structs, flexible=version in self.spec.flexible)
+            self._codecs[version, form] = codec
         return codec
 
     def _versions_text(self) -> str:
@@ -93,7 +148,7 @@ class MessageSchema:
         file_position: int = 0,
         allow_trailing: bool = False,
     ) -> dict[str, Any]:
-        """The message that `buffer` holds in `version`, from its first byte to its last (unless `allow_trailing`).
+        """The message in `buffer`, of `version`, from its first byte to its last (unless `allow_trailing`).
 
         `file` and `file_position` name the bytes in errors. Raises CorruptRecordError, or UnsupportedFormatError for a
         version that the schema does not have.
@@ -102,7 +157,12 @@ class MessageSchema:
         return self.decode_from(reader, version, allow_trailing=allow_trailing)
 
     def decode_from(self, reader: MessageReader, version: int, *, allow_trailing: bool = False) -> dict[str, Any]:
-        """As `decode`, from where `reader` stands."""
+        """As `decode`, from the position of `reader`."""
+        fields: dict[str, Any] = self.read(reader, version, form=None, allow_trailing=allow_trailing)
+        return fields
+
+    def read(self, reader: MessageReader, version: int, *, form: type[Message] | None, allow_trailing: bool) -> Any:
+        """As `decode_from`, as an instance of the class `form` or, if that is None, as a dict."""
         if version not in self.spec.versions:
             raise UnsupportedFormatError(
                 file=reader.file,
@@ -111,65 +171,151 @@ class MessageSchema:
                 found=f"version {version}",
                 advice=_ADVICE,
             )
-        fields = self._codec(version).decode(reader)
+        message = self.codec(version, form=form).decode(reader)
         if reader.remaining and not allow_trailing:
             raise reader.error(expected=f"the end of {self.name}", found=f"{reader.remaining} more bytes")
-        return fields
+        return message
 
     def encode(self, version: int, fields: Fields) -> bytes:
         """`fields` in `version`. Raises InvalidRecordError for a name, value or version that the schema forbids."""
         out = bytearray()
-        self.encode_to(out, version, fields)
+        self.codec(version).encode(out, fields)
         return bytes(out)
-
-    def encode_to(self, out: bytearray, version: int, fields: Fields) -> None:
-        """Append what `encode` returns to `out`."""
-        self._codec(version).encode(out, fields)
 
     def to_json(self, version: int, fields: Fields) -> dict[str, Any]:
         """`fields` as the JSON object that Kafka's tools print for `version`; `json_text` makes it a string."""
         return struct_to_json(self.spec.fields, version, fields)
 
 
+# The two forms of a struct. Codecs read and write a list of its values, in the order of its fields, and after them its
+# unknown tagged fields.
+
+
+class _StructForm(Protocol):
+    def build(self, values: list[Any]) -> Any:
+        """The struct with these values."""
+
+    def values(self, message: Any) -> Sequence[Any]:
+        """The values of a struct. Raises InvalidRecordError if it is not one."""
+
+    def default(self, field: FieldSpec) -> Any:
+        """The default of a field."""
+
+    def nested(self, what: str, field: FieldSpec) -> _StructForm:
+        """The form of a field that is a struct or an array of them; `what` names it in errors."""
+
+
+class _DictForm:
+    def __init__(self, what: str, fields: tuple[FieldSpec, ...]) -> None:
+        self._what = what
+        self._fields = fields
+        self._names = tuple(field.name for field in fields)
+        self._known = frozenset(self._names) | {UNKNOWN_TAGS}
+
+    def build(self, values: list[Any]) -> dict[str, Any]:
+        message = dict(zip(self._names, values, strict=False))
+        if values[-1]:
+            message[UNKNOWN_TAGS] = values[-1]
+        return message
+
+    def values(self, message: Any) -> Sequence[Any]:
+        if not isinstance(message, Mapping):
+            raise InvalidRecordError(f"{self._what} must be a struct, not {message!r}")
+        if not message.keys() <= self._known:
+            unknown = sorted(message.keys() - self._known)
+            raise InvalidRecordError(f"{self._what} has no field {unknown[0]!r}")
+        values = [message.get(field.name, field.default) for field in self._fields]
+        values.append(message.get(UNKNOWN_TAGS, ()))
+        return values
+
+    def default(self, field: FieldSpec) -> Any:
+        return field.default
+
+    def nested(self, what: str, field: FieldSpec) -> _StructForm:
+        return _DictForm(what, field.struct or ())
+
+
+class _ClassForm:
+    def __init__(self, cls: type[Message], fields: tuple[FieldSpec, ...]) -> None:
+        self._class = cls
+        names = (*(field.attribute for field in fields), "unknown_tags")
+        # With one name alone attrgetter returns no tuple.
+        self._get: Callable[[Any], Sequence[Any]] = attrgetter(*names) if fields else _get_unknown_tags
+        # Setting the fields of a frozen dataclass one by one takes three times as long as setting those of a mutable
+        # twin of the same layout, and changing the class of the result.
+        self._twin: Any = dataclasses.make_dataclass(
+            cls.__name__, names, bases=cls.__bases__, slots=True, eq=False, repr=False
+        )
+
+    def build(self, values: list[Any]) -> Any:
+        message = self._twin(*values)
+        message.__class__ = self._class
+        return message
+
+    def values(self, message: Any) -> Sequence[Any]:
+        if not isinstance(message, self._class):
+            raise InvalidRecordError(f"expected a struct of the class {self._class.__name__}, found {message!r}")
+        return self._get(message)
+
+    def default(self, field: FieldSpec) -> Any:
+        is_struct = field.struct is not None and not field.is_array and field.default is not None
+        return self._class.STRUCTS[field.attribute]() if is_struct else field.default
+
+    def nested(self, what: str, field: FieldSpec) -> _StructForm:
+        return _ClassForm(self._class.STRUCTS[field.attribute], field.struct or ())
+
+
+def _get_unknown_tags(message: Any) -> Sequence[Any]:
+    return (message.unknown_tags,)
+
+
 _STRING_MAX_BYTES: Final = INT16_MAX
 _FORMATS: Final[Mapping[str, str]] = {**INTEGER_FORMATS, "bool": "?", "float64": "d", "uuid": "16s"}
 
-#: The ids of topics come again in the record of each partition: one text for all of them.
+#: Each partition's record repeats its topic's id: all share one text.
 encode_uuid = lru_cache(maxsize=1 << 14)(encode_one_uuid)
 
 _Read = Callable[[MessageReader], Any]
 _Write = Callable[[bytearray, Any], None]
-_ReadInto = Callable[[MessageReader, dict[str, Any]], None]
+_ReadInto = Callable[[MessageReader, list[Any]], None]
+_Indexed = tuple[int, FieldSpec]
 
 
 class StructCodec:
-    """Encodes and decodes a struct with `fields` in `version`."""
+    """Encodes and decodes a struct with `fields` in `version`, in the form `form`."""
 
-    def __init__(self, name: str, fields: tuple[FieldSpec, ...], version: int, *, flexible: bool) -> None:
+    def __init__(
+        self, name: str, fields: tuple[FieldSpec, ...], version: int, form: _StructForm, *, flexible: bool
+    ) -> None:
         self._name = name
         self._flexible = flexible
-        self._names = frozenset(field.name for field in fields) | {UNKNOWN_TAGS}
-        here = [field for field in fields if version in field.versions]
-        plain = [field for field in here if field.tag is None]
-        tagged = sorted((field for field in here if field.tag is not None), key=lambda field: field.tag or 0)
-        self._defaults = {field.name: field.default for field in fields if field not in plain}
-        self._droppable = [field for field in fields if field not in here]
-        self._readers = _plan_reads(name, plain, version, flexible)
-        self._writers = [(field, _writer(name, field, version, flexible)) for field in plain]
+        self._build = form.build
+        self._values = form.values
+        present = [(i, field) for i, field in enumerate(fields) if version in field.versions]
+        plain = [(i, field) for i, field in present if field.tag is None]
+        tagged = sorted(
+            ((field.tag, i, field) for i, field in present if field.tag is not None), key=lambda each: each[0]
+        )
+        self._defaults = [*map(form.default, fields), ()]
+        self._droppable = [
+            (i, field) for i, field in enumerate(fields) if (i, field) not in present and not field.ignorable
+        ]
+        self._readers = _plan_reads(name, plain, version, form, flexible)
+        self._writers = [(i, _writer(name, field, version, form, flexible)) for i, field in plain]
         self._tag_readers = {
-            field.tag: (field.name, _tagged_reader(name, field, version)) for field in tagged if field.tag is not None
+            tag: (i, field.name, _tagged_reader(name, field, version, form)) for tag, i, field in tagged
         }
-        self._tag_writers = [(field, _tagged_writer(name, field, version)) for field in tagged]
+        self._tag_writers = [(tag, i, field, _tagged_writer(name, field, version, form)) for tag, i, field in tagged]
 
-    def decode(self, reader: MessageReader) -> dict[str, Any]:
-        fields = dict(self._defaults)
+    def decode(self, reader: MessageReader) -> Any:
+        values = self._defaults.copy()
         for read in self._readers:
-            read(reader, fields)
+            read(reader, values)
         if self._flexible:
-            self._read_tags(reader, fields)
-        return fields
+            self._read_tags(reader, values)
+        return self._build(values)
 
-    def _read_tags(self, reader: MessageReader, fields: dict[str, Any]) -> None:
+    def _read_tags(self, reader: MessageReader, values: list[Any]) -> None:
         count = reader.unsigned_varint(f"the number of tagged fields of {self._name}")
         last_tag = -1
         unknown: list[tuple[int, bytes]] = []
@@ -184,32 +330,29 @@ class StructCodec:
             if known is None:
                 unknown.append((tag, reader.data[start : start + size]))
             else:
-                fields[known[0]] = _read_within(reader, start, known[1], f"tagged field {known[0]}")
+                values[known[0]] = _read_within(reader, start, known[2], f"tagged field {known[1]}")
         if unknown:
-            fields[UNKNOWN_TAGS] = tuple(unknown)
+            values[-1] = tuple(unknown)
 
-    def encode(self, out: bytearray, fields: Mapping[str, Any]) -> None:
-        if not fields.keys() <= self._names:
-            strange = sorted(fields.keys() - self._names)
-            raise InvalidRecordError(f"{self._name} has no field {strange[0]!r}")
-        for field in self._droppable:
-            if not field.ignorable and fields.get(field.name, field.default) != field.default:
+    def encode(self, out: bytearray, message: Any) -> None:
+        values = self._values(message)
+        for i, field in self._droppable:
+            if values[i] != self._defaults[i]:
                 raise InvalidRecordError(f"this version of {self._name} cannot hold its field {field.name}")
-        for field, write in self._writers:
-            write(out, fields.get(field.name, field.default))
+        for i, write in self._writers:
+            write(out, values[i])
         if self._flexible:
-            self._write_tags(out, fields)
-        elif fields.get(UNKNOWN_TAGS):
+            self._write_tags(out, values)
+        elif values[-1]:
             raise InvalidRecordError(f"this version of {self._name} has no tagged fields")
 
-    def _write_tags(self, out: bytearray, fields: Mapping[str, Any]) -> None:
-        tags: list[tuple[int, bytes]] = list(fields.get(UNKNOWN_TAGS, ()))
-        for field, write in self._tag_writers:
-            value = fields.get(field.name, field.default)
-            if not is_default(field, value):
+    def _write_tags(self, out: bytearray, values: Sequence[Any]) -> None:
+        tags: list[tuple[int, bytes]] = list(values[-1])
+        for tag, i, field, write in self._tag_writers:
+            if not is_default(field, values[i]):
                 content = bytearray()
-                write(content, value)
-                tags.append((field.tag or 0, bytes(content)))
+                write(content, values[i])
+                tags.append((tag, bytes(content)))
         tags.sort(key=lambda item: item[0])
         write_unsigned_varint(out, len(tags))
         for tag, data in tags:
@@ -229,64 +372,68 @@ def _read_within(reader: MessageReader, start: int, read: _Read, what: str) -> A
     return value
 
 
-def _plan_reads(name: str, fields: list[FieldSpec], version: int, flexible: bool) -> list[_ReadInto]:
+def _plan_reads(name: str, fields: list[_Indexed], version: int, form: _StructForm, flexible: bool) -> list[_ReadInto]:
+    """The readers of untagged fields, one for each run of adjacent fields of fixed width and for each other field."""
     reads: list[_ReadInto] = []
-    run: list[FieldSpec] = []
-    for field in fields:
-        if not field.is_array and field.element in _FORMATS:
-            run.append(field)
-            continue
-        if run:
+    run: list[_Indexed] = []
+    for i, field in fields:
+        is_fixed = not field.is_array and field.element in _FORMATS
+        if run and not (is_fixed and run[-1][0] + 1 == i):
             reads.append(_run_reader(name, run))
             run = []
-        reads.append(_field_reader(field.name, _reader(name, field, version, flexible)))
+        if is_fixed:
+            run.append((i, field))
+        else:
+            reads.append(_field_reader(i, _reader(name, field, version, form, flexible)))
     if run:
         reads.append(_run_reader(name, run))
     return reads
 
 
-def _field_reader(field_name: str, read: _Read) -> _ReadInto:
-    def read_into(reader: MessageReader, fields: dict[str, Any]) -> None:
-        fields[field_name] = read(reader)
+def _field_reader(i: int, read: _Read) -> _ReadInto:
+    def read_into(reader: MessageReader, values: list[Any]) -> None:
+        values[i] = read(reader)
 
     return read_into
 
 
-def _run_reader(name: str, run: list[FieldSpec]) -> _ReadInto:
-    layout = struct.Struct(">" + "".join(_FORMATS[field.element] for field in run))
-    names = tuple(field.name for field in run)
-    uuids = tuple(field.name for field in run if field.element == "uuid")
-    what = f"{name}.{names[0]}" + (f" to {names[-1]}" if len(names) > 1 else "")
+def _run_reader(name: str, run: list[_Indexed]) -> _ReadInto:
+    layout = struct.Struct(">" + "".join(_FORMATS[field.element] for _, field in run))
+    first, stop = run[0][0], run[-1][0] + 1
+    uuids = tuple(i for i, field in run if field.element == "uuid")
+    what = f"{name}.{run[0][1].name}" + (f" to {run[-1][1].name}" if len(run) > 1 else "")
 
-    def read_into(reader: MessageReader, fields: dict[str, Any]) -> None:
+    def read_into(reader: MessageReader, values: list[Any]) -> None:
         at = reader.advance(layout.size, what)
-        fields.update(zip(names, layout.unpack_from(reader.data, at), strict=True))
-        for uuid in uuids:
-            fields[uuid] = encode_uuid(fields[uuid])
+        values[first:stop] = layout.unpack_from(reader.data, at)
+        for i in uuids:
+            values[i] = encode_uuid(values[i])
 
     return read_into
 
 
-def _reader(name: str, field: FieldSpec, version: int, flexible: bool) -> _Read:
-    """Reads one field's value as it stands among a struct's untagged fields."""
+def _reader(name: str, field: FieldSpec, version: int, form: _StructForm, flexible: bool) -> _Read:
+    """Reads the value of an untagged field."""
     what = f"{name}.{field.name}"
     nullable = version in field.nullable
     if field.is_array:
         if field.element in _FORMATS:
             return _fixed_array_reader(what, field.element, nullable, flexible)
-        return _array_reader(what, _value_reader(what, field, version, flexible), nullable, flexible)
+        return _array_reader(what, _value_reader(what, field, version, form, flexible), nullable, flexible)
     if field.struct is not None and nullable:
-        return _nullable_struct_reader(_value_reader(what, field, version, flexible), what)
-    return _value_reader(what, field, version, flexible, nullable)
+        return _nullable_struct_reader(_value_reader(what, field, version, form, flexible), what)
+    return _value_reader(what, field, version, form, flexible, nullable)
 
 
-def _value_reader(what: str, field: FieldSpec, version: int, flexible: bool, nullable: bool = False) -> _Read:
+def _value_reader(
+    what: str, field: FieldSpec, version: int, form: _StructForm, flexible: bool, nullable: bool = False
+) -> _Read:
     if field.element == "string":
         return _string_reader(what, nullable, flexible)
     if field.element in ("bytes", "records"):
         return _bytes_reader(what, nullable, flexible)
     if field.struct is not None:
-        return StructCodec(what, field.struct, version, flexible=flexible).decode
+        return StructCodec(what, field.struct, version, form.nested(what, field), flexible=flexible).decode
     return _fixed_reader(what, field.element)
 
 
@@ -348,7 +495,7 @@ def _bytes_reader(what: str, nullable: bool, flexible: bool) -> _Read:
 
 
 def _array_reader(what: str, read_element: _Read, nullable: bool, flexible: bool) -> _Read:
-    # An element takes one byte or more in every schema, so a count above the bytes left is a lie.
+    # An element takes one byte or more in every schema, so a count above the bytes left is wrong.
     read_length = _length_reader(what, nullable, flexible, _INT32)
 
     def read(reader: MessageReader) -> tuple[Any, ...] | None:
@@ -382,11 +529,11 @@ def _nullable_struct_reader(read_struct: _Read, what: str) -> _Read:
     return read
 
 
-def _tagged_reader(name: str, field: FieldSpec, version: int) -> _Read:
+def _tagged_reader(name: str, field: FieldSpec, version: int, form: _StructForm) -> _Read:
     """As `_reader`; a nullable struct in a tagged field has a varint for its null marker."""
     if field.struct is None or field.is_array or version not in field.nullable:
-        return _reader(name, field, version, flexible=True)
-    read_struct = _value_reader(f"{name}.{field.name}", field, version, flexible=True)
+        return _reader(name, field, version, form, flexible=True)
+    read_struct = _value_reader(f"{name}.{field.name}", field, version, form, flexible=True)
 
     def read(reader: MessageReader) -> Any:
         return read_struct(reader) if reader.unsigned_varint(f"the null marker of {field.name}") else None
@@ -394,14 +541,14 @@ def _tagged_reader(name: str, field: FieldSpec, version: int) -> _Read:
     return read
 
 
-def _writer(name: str, field: FieldSpec, version: int, flexible: bool) -> _Write:
+def _writer(name: str, field: FieldSpec, version: int, form: _StructForm, flexible: bool) -> _Write:
     what = f"{name}.{field.name}"
     nullable = version in field.nullable
     if field.is_array:
-        write_element = _value_writer(what, field, version, flexible, nullable=False)
+        write_element = _value_writer(what, field, version, form, flexible, nullable=False)
         return _array_writer(what, write_element, nullable, flexible)
     if field.struct is not None and nullable:
-        write_struct = _value_writer(what, field, version, flexible, nullable=False)
+        write_struct = _value_writer(what, field, version, form, flexible, nullable=False)
 
         def write(out: bytearray, value: Any) -> None:
             out += b"\xff" if value is None else b"\x01"
@@ -409,26 +556,19 @@ def _writer(name: str, field: FieldSpec, version: int, flexible: bool) -> _Write
                 write_struct(out, value)
 
         return write
-    return _value_writer(what, field, version, flexible, nullable)
+    return _value_writer(what, field, version, form, flexible, nullable)
 
 
-def _value_writer(what: str, field: FieldSpec, version: int, flexible: bool, nullable: bool) -> _Write:
+def _value_writer(
+    what: str, field: FieldSpec, version: int, form: _StructForm, flexible: bool, nullable: bool
+) -> _Write:
     if field.element == "string":
         return _string_writer(what, nullable, flexible)
     if field.element in ("bytes", "records"):
         return _bytes_writer(what, nullable, flexible)
     if field.struct is not None:
-        return _struct_writer(what, StructCodec(what, field.struct, version, flexible=flexible))
+        return StructCodec(what, field.struct, version, form.nested(what, field), flexible=flexible).encode
     return _fixed_writer(what, field.element)
-
-
-def _struct_writer(what: str, codec: StructCodec) -> _Write:
-    def write(out: bytearray, value: Any) -> None:
-        if not isinstance(value, Mapping):
-            raise InvalidRecordError(f"{what} must be a struct, not {value!r}")
-        codec.encode(out, value)
-
-    return write
 
 
 def _fixed_writer(what: str, element: str) -> _Write:
@@ -489,10 +629,10 @@ def _array_writer(what: str, write_element: _Write, nullable: bool, flexible: bo
     return write
 
 
-def _tagged_writer(name: str, field: FieldSpec, version: int) -> _Write:
+def _tagged_writer(name: str, field: FieldSpec, version: int, form: _StructForm) -> _Write:
     if field.struct is None or field.is_array or version not in field.nullable:
-        return _writer(name, field, version, flexible=True)
-    write_struct = _value_writer(f"{name}.{field.name}", field, version, flexible=True, nullable=False)
+        return _writer(name, field, version, form, flexible=True)
+    write_struct = _value_writer(f"{name}.{field.name}", field, version, form, flexible=True, nullable=False)
 
     def write(out: bytearray, value: Any) -> None:
         out.append(0 if value is None else 1)

@@ -31,18 +31,21 @@ org.apache.kafka.common.protocol.ByteBufferAccessor.
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.units import INT16_MAX, INT32_MAX
 
-#: Key of a struct's dict under which tagged fields of unknown tags are kept: a tuple of (tag, bytes), by tag.
+#: Tagged fields with tags that the schema lacks: (tag, bytes), by tag.
+UnknownTags: TypeAlias = tuple[tuple[int, bytes], ...]
+#: The key of a struct's dict for its UnknownTags.
 UNKNOWN_TAGS: Final = "_unknownTaggedFields"
 ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 SCHEMA_FILES: Final = (
@@ -52,6 +55,7 @@ SCHEMA_FILES: Final = (
     "transaction_coordinator",
     "share_coordinator",
 )
+_WORD_START: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NO_VERSION: Final = range(0)
 _MAX_VERSION: Final = INT16_MAX
 _ZERO_VALUES: Final[Mapping[str, Any]] = {
@@ -85,9 +89,13 @@ def _parse_versions(text: str) -> range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSpec:
-    """One field. `element` is the array's element type or, without `is_array`, the field's own; `struct` its fields."""
+    """One field. `element` is the array's element type or, without `is_array`, the field's own; `struct` its fields.
+
+    `attribute` is its name in a dataclass.
+    """
 
     name: str
+    attribute: str
     element: str
     is_array: bool
     struct: tuple[FieldSpec, ...] | None
@@ -123,6 +131,7 @@ def _parse_field(source: Mapping[str, Any]) -> FieldSpec:
         default = _ZERO_VALUES.get(element, 0)
     return FieldSpec(
         name=source["name"],
+        attribute=_WORD_START.sub("_", source["name"]).lower(),
         element=element,
         is_array=is_array,
         struct=struct,
@@ -144,9 +153,14 @@ def is_default(field: FieldSpec, value: Any) -> bool:
     if field.is_array and value is not None and field.default is not None:
         return len(value) == 0
     if field.struct is not None and value is not None and field.default is not None:
-        return not value.get(UNKNOWN_TAGS) and all(
-            is_default(inner, value.get(inner.name, inner.default)) for inner in field.struct
-        )
+        if isinstance(value, Mapping):
+            unknown_tags, values = (
+                value.get(UNKNOWN_TAGS),
+                [value.get(each.name, each.default) for each in field.struct],
+            )
+        else:
+            unknown_tags, values = value.unknown_tags, [getattr(value, each.attribute) for each in field.struct]
+        return not unknown_tags and all(map(is_default, field.struct, values))
     if isinstance(value, float):
         return struct.pack(">d", value) == struct.pack(">d", field.default)
     return bool(value == field.default)

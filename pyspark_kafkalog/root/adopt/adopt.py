@@ -38,7 +38,12 @@ from typing import Final
 from pyspark_kafkalog.errors import CommitStateUnknownError, DiskFormatError, LogDirError
 from pyspark_kafkalog.metadata.acl import acl_record
 from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, BrokerImage, partition_record, partition_state_record
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    ConfigRecord,
+    MetadataRecord,
+    ProducerIdsRecord,
+    TopicRecord,
+)
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_native_root, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
 from pyspark_kafkalog.metadata.store import MetadataStore
@@ -301,13 +306,13 @@ def _commits(
     """The records of all topics, in commits of a bounded size; the first one also has the records of the root."""
     records = [broker_config_record(name, value) for name, value in sorted(plan.broker_config.properties.items())]
     if next_producer_id:
-        records.append(record("ProducerIdsRecord", brokerId=node.broker_id, nextProducerId=next_producer_id))
+        records.append(ProducerIdsRecord(broker_id=node.broker_id, next_producer_id=next_producer_id))
     records.extend(acl_record(acl_id, acl) for acl_id, acl in plan.acls.items())
     partitions = 0
     for topic in plan.topics:
-        records.append(record("TopicRecord", name=topic.name, topicId=topic.topic_id))
+        records.append(TopicRecord(name=topic.name, topic_id=topic.topic_id))
         records.extend(
-            record("ConfigRecord", resourceType=TOPIC_RESOURCE, resourceName=topic.name, name=name, value=value)
+            ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
             for name, value in topic.configs.items()
         )
         for number in range(topic.partitions_count):

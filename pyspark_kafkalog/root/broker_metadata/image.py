@@ -11,12 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, InvalidRecordError
 from pyspark_kafkalog.metadata.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    AbortTransactionRecord,
+    AccessControlEntryRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from pyspark_kafkalog.metadata.messages.records import decode_record
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.broker_metadata.log import BrokerBatch, BrokerLog
 
@@ -57,68 +71,69 @@ class BrokerMetadata:
     damage: str | None = None
     _names: dict[str, str] = field(default_factory=dict)
 
-    def apply(self, metadata_record: MetadataRecord) -> None:
+    def apply(self, record: MetadataRecord) -> None:
         """Apply one record. Records of unknown topics are ignored."""
-        fields = metadata_record.fields
-        if metadata_record.type == "TopicRecord":
-            self.topics[fields["name"]] = BrokerTopic(fields["name"], fields["topicId"])
-            self._names[fields["topicId"]] = fields["name"]
-        elif metadata_record.type == "RemoveTopicRecord":
-            topic = self._topic(fields)
+        if isinstance(record, TopicRecord):
+            self.topics[record.name] = BrokerTopic(record.name, record.topic_id)
+            self._names[record.topic_id] = record.name
+        elif isinstance(record, RemoveTopicRecord):
+            topic = self._topic(record.topic_id)
             if topic is not None:
                 del self.topics[topic.name]
                 self.topic_configs.pop(topic.name, None)
-        elif metadata_record.type in ("PartitionRecord", "PartitionChangeRecord"):
-            self._partition(metadata_record.type, fields)
-        elif metadata_record.type == "ConfigRecord":
-            self._config(fields)
-        elif metadata_record.type == "ProducerIdsRecord":
-            self.next_producer_id = fields["nextProducerId"]
-        elif metadata_record.type == "AccessControlEntryRecord":
-            self._access_control_entry(fields)
-        elif metadata_record.type == "RemoveAccessControlEntryRecord":
-            self.acls.pop(fields["id"], None)
+        elif isinstance(record, PartitionRecord):
+            self._partition(record)
+        elif isinstance(record, PartitionChangeRecord):
+            self._partition_change(record)
+        elif isinstance(record, ConfigRecord):
+            self._config(record)
+        elif isinstance(record, ProducerIdsRecord):
+            self.next_producer_id = record.next_producer_id
+        elif isinstance(record, AccessControlEntryRecord):
+            self._access_control_entry(record)
+        elif isinstance(record, RemoveAccessControlEntryRecord):
+            self.acls.pop(record.id, None)
 
-    def _topic(self, fields: Mapping[str, Any]) -> BrokerTopic | None:
-        """The topic with the id that a record names, if it exists."""
-        topic = self.topics.get(self._names.get(fields["topicId"], ""))
-        return topic if topic is not None and topic.topic_id == fields["topicId"] else None
+    def _topic(self, topic_id: str) -> BrokerTopic | None:
+        """The topic with the id, if it exists."""
+        topic = self.topics.get(self._names.get(topic_id, ""))
+        return topic if topic is not None and topic.topic_id == topic_id else None
 
-    def _partition(self, record_type: str, fields: Mapping[str, Any]) -> None:
-        topic = self._topic(fields)
-        if topic is None or fields["partitionId"] < 0:
-            return
-        partitions = topic.partitions
-        if record_type == "PartitionRecord":
-            partitions[fields["partitionId"]] = BrokerPartition(
-                tuple(fields["replicas"]), fields["leaderEpoch"], tuple(fields["directories"])
+    def _partition(self, record: PartitionRecord) -> None:
+        topic = self._topic(record.topic_id)
+        if topic is not None and record.partition_id >= 0:
+            topic.partitions[record.partition_id] = BrokerPartition(
+                record.replicas, record.leader_epoch, record.directories
             )
-            return
-        partition = partitions.get(fields["partitionId"])
-        if partition is not None:
-            if fields["replicas"] is not None:
-                partition.replicas = tuple(fields["replicas"])
-            if fields["directories"] is not None:
-                partition.directories = tuple(fields["directories"])
-            if fields["leader"] != _NO_LEADER_CHANGE:
-                partition.leader_epoch += 1
 
-    def _access_control_entry(self, fields: Mapping[str, Any]) -> None:
+    def _partition_change(self, record: PartitionChangeRecord) -> None:
+        topic = self._topic(record.topic_id)
+        partition = None if topic is None else topic.partitions.get(record.partition_id)
+        if partition is None:
+            return
+        if record.replicas is not None:
+            partition.replicas = record.replicas
+        if record.directories is not None:
+            partition.directories = record.directories
+        if record.leader != _NO_LEADER_CHANGE:
+            partition.leader_epoch += 1
+
+    def _access_control_entry(self, record: AccessControlEntryRecord) -> None:
         try:
-            self.acls[fields["id"]] = parse_acl(fields)
+            self.acls[record.id] = parse_acl(record)
         except InvalidRecordError as error:  # a later version's: it may deny, so its omission must be reported
             self.damage = self.damage or str(error)
 
-    def _config(self, fields: Mapping[str, Any]) -> None:
+    def _config(self, record: ConfigRecord) -> None:
         by_resource = {TOPIC_RESOURCE: self.topic_configs, BROKER_RESOURCE: self.broker_configs}
-        resources = by_resource.get(fields["resourceType"])
+        resources = by_resource.get(record.resource_type)
         if resources is None:
             return
-        configs = resources.setdefault(fields["resourceName"], {})
-        if fields["value"] is None:
-            configs.pop(fields["name"], None)
+        configs = resources.setdefault(record.resource_name, {})
+        if record.value is None:
+            configs.pop(record.name, None)
         else:
-            configs[fields["name"]] = fields["value"]
+            configs[record.name] = record.value
 
 
 def read_topic_configs(root: Path) -> Mapping[str, Mapping[str, str]]:
@@ -131,10 +146,10 @@ def read_broker_metadata(directory: Path) -> BrokerMetadata:
     """The state of the metadata log in `directory`. Raises OSError if it cannot be read."""
     metadata = BrokerMetadata()
     log = BrokerLog(directory)
-    for metadata_record in _metadata_records(log.snapshot(), log):
-        metadata.apply(metadata_record)
-    for metadata_record in committed_records(_metadata_records(log.after_snapshot(), log)):
-        metadata.apply(metadata_record)
+    for record in _metadata_records(log.snapshot(), log):
+        metadata.apply(record)
+    for record in committed_records(_metadata_records(log.after_snapshot(), log)):
+        metadata.apply(record)
     if metadata.damage is None:
         metadata.damage = log.damage
     return metadata
@@ -154,15 +169,15 @@ def _metadata_records(batches: Iterable[BrokerBatch], log: BrokerLog) -> Iterato
 def committed_records(records: Iterator[MetadataRecord]) -> Iterator[MetadataRecord]:
     """`records` without those of aborted or unfinished metadata transactions."""
     pending: list[MetadataRecord] | None = None
-    for metadata_record in records:
-        if metadata_record.type == "BeginTransactionRecord":
+    for record in records:
+        if isinstance(record, BeginTransactionRecord):
             pending = []
-        elif metadata_record.type == "EndTransactionRecord":
+        elif isinstance(record, EndTransactionRecord):
             yield from pending or ()
             pending = None
-        elif metadata_record.type == "AbortTransactionRecord":
+        elif isinstance(record, AbortTransactionRecord):
             pending = None
         elif pending is not None:
-            pending.append(metadata_record)
+            pending.append(record)
         else:
-            yield metadata_record
+            yield record

@@ -9,6 +9,7 @@ Source of the rules: kafka.tools.DumpLogSegments, CoordinatorRecordSerde, Abstra
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.metadata.messages.codec import MessageSchema
-from pyspark_kafkalog.metadata.messages.records import FRAME_VERSION, MetadataRecord
+from pyspark_kafkalog.metadata.messages.records import FRAME_VERSION
 from pyspark_kafkalog.metadata.messages.schema import MessageReader, load_schema_file
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 from pyspark_kafkalog.tools.dump.printers import Contents, RecordDecoder
@@ -25,6 +26,7 @@ from pyspark_kafkalog.tools.dump.walk import DumpError, DumpRecord
 from pyspark_kafkalog.units import INT16_MAX
 
 TOMBSTONE: Final = "<DELETE>"
+_WORD_START: Final = re.compile(r"(?<!^)(?=[A-Z])")
 _INT16: Final = struct.Struct(">h")
 _GROUP_METADATA: Final = "GroupMetadataValue"
 _CONSUMER_PROTOCOL: Final = "consumer"
@@ -157,12 +159,13 @@ def _decode_members(fields: Mapping[str, Any], data: dict[str, Any]) -> None:
 def decode_cluster_metadata(record: DumpRecord) -> Contents:
     """Records of `__cluster_metadata`: Kafka's, and this package's own of the commit log."""
     try:
-        return None, _metadata_record(record.value).to_json()
+        return None, _metadata_record(record.value)
     except KafkalogError as error:
         return None, f"Error at {record.offset}, skipping. {error}"
 
 
-def _metadata_record(value: bytes | None) -> MetadataRecord:
+def _metadata_record(value: bytes | None) -> dict[str, Any]:
+    """A record as Kafka's tool prints it: the type as in Kafka's MetadataRecordType ("TOPIC_RECORD"), version, data."""
     reader = MessageReader(value or b"", file="")
     frame_version = _frame_number(reader, "frame version")
     if frame_version == 0:
@@ -188,7 +191,8 @@ def _metadata_record(value: bytes | None) -> MetadataRecord:
         raise KafkalogError(f"Failed to deserialize record with type {api_key}") from error
     if reader.remaining:
         raise KafkalogError(f"Found {reader.remaining} byte(s) of garbage after {api_key}")
-    return MetadataRecord(schema.name, version, fields)
+    record_type = _WORD_START.sub("_", schema.name).upper()
+    return {"type": record_type, "version": version, "data": schema.to_json(version, fields)}
 
 
 def _frame_number(reader: MessageReader, entity: str) -> int:

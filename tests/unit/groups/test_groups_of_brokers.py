@@ -15,6 +15,10 @@ from kafkalog_command import Command
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import ReadOnlyLogDirError
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_key, offset_key, offset_value
+from pyspark_kafkalog.metadata.messages.coordinator_records import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+)
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, TransactionIndex
@@ -110,7 +114,7 @@ def test_consumer_protocol_group_has_members_and_state_like_kafka(tmp_path: Path
     (member,) = described.members
     assert (member.epoch, member.is_upgraded, len(member.assignment)) == (1, True, 2)
     assert member.assignment == member.target_assignment
-    later = [(group_key("ConsumerGroupMetadataKey", groupId=group.group_id), bytes([0, 0, 0, 0, 0, 2, 0]))]
+    later = [(group_key(ConsumerGroupMetadataKey(group_id=group.group_id)), bytes([0, 0, 0, 0, 0, 2, 0]))]
     for value, state in (
         (later, "Assigning"),
         ([*later, (target_epoch_key(group.group_id), later[0][1])], "Reconciling"),
@@ -120,7 +124,7 @@ def test_consumer_protocol_group_has_members_and_state_like_kafka(tmp_path: Path
 
 
 def target_epoch_key(group: str) -> bytes:
-    return group_key("ConsumerGroupTargetAssignmentMetadataKey", groupId=group)
+    return group_key(ConsumerGroupTargetAssignmentMetadataKey(group_id=group))
 
 
 # Transactions that are still open

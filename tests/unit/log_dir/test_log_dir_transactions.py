@@ -17,7 +17,7 @@ from pyspark_kafkalog.errors import (
     ProducerFencedError,
 )
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.messages.records import transactional_id_record
+from pyspark_kafkalog.metadata.messages.metadata_records import TransactionalIdRecord
 from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore
 from pyspark_kafkalog.root import write as write_commit
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
@@ -120,7 +120,7 @@ def test_init_transaction_fences_earlier_incarnation(log_dir: LogDir) -> None:
 
 def test_exhausted_producer_epoch_gets_new_producer_id(log_dir: LogDir) -> None:
     def last_epoch(_: object) -> list[object]:
-        return [transactional_id_record("app", producer_id=0, producer_epoch=32766, incarnation="old")]
+        return [TransactionalIdRecord(transactional_id="app", producer_id=0, producer_epoch=32766, incarnation="old")]
 
     store = MetadataStore.open(log_dir.path)
     log_dir.commit_staged([], transaction=WriteTransaction("first", 0, "x"))

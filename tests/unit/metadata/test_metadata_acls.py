@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -131,10 +132,10 @@ def test_acl_that_kafka_refuses_is_refused(bad: Acl) -> None:
 
 
 def test_acl_record_with_unknown_operation_is_refused() -> None:
-    fields = dict(acl_record("AAAAAAAAAAAAAAAAAAAAAQ", acl(AclOperation.READ)).fields)
-    assert parse_acl(fields) == acl(AclOperation.READ)
+    record = acl_record("AAAAAAAAAAAAAAAAAAAAAQ", acl(AclOperation.READ))
+    assert parse_acl(record) == acl(AclOperation.READ)
     with pytest.raises(InvalidRecordError, match="99"):
-        parse_acl({**fields, "operation": 99})
+        parse_acl(replace(record, operation=99))
 
 
 @pytest.fixture

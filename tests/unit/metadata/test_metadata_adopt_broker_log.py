@@ -10,7 +10,14 @@ from adopted_roots import ID_A, ID_B, ID_C, clock, config_record, contents, copy
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.metadata.messages.records import record
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    NoOpRecord,
+    ProducerIdsRecord,
+    RemoveTopicRecord,
+)
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 
@@ -33,14 +40,14 @@ def test_adoption_takes_configs_and_ids_from_metadata_log_and_keeps_it(broker_ro
     metadata = write_metadata_log(
         broker_root,
         [
-            *topic_records("codecs-none", topic_id, {"leaderEpoch": 5}, {}, {}, **configs),
+            *topic_records("codecs-none", topic_id, {"leader_epoch": 5}, {}, {}, **configs),
             *topic_records("elsewhere", ID_B, {}),
             config_record(4, "", "log.retention.ms", "11"),
             config_record(4, "", "num.partitions", "3"),
             config_record(4, "1", "num.partitions", "5"),
             config_record(4, "2", "num.partitions", "6"),
             config_record(4, "", "background.threads", "7"),
-            record("ProducerIdsRecord", brokerId=1, nextProducerId=4000),
+            ProducerIdsRecord(broker_id=1, next_producer_id=4000),
         ],
     )
     files = {path.name: path.read_bytes() for path in metadata.iterdir()}
@@ -86,7 +93,7 @@ def test_server_properties_are_adopted_and_yield_to_dynamic_configs(broker_root:
 )
 def test_stray_partitions_are_renamed_and_not_adopted(broker_root: Path, records: Any) -> None:
     write_metadata_log(
-        broker_root, [*topic_records("other", ID_C, {}), *records(topic_id_of(broker_root)), record("NoOpRecord")]
+        broker_root, [*topic_records("other", ID_C, {}), *records(topic_id_of(broker_root)), NoOpRecord()]
     )
     outcome = adopt(broker_root, clock=clock)
     assert outcome.topics == {} or "codecs-none" not in outcome.topics
@@ -103,7 +110,7 @@ def test_partition_on_another_node_is_reported_as_missing(broker_root: Path) -> 
 
 
 def test_damaged_metadata_log_is_reported(broker_root: Path) -> None:
-    metadata = write_metadata_log(broker_root, [record("NoOpRecord")] * 50)
+    metadata = write_metadata_log(broker_root, [NoOpRecord()] * 50)
     log = metadata / "00000000000000000000.log"
     log.write_bytes(log.read_bytes()[:-1] + b"\xff")
     with pytest.raises(LogDirError, match=r"metadata log, which is damaged .* move it out of"):
@@ -112,7 +119,7 @@ def test_damaged_metadata_log_is_reported(broker_root: Path) -> None:
 
 def test_uncommitted_metadata_transactions_are_ignored(broker_root: Path) -> None:
     topic_id = topic_id_of(broker_root)
-    begin, end = record("BeginTransactionRecord", name="migration"), record("EndTransactionRecord")
+    begin, end = BeginTransactionRecord(name="migration"), EndTransactionRecord()
     write_metadata_log(
         broker_root,
         [
@@ -121,12 +128,12 @@ def test_uncommitted_metadata_transactions_are_ignored(broker_root: Path) -> Non
             end,
             begin,
             config_record(2, "codecs-none", "retention.ms", "5"),
-            record("AbortTransactionRecord", reason="no"),
+            AbortTransactionRecord(reason="no"),
             begin,
             config_record(2, "codecs-none", "segment.ms", "6"),
             end,
             begin,
-            record("RemoveTopicRecord", topicId=topic_id),
+            RemoveTopicRecord(topic_id=topic_id),
         ],
     )
     log_dir = LogDir.adopt(broker_root, clock=clock)

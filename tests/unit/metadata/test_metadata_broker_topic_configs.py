@@ -8,7 +8,16 @@ import re
 import shutil
 from pathlib import Path
 
-from pyspark_kafkalog.metadata.messages.records import record
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
 from pyspark_kafkalog.root.broker_metadata.image import (
     BrokerMetadata,
     committed_records,
@@ -93,20 +102,19 @@ def test_contradictory_records_leave_consistent_metadata() -> None:
     rng = random.Random(5)
     ids, names = ["AAAAAAAAAAAAAAAAAAAAQQ", "AAAAAAAAAAAAAAAAAAAAQg"], ["a", "b"]
     makers = [
-        lambda: record("TopicRecord", name=rng.choice(names), topicId=rng.choice(ids)),
-        lambda: record("RemoveTopicRecord", topicId=rng.choice(ids)),
-        lambda: record("PartitionRecord", topicId=rng.choice(ids), partitionId=rng.randrange(-2, 3)),
-        lambda: record("PartitionChangeRecord", topicId=rng.choice(ids), partitionId=rng.randrange(-2, 3), leader=1),
-        lambda: record(
-            "ConfigRecord",
-            resourceType=rng.randrange(40),
-            resourceName=rng.choice(names),
+        lambda: TopicRecord(name=rng.choice(names), topic_id=rng.choice(ids)),
+        lambda: RemoveTopicRecord(topic_id=rng.choice(ids)),
+        lambda: PartitionRecord(topic_id=rng.choice(ids), partition_id=rng.randrange(-2, 3)),
+        lambda: PartitionChangeRecord(topic_id=rng.choice(ids), partition_id=rng.randrange(-2, 3), leader=1),
+        lambda: ConfigRecord(
+            resource_type=rng.randrange(40),
+            resource_name=rng.choice(names),
             name="retention.ms",
             value=rng.choice(["1", None]),
         ),
-        lambda: record("BeginTransactionRecord", name="x"),
-        lambda: record("EndTransactionRecord"),
-        lambda: record("AbortTransactionRecord", reason="x"),
+        lambda: BeginTransactionRecord(name="x"),
+        lambda: EndTransactionRecord(),
+        lambda: AbortTransactionRecord(reason="x"),
     ]
     for _ in range(200):
         metadata = BrokerMetadata()

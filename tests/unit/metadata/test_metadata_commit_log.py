@@ -17,13 +17,13 @@ from pyspark_kafkalog.errors import (
     UnsupportedFormatError,
 )
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, MAX_COMMIT_BYTES, CommitLog
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.metadata_records import FeatureLevelRecord, MetadataRecord
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 
 def feature(level: int) -> MetadataRecord:
-    return record("FeatureLevelRecord", name="a", featureLevel=level)
+    return FeatureLevelRecord(name="a", feature_level=level)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_exactly_one_of_racing_writers_wins(log: CommitLog) -> None:
     assert len(lost) == writers - 1
     commit = log.read(0)
     assert commit is not None
-    assert commit.records[0].fields["featureLevel"] == won[0]
+    assert commit.records[0].feature_level == won[0]
     assert names(log) == ["00000000000000000000.log"]
 
 

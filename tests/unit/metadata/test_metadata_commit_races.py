@@ -19,7 +19,7 @@ from pyspark_kafkalog.errors import (
     LogDirError,
 )
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, ProducerIdsRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root
@@ -122,7 +122,7 @@ def test_unknown_publish_result_is_resolved_by_own_commit_id(
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
         built.append(image)
-        return [record("ProducerIdsRecord", brokerId=1, nextProducerId=image.next_producer_id + 1000)]
+        return [ProducerIdsRecord(broker_id=1, next_producer_id=image.next_producer_id + 1000)]
 
     fs = LinkReportsFailure(effect)
     unsure = MetadataStore.open(root, clock=lambda: 1_000, fs=fs)

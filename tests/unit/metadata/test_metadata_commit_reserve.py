@@ -15,7 +15,7 @@ from metadata_roots import add_topic, commit_files, forget_images, metadata_dir,
 from pyspark_kafkalog.errors import CommitConflictError
 from pyspark_kafkalog.metadata.commit_reserve import RESERVE_BYTES, RESERVE_FILES, CommitReserve
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record
+from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord, FormatRecord, MetadataRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.storage.filesystem import LOCAL
@@ -47,7 +47,7 @@ WHOLE = [RESERVE_BYTES] * RESERVE_FILES
 
 def commit(store: MetadataStore, value: str, *, frees_space: bool = True) -> None:
     def build(image: MetadataImage) -> Sequence[MetadataRecord]:
-        return [record("ConfigRecord", resourceType=2, resourceName="orders", name="retention.ms", value=value)]
+        return [ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value=value)]
 
     store.commit(build, operation="test", frees_space=frees_space)
 
@@ -152,7 +152,7 @@ def test_lost_race_on_full_disk_keeps_reserve(store: MetadataStore, disk: Counti
     there = max(int(path.stem) for path in commit_files(store.root))
     disk.inodes = 0
     with pytest.raises(CommitConflictError):
-        store.log.publish(there, [record("FormatRecord", formatVersion=1)], timestamp_ms=1, frees_space=True)
+        store.log.publish(there, [FormatRecord(format_version=1)], timestamp_ms=1, frees_space=True)
     assert all(length > 0 for length in lengths(store))
     commit(store, "1")
     assert setting(store) == "1"

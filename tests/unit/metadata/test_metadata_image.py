@@ -18,7 +18,17 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.metadata.delta import ImageDelta, start_delta
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, decode_record, record
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    AbortTransactionRecord,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from pyspark_kafkalog.metadata.messages.records import decode_record
 from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
 from pyspark_kafkalog.root.topics import (
     MAX_PARTITIONS_PER_COMMIT,
@@ -110,7 +120,7 @@ def apply(image: MetadataImage, records: list[MetadataRecord]) -> MetadataImage:
 
 @pytest.fixture
 def image() -> MetadataImage:
-    broker = record("RegisterBrokerRecord", brokerId=1, logDirs=("WgvVndiuRt-sTrtFRCNrWA",))
+    broker = RegisterBrokerRecord(broker_id=1, log_dirs=("WgvVndiuRt-sTrtFRCNrWA",))
     return apply(MetadataImage(), [broker])
 
 
@@ -199,11 +209,11 @@ def test_unknown_topic_and_partition_are_reported_by_name(image: MetadataImage) 
 @pytest.mark.parametrize(
     "bad",
     [
-        record("RemoveTopicRecord", topicId="EGc7GxAfRGaDNJO-5OFO6A"),
-        record("PartitionRecord", topicId="EGc7GxAfRGaDNJO-5OFO6A", partitionId=0),
-        record("AbortTransactionRecord"),
+        RemoveTopicRecord(topic_id="EGc7GxAfRGaDNJO-5OFO6A"),
+        PartitionRecord(topic_id="EGc7GxAfRGaDNJO-5OFO6A", partition_id=0),
+        AbortTransactionRecord(),
     ],
-    ids=lambda bad: bad.type,
+    ids=lambda bad: type(bad).__name__,
 )
 def test_records_that_contradict_the_image_are_refused(image: MetadataImage, bad: MetadataRecord) -> None:
     with pytest.raises(InvalidRecordError):
@@ -215,23 +225,23 @@ def test_partitions_out_of_order_and_duplicate_topics_are_refused(image: Metadat
     topic_id = image.topic("a").topic_id
     for partition in (2, -1):
         with pytest.raises(InvalidRecordError, match="which has 1 partitions"):
-            apply(image, [record("PartitionRecord", topicId=topic_id, partitionId=partition)])
+            apply(image, [PartitionRecord(topic_id=topic_id, partition_id=partition)])
     for name, id_ in (("a", "EGc7GxAfRGaDNJO-5OFO6A"), ("b", topic_id)):
         with pytest.raises(InvalidRecordError, match="one of them is taken"):
-            apply(image, [record("TopicRecord", name=name, topicId=id_)])
+            apply(image, [TopicRecord(name=name, topic_id=id_)])
 
 
 def test_change_of_leader_raises_leader_epoch(image: MetadataImage) -> None:
     image = apply(image, create_topic(image, "a", partitions=1))
     topic_id = image.topic("a").topic_id
-    same = apply(image, [record("PartitionChangeRecord", topicId=topic_id, partitionId=0, isr=(1,))])
+    same = apply(image, [PartitionChangeRecord(topic_id=topic_id, partition_id=0, isr=(1,))])
     assert same.partition("a", 0).state.leader_epoch == 0
-    led = apply(image, [record("PartitionChangeRecord", topicId=topic_id, partitionId=0, leader=-1)])
+    led = apply(image, [PartitionChangeRecord(topic_id=topic_id, partition_id=0, leader=-1)])
     assert led.partition("a", 0).state.leader_epoch == 1
 
 
 def test_configs_of_deleted_topics_are_ignored(image: MetadataImage) -> None:
-    left = record("ConfigRecord", resourceType=2, resourceName="gone", name="retention.ms", value="1")
+    left = ConfigRecord(resource_type=2, resource_name="gone", name="retention.ms", value="1")
     image = apply(image, [left])
     image = apply(image, create_topic(image, "gone", partitions=1))
     assert image.topic("gone").configs == {}

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from message_fields import fields_of, kafka_text
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.metadata.messages.json_form import json_text
-from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record, record
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    PartitionStateRecord,
+    TopicRecord,
+)
+from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
 from pyspark_kafkalog.metadata.messages.schema import SCHEMA_FILES, UNKNOWN_TAGS, load_schema_file
 from pyspark_kafkalog.record.reference import Record, decode_batch
 
@@ -53,8 +63,9 @@ def test_metadata_records_decode_as_kafka_prints_and_encode_to_equal_bytes(kafka
     for raw in data_records(root / name):
         assert raw.value is not None
         decoded = decode_record(raw.value)
-        assert json_text(decoded.to_json()) == expected[raw.offset][0]
-        assert encode_record(decoded) == raw.value
+        version = json.loads(expected[raw.offset][0])["version"]
+        assert kafka_text(decoded, version) == expected[raw.offset][0]
+        assert encode_record(decoded, version=version) == raw.value
         seen += 1
     assert seen == len(expected)
 
@@ -127,6 +138,33 @@ def test_unknown_tagged_fields_are_kept_in_place() -> None:
     assert UNKNOWN_TAGS not in schema.to_json(0, decoded)
 
 
+def test_unknown_tagged_fields_of_dataclass_are_kept_in_place() -> None:
+    record = PartitionChangeRecord(topic_id=TOPIC_ID, unknown_tags=((90, b"later"), (4000, b"")))
+    value = encode_record(record, version=0)
+    assert decode_record(value) == record
+    assert encode_record(decode_record(value), version=0) == value
+    assert fields_of(record)[UNKNOWN_TAGS] == record.unknown_tags
+
+
+@pytest.mark.parametrize(
+    ("record", "match"),
+    [
+        (TopicRecord(name=None), r"TopicRecord\.name may not be null"),  # type: ignore[arg-type]
+        (TopicRecord(topic_id="short"), r"TopicRecord\.topicId must be of type uuid"),
+        (PartitionStateRecord(producer={"producerId": 1}), "expected a struct of the class ProducerState"),  # type: ignore[arg-type]
+    ],
+)
+def test_dataclass_with_invalid_value_is_refused_by_field(record: MetadataRecord, match: str) -> None:
+    with pytest.raises(InvalidRecordError, match=match):
+        encode_record(record)
+
+
+def test_dataclass_of_older_version_drops_only_ignorable_values() -> None:
+    with pytest.raises(InvalidRecordError, match="cannot hold its field directories"):
+        encode_record(PartitionRecord(directories=(TOPIC_ID,)), version=0)
+    assert encode_record(PartitionRecord(), version=0)
+
+
 def test_tagged_field_of_later_version_is_kept_as_unknown() -> None:
     schema = MessageSchema.load("PartitionRecord")
     newer = schema.encode(2, {"topicId": TOPIC_ID, "eligibleLeaderReplicas": (1, 2)})
@@ -188,7 +226,7 @@ def test_array_count_beyond_remaining_bytes_is_refused() -> None:
         (b"\x01\x02\x05", UnsupportedFormatError, "version 5"),
         (b"\x01\xff\xff\xff\xff\xff\xff", CorruptRecordError, "longer one"),
         (b"\x01\xff\xff\xff\xff\x0f", CorruptRecordError, "at most 2147483647"),
-        (encode_record(record("NoOpRecord")) + b"x", CorruptRecordError, "1 more bytes"),
+        (encode_record(NoOpRecord()) + b"x", CorruptRecordError, "1 more bytes"),
     ],
 )
 def test_damaged_frames_are_reported(value: bytes, error: type[Exception], match: str) -> None:

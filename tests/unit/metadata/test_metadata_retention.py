@@ -16,7 +16,7 @@ from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.commit_log import CommitLog
 from pyspark_kafkalog.metadata.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.snapshots import SnapshotId

@@ -16,7 +16,8 @@ from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFor
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata import root_format, snapshots
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, CommitLog
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, encode_record, record
+from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, FormatRecord, MetadataRecord, TopicRecord
+from pyspark_kafkalog.metadata.messages.records import encode_record
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, is_native_root, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.record.reference import Record, encode_batch
@@ -43,8 +44,8 @@ def publish_upgrade(root: Path) -> None:
     """The commit with which a later version of this package upgrades the root."""
     log_dir = LogDir.open(root)
     assert log_dir.version is not None
-    header = record("CommitRecord", commitId=COMMIT_ID, operation="upgrade")
-    upgrade = record("FormatRecord", formatVersion=FORMAT_VERSION + 1)
+    header = CommitRecord(commit_id=COMMIT_ID, operation="upgrade")
+    upgrade = FormatRecord(format_version=FORMAT_VERSION + 1)
     CommitLog(metadata_dir(root)).publish(log_dir.version, [header, upgrade], timestamp_ms=1)
 
 
@@ -160,7 +161,7 @@ def test_upgrade_commit_stops_reads_and_commits_of_open_process(root: Path) -> N
     ("value", "expected"),
     [
         (b"\x01\xa1\x9d\x01\x00\x00", "expected a metadata record type .*found type 20129"),
-        (b"\x01" + encode_record(record("FormatRecord", formatVersion=1))[1:4] + b"\x09\x00", "found version 9"),
+        (b"\x01" + encode_record(FormatRecord(format_version=1))[1:4] + b"\x09\x00", "found version 9"),
         (b"\x02\x02\x00\x00", "found frame version 2"),
     ],
 )
@@ -168,7 +169,7 @@ def test_commit_with_unknown_record_is_refused_by_file_and_position(root: Path, 
     log_dir = LogDir.open(root)
     offset = log_dir.version
     assert offset is not None
-    header = encode_record(record("CommitRecord", commitId=COMMIT_ID, operation="x"))
+    header = encode_record(CommitRecord(commit_id=COMMIT_ID, operation="x"))
     batch = [Record(offset=offset + i, timestamp_ms=1, key=None, value=each) for i, each in enumerate((header, value))]
     path = metadata_dir(root) / f"{offset:020d}.log"
     path.write_bytes(encode_batch(batch, leader_epoch=0))
@@ -181,7 +182,7 @@ def test_commit_with_unknown_record_is_refused_by_file_and_position(root: Path, 
 
 def test_snapshot_with_unknown_record_is_refused_despite_commits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def encode(each: MetadataRecord) -> bytes:
-        return b"\x01\xa1\x9d\x01\x00\x00" if each.type == "TopicRecord" else encode_record(each)
+        return b"\x01\xa1\x9d\x01\x00\x00" if isinstance(each, TopicRecord) else encode_record(each)
 
     image = LogDir.open(root).root.native().store.image
     with monkeypatch.context() as patch:
@@ -203,11 +204,8 @@ def test_snapshot_of_newer_format_is_refused_by_version(root: Path) -> None:
 def test_unknown_tagged_field_of_record_is_ignored(root: Path) -> None:
     log_dir = LogDir.open(root)
     assert log_dir.version is not None
-    tagged = record("CommitRecord", commitId=COMMIT_ID, operation="x")
-    fields = {**tagged.fields, "_unknownTaggedFields": ((31, b"later"),)}
-    CommitLog(metadata_dir(root)).publish(
-        log_dir.version, [MetadataRecord(tagged.type, tagged.version, fields)], timestamp_ms=1
-    )
+    tagged = CommitRecord(commit_id=COMMIT_ID, operation="x", unknown_tags=((31, b"later"),))
+    CommitLog(metadata_dir(root)).publish(log_dir.version, [tagged], timestamp_ms=1)
     log_dir.append("orders", ROWS)
     assert LogDir.open(root).read("orders").num_rows == 4
 

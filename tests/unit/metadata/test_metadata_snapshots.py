@@ -9,13 +9,20 @@ import re
 from pathlib import Path
 
 import pytest
+from message_fields import kafka_text
 from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
-from pyspark_kafkalog.metadata.messages.json_form import json_text
-from pyspark_kafkalog.metadata.messages.records import MetadataRecord, record, transactional_id_record
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    NoOpRecord,
+    ProducerIdsRecord,
+    TransactionalIdRecord,
+)
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, read_snapshot, write_snapshot
 from pyspark_kafkalog.metadata.store import MetadataStore
@@ -60,7 +67,8 @@ def test_snapshots_of_kafka_are_read_to_last_record(name: str, records: int) -> 
     payloads = re.findall(r" payload: (.*)$", dump, re.MULTILINE)
     assert len(payloads) == records
     read = read_snapshot(path)
-    assert [json_text(each.to_json()) for each in read.records] == payloads
+    versions = [json.loads(payload)["version"] for payload in payloads]
+    assert [kafka_text(*each) for each in zip(read.records, versions, strict=True)] == payloads
     header = re.search(r"SnapshotHeader (.*)$", dump, re.MULTILINE)
     assert header is not None
     assert read.last_contained_timestamp_ms == json.loads(header[1])["lastContainedLogTimestamp"]
@@ -75,8 +83,8 @@ def test_image_round_trips_through_its_records(root: Path) -> None:
     settings_of(store, {"num.partitions": "4", "log.retention.ms": "9"})
     store.commit(
         lambda image: [
-            record("ProducerIdsRecord", nextProducerId=3000),
-            transactional_id_record("q", version=4, producer_id=2, incarnation="b", fenced=("x", "a")),
+            ProducerIdsRecord(next_producer_id=3000),
+            TransactionalIdRecord(transactional_id="q", version=4, producer_id=2, incarnation="b", fenced=("x", "a")),
         ],
         operation="x",
     )
@@ -102,8 +110,8 @@ def test_broker_config_set_to_null_is_removed_from_image(root: Path) -> None:
 
 def test_snapshot_of_many_and_large_records_round_trips(tmp_path: Path) -> None:
     path = tmp_path / SnapshotId(9, 0).file_name
-    records = [record("FeatureLevelRecord", name=f"f{number}", featureLevel=1) for number in range(2500)]
-    records.append(record("ConfigRecord", resourceType=2, resourceName="t", name="n", value="v" * 30_000))
+    records = [FeatureLevelRecord(name=f"f{number}", feature_level=1) for number in range(2500)]
+    records.append(ConfigRecord(resource_type=2, resource_name="t", name="n", value="v" * 30_000))
     size_bytes = write_snapshot(path, records, last_contained_timestamp_ms=5, epoch=0, fs=LOCAL)
     snapshot = read_snapshot(path)
     assert list(snapshot.records) == records
@@ -120,7 +128,7 @@ def batch_starts(data: bytes) -> list[int]:
 
 def test_snapshot_damaged_at_any_position_is_refused(tmp_path: Path) -> None:
     path = tmp_path / SnapshotId(9, 0).file_name
-    records = [record("FeatureLevelRecord", name=f"f{number}", featureLevel=1) for number in range(5)]
+    records = [FeatureLevelRecord(name=f"f{number}", feature_level=1) for number in range(5)]
     write_snapshot(path, records, last_contained_timestamp_ms=5, epoch=0, fs=LOCAL)
     good = path.read_bytes()
     cuts = [good[:length] for length in range(len(good))]
@@ -135,7 +143,7 @@ def test_snapshot_damaged_at_any_position_is_refused(tmp_path: Path) -> None:
 
 def test_snapshot_without_header_or_footer_is_refused(tmp_path: Path) -> None:
     path = tmp_path / SnapshotId(9, 0).file_name
-    write_snapshot(path, [record("NoOpRecord")], last_contained_timestamp_ms=5, epoch=0, fs=LOCAL)
+    write_snapshot(path, [NoOpRecord()], last_contained_timestamp_ms=5, epoch=0, fs=LOCAL)
     good = path.read_bytes()
     path.write_bytes(good[: batch_starts(good)[-1]])
     with pytest.raises(CorruptRecordError, match="snapshot's footer"):

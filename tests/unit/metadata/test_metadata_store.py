@@ -18,11 +18,14 @@ from pyspark_kafkalog.errors import (
     ReadOnlyLogDirError,
 )
 from pyspark_kafkalog.metadata.image import partition_state_record
-from pyspark_kafkalog.metadata.messages.records import (
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    FormatRecord,
+    ProducerIdsRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    TransactionalIdRecord,
+    WriteCommitRecord,
     WrittenPartition,
-    record,
-    transactional_id_record,
-    write_commit_record,
 )
 from pyspark_kafkalog.metadata.root_format import is_native_root, metadata_dir
 from pyspark_kafkalog.metadata.store import MetadataStore
@@ -113,16 +116,16 @@ def test_image_after_replay_equals_image_built_by_commits(store: MetadataStore, 
     state = LogState(log_end_offset=7, active_size_bytes=700, producer=producer)
     store.commit(
         lambda image: [
-            write_commit_record(
+            WriteCommitRecord(
                 write_id="w",
                 transactional_id="query",
                 transaction_version=4,
                 producer_id=9,
                 producer_epoch=1,
-                partitions=[WrittenPartition(topic_id=topic_id, partition=1, first_offset=0, records=7, bytes=700)],
+                partitions=(WrittenPartition(topic_id=topic_id, partition=1, first_offset=0, records=7, bytes=700),),
             ),
             partition_state_record(topic_id, 1, state),
-            record("ProducerIdsRecord", brokerId=1, nextProducerId=1000),
+            ProducerIdsRecord(broker_id=1, next_producer_id=1000),
         ],
         operation="write",
     )
@@ -157,7 +160,7 @@ def test_damaged_commit_is_reported_on_refresh_by_name(root: Path, store: Metada
 
 def test_contradictory_commit_is_reported_on_refresh_by_name(root: Path, store: MetadataStore) -> None:
     offset = store.image.next_offset
-    store.log.publish(offset, [record("RemoveTopicRecord", topicId="EGc7GxAfRGaDNJO-5OFO6A")], timestamp_ms=1)
+    store.log.publish(offset, [RemoveTopicRecord(topic_id="EGc7GxAfRGaDNJO-5OFO6A")], timestamp_ms=1)
     with pytest.raises(CorruptRecordError, match=rf"{offset:020d}\.log.*EGc7GxAfRGaDNJO-5OFO6A"):
         store.refresh()
 
@@ -191,15 +194,15 @@ def test_state_that_breaks_an_invariant_is_not_published(
 
 def test_empty_topic_and_falling_producer_id_are_not_published(store: MetadataStore) -> None:
     with pytest.raises(InvalidRecordError, match="topics_have_partitions"):
-        store.commit(lambda image: [record("TopicRecord", name="a", topicId="EGc7GxAfRGaDNJO-5OFO6A")], operation="x")
-    store.commit(lambda image: [record("ProducerIdsRecord", nextProducerId=10)], operation="x")
+        store.commit(lambda image: [TopicRecord(name="a", topic_id="EGc7GxAfRGaDNJO-5OFO6A")], operation="x")
+    store.commit(lambda image: [ProducerIdsRecord(next_producer_id=10)], operation="x")
     with pytest.raises(InvalidRecordError, match="producer_ids_handed_out_once"):
-        store.commit(lambda image: [record("ProducerIdsRecord", nextProducerId=9)], operation="x")
+        store.commit(lambda image: [ProducerIdsRecord(next_producer_id=9)], operation="x")
 
 
 def test_transaction_version_that_does_not_rise_is_refused(store: MetadataStore) -> None:
     def write(version: int, epoch: int = 0) -> None:
-        written = write_commit_record(
+        written = WriteCommitRecord(
             write_id="w",
             partitions=(),
             transactional_id="q",
@@ -221,7 +224,7 @@ def test_transaction_version_that_does_not_rise_is_refused(store: MetadataStore)
 
 def test_new_incarnation_takes_over_transactional_id_and_fences_old_ones(store: MetadataStore) -> None:
     def write(version: int, incarnation: str) -> None:
-        written = write_commit_record(
+        written = WriteCommitRecord(
             write_id="w",
             partitions=(),
             transactional_id="q",
@@ -239,12 +242,14 @@ def test_new_incarnation_takes_over_transactional_id_and_fences_old_ones(store: 
     assert held.fenced == tuple(f"run-{number}" for number in range(3, 19))
     with pytest.raises(InvalidRecordError, match="fenced_incarnations_stay_fenced"):
         write(22, "run-18")
-    taken = transactional_id_record("q", version=21, last_commit_offset=held.last_commit_offset, incarnation="new")
+    taken = TransactionalIdRecord(
+        transactional_id="q", version=21, last_commit_offset=held.last_commit_offset, incarnation="new"
+    )
     with pytest.raises(InvalidRecordError, match="fenced_incarnations_stay_fenced"):
         store.commit(lambda image: [taken], operation="init")
     after = held.held_by("new")
-    taken = transactional_id_record(
-        "q",
+    taken = TransactionalIdRecord(
+        transactional_id="q",
         version=after.version,
         last_commit_offset=after.last_commit_offset,
         last_timestamp_ms=after.last_timestamp_ms,
@@ -284,4 +289,4 @@ def test_image_after_small_commit_shares_unchanged_parts(store: MetadataStore) -
 
 def test_commit_that_changes_format_version_is_refused(store: MetadataStore) -> None:
     with pytest.raises(InvalidRecordError, match="format_version_stays"):
-        store.commit(lambda image: [record("FormatRecord", formatVersion=2)], operation="x")
+        store.commit(lambda image: [FormatRecord(format_version=2)], operation="x")

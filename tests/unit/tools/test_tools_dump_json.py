@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from dump_odd_inputs import CASES, RECORDED, build
 
+from pyspark_kafkalog.metadata.messages.metadata_records import ClientQuotaRecord
 from pyspark_kafkalog.metadata.messages.records import encode_record
-from pyspark_kafkalog.metadata.messages.records import record as record_of
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.tools.main import main
 
@@ -81,7 +81,7 @@ def test_decoded_records_are_objects(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_nan_is_printed_as_string(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    quota = encode_record(record_of("ClientQuotaRecord", entity=(), key="k", value=math.nan, remove=False))
+    quota = encode_record(ClientQuotaRecord(entity=(), key="k", value=math.nan, remove=False))
     log = tmp_path / "00000000000000000000.log"
     log.write_bytes(encode_batch([Record(offset=0, timestamp_ms=1, key=None, value=quota)]))
     (found,) = of_type(dump(capsys, "--files", str(log), "--cluster-metadata-decoder"), "record")

@@ -10,7 +10,7 @@ import pytest
 from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.messages.records import WrittenPartition, write_commit_record
+from pyspark_kafkalog.metadata.messages.metadata_records import WriteCommitRecord, WrittenPartition
 from pyspark_kafkalog.metadata.store import MetadataStore
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
@@ -86,7 +86,7 @@ def test_transactional_id_and_version_are_listed(tool: Command) -> None:
     written = [WrittenPartition(topic_id=topic_id, partition=0, first_offset=0, records=0, bytes=0)]
     store.commit(
         lambda image: [
-            write_commit_record(
+            WriteCommitRecord(
                 write_id="w", partitions=written, transactional_id="query", transaction_version=17, incarnation="run"
             )
         ],

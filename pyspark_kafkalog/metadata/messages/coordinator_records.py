@@ -1,0 +1,311 @@
+"""Keys and values of the coordinators' records, and the messages in them, as dataclasses.
+
+Generated from schemas/group_coordinator.json and schemas/transaction_coordinator.json by scripts/make_messages.py:
+change the schemas, not this file. Only the messages that this package reads or writes are here. Field types, defaults
+and versions are those of the schemas; `unknown_tags` are the tagged fields that the schema does not have, as
+(tag, bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitKey(Message):
+    """OffsetCommitKey: api key 1, version 0."""
+
+    group: str = ""
+    topic: str = ""
+    partition: int = 0
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitValue(Message):
+    """OffsetCommitValue: api key 1, versions 0 to 4."""
+
+    offset: int = 0
+    leader_epoch: int = -1  # from version 3
+    metadata: str = ""
+    commit_timestamp: int = 0
+    expire_timestamp: int = -1  # version 1
+    topic_id: str = ZERO_UUID  # from version 4
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMetadataKey(Message):
+    """GroupMetadataKey: api key 2, version 0."""
+
+    group: str = ""
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberMetadata(Message):
+    """A struct of GroupMetadataValue."""
+
+    member_id: str = ""
+    group_instance_id: str | None = None  # from version 3
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout: int = -1  # from version 1
+    session_timeout: int = 0
+    subscription: bytes = b""
+    assignment: bytes = b""
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMetadataValue(Message):
+    """GroupMetadataValue: api key 2, versions 0 to 4."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "members": MemberMetadata,
+    }
+
+    protocol_type: str = ""
+    generation: int = 0
+    protocol: str | None = ""
+    leader: str | None = ""
+    current_state_timestamp: int = -1  # from version 2
+    members: tuple[MemberMetadata, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMetadataKey(Message):
+    """ConsumerGroupMetadataKey: api key 3, version 0."""
+
+    group_id: str = ""
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMetadataValue(Message):
+    """ConsumerGroupMetadataValue: api key 3, version 0."""
+
+    epoch: int = 0
+    metadata_hash: int = 0
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMemberMetadataKey(Message):
+    """ConsumerGroupMemberMetadataKey: api key 5, version 0."""
+
+    group_id: str = ""
+    member_id: str = ""
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicProtocol(Message):
+    """A struct of ConsumerGroupMemberMetadataValue."""
+
+    name: str = ""
+    metadata: bytes = b""
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMemberMetadata(Message):
+    """A struct of ConsumerGroupMemberMetadataValue."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "supported_protocols": ClassicProtocol,
+    }
+
+    session_timeout_ms: int = 0
+    supported_protocols: tuple[ClassicProtocol, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMemberMetadataValue(Message):
+    """ConsumerGroupMemberMetadataValue: api key 5, version 0."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "classic_member_metadata": ClassicMemberMetadata,
+    }
+
+    instance_id: str | None = ""
+    rack_id: str | None = ""
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: tuple[str, ...] = ()
+    subscribed_topic_regex: str | None = ""
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = ""
+    classic_member_metadata: ClassicMemberMetadata | None = ClassicMemberMetadata()
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMetadataKey(Message):
+    """ConsumerGroupTargetAssignmentMetadataKey: api key 6, version 0."""
+
+    group_id: str = ""
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMetadataValue(Message):
+    """ConsumerGroupTargetAssignmentMetadataValue: api key 6, version 0."""
+
+    assignment_epoch: int = 0
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMemberKey(Message):
+    """ConsumerGroupTargetAssignmentMemberKey: api key 7, version 0."""
+
+    group_id: str = ""
+    member_id: str = ""
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMemberValueTopicPartition(Message):
+    """A struct of ConsumerGroupTargetAssignmentMemberValue."""
+
+    topic_id: str = ZERO_UUID
+    partitions: tuple[int, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMemberValue(Message):
+    """ConsumerGroupTargetAssignmentMemberValue: api key 7, version 0."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "topic_partitions": ConsumerGroupTargetAssignmentMemberValueTopicPartition,
+    }
+
+    topic_partitions: tuple[ConsumerGroupTargetAssignmentMemberValueTopicPartition, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupCurrentMemberAssignmentKey(Message):
+    """ConsumerGroupCurrentMemberAssignmentKey: api key 8, version 0."""
+
+    group_id: str = ""
+    member_id: str = ""
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPartitions(Message):
+    """A struct of ConsumerGroupCurrentMemberAssignmentValue."""
+
+    topic_id: str = ZERO_UUID
+    partitions: tuple[int, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupCurrentMemberAssignmentValue(Message):
+    """ConsumerGroupCurrentMemberAssignmentValue: api key 8, version 0."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "assigned_partitions": TopicPartitions,
+        "partitions_pending_revocation": TopicPartitions,
+    }
+
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    state: int = 0
+    assigned_partitions: tuple[TopicPartitions, ...] = ()
+    partitions_pending_revocation: tuple[TopicPartitions, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerProtocolAssignmentTopicPartition(Message):
+    """A struct of ConsumerProtocolAssignment."""
+
+    topic: str = ""
+    partitions: tuple[int, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerProtocolAssignment(Message):
+    """ConsumerProtocolAssignment: versions 0 to 3."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "assigned_partitions": ConsumerProtocolAssignmentTopicPartition,
+    }
+
+    assigned_partitions: tuple[ConsumerProtocolAssignmentTopicPartition, ...] = ()
+    user_data: bytes | None = None
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLogKey(Message):
+    """TransactionLogKey: api key 0, version 0."""
+
+    transactional_id: str = ""
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsSchema(Message):
+    """A struct of TransactionLogValue."""
+
+    topic: str = ""
+    partition_ids: tuple[int, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLogValue(Message):
+    """TransactionLogValue: api key 0, versions 0 to 1."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "transaction_partitions": PartitionsSchema,
+    }
+
+    producer_id: int = 0
+    previous_producer_id: int = -1  # from version 1
+    next_producer_id: int = -1  # from version 1
+    producer_epoch: int = 0
+    next_producer_epoch: int = -1  # from version 1
+    transaction_timeout_ms: int = 0
+    transaction_status: int = 0
+    transaction_partitions: tuple[PartitionsSchema, ...] | None = ()
+    transaction_last_update_timestamp_ms: int = 0
+    transaction_start_timestamp_ms: int = 0
+    client_transaction_version: int = 0  # from version 1
+    unknown_tags: UnknownTags = ()
+
+
+#: All messages of this module.
+COORDINATOR_MESSAGES: Final = (
+    OffsetCommitKey,
+    OffsetCommitValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerProtocolAssignment,
+    TransactionLogKey,
+    TransactionLogValue,
+)

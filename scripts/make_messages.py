@@ -1,0 +1,213 @@
+"""Writes the dataclasses of Kafka's messages from their schemas (pyspark_kafkalog/metadata/messages/schemas).
+
+    python scripts/make_messages.py [--check]
+
+With --check nothing is written; exit code 1 means that a module differs from the schemas.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.metadata.messages.schema import (
+    INTEGER_FORMATS,
+    ZERO_UUID,
+    FieldSpec,
+    MessageSpec,
+    load_schema_file,
+)
+
+MESSAGES_DIR = Path(__file__).resolve().parents[1] / "pyspark_kafkalog" / "metadata" / "messages"
+
+_METADATA_RECORDS: Final = '''\
+"""The records of the metadata log, as dataclasses: Kafka's own, and this project's (see records.py).
+
+Generated from schemas/cluster_metadata.json and schemas/kafkalog.json by scripts/make_messages.py: change the schemas,
+not this file. Field types, defaults and versions are those of the schemas; `unknown_tags` are the tagged fields that
+the schema does not have, as (tag, bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
+
+
+class MetadataRecord(Message):
+    """One record of the metadata log."""
+
+    __slots__ = ()
+'''
+_COORDINATOR_RECORDS: Final = '''\
+"""Keys and values of the coordinators' records, and the messages in them, as dataclasses.
+
+Generated from schemas/group_coordinator.json and schemas/transaction_coordinator.json by scripts/make_messages.py:
+change the schemas, not this file. Only the messages that this package reads or writes are here. Field types, defaults
+and versions are those of the schemas; `unknown_tags` are the tagged fields that the schema does not have, as
+(tag, bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
+'''
+_COORDINATOR_MESSAGES: Final = (
+    "OffsetCommitKey",
+    "OffsetCommitValue",
+    "GroupMetadataKey",
+    "GroupMetadataValue",
+    "ConsumerGroupMetadataKey",
+    "ConsumerGroupMetadataValue",
+    "ConsumerGroupMemberMetadataKey",
+    "ConsumerGroupMemberMetadataValue",
+    "ConsumerGroupTargetAssignmentMetadataKey",
+    "ConsumerGroupTargetAssignmentMetadataValue",
+    "ConsumerGroupTargetAssignmentMemberKey",
+    "ConsumerGroupTargetAssignmentMemberValue",
+    "ConsumerGroupCurrentMemberAssignmentKey",
+    "ConsumerGroupCurrentMemberAssignmentValue",
+    "ConsumerProtocolAssignment",
+    "TransactionLogKey",
+    "TransactionLogValue",
+)
+_TYPES: Final = {
+    **dict.fromkeys(INTEGER_FORMATS, "int"),
+    "bool": "bool",
+    "float64": "float",
+    "uuid": "str",
+    "string": "str",
+    "bytes": "bytes",
+    "records": "bytes",
+}
+_LAST_VERSION: Final = 0x7FFF
+
+
+def modules() -> dict[str, str]:
+    """The text of each generated module, by file name."""
+    records = [*load_schema_file("cluster_metadata").values(), *load_schema_file("kafkalog").values()]
+    coordinators = {**load_schema_file("group_coordinator"), **load_schema_file("transaction_coordinator")}
+    messages = [coordinators[name] for name in _COORDINATOR_MESSAGES]
+    return {
+        "metadata_records.py": "\n\n".join(
+            [
+                _METADATA_RECORDS,
+                *_Classes(records, base="MetadataRecord").texts(),
+                _table("METADATA_RECORDS", "All types, in the order of the schemas.", records),
+            ]
+        ),
+        "coordinator_records.py": "\n\n".join(
+            [
+                _COORDINATOR_RECORDS,
+                *_Classes(messages, base="Message").texts(),
+                _table("COORDINATOR_MESSAGES", "All messages of this module.", messages),
+            ]
+        ),
+    }
+
+
+def _table(name: str, doc: str, specs: Sequence[MessageSpec]) -> str:
+    names = "".join(f"    {each.name},\n" for each in specs)
+    return f"#: {doc}\n{name}: Final = (\n{names})\n"
+
+
+class _Classes:
+    """The classes of messages and of their structs, structs first.
+
+    A struct's class has the name of its type, after the message's name if another message has a type of that name.
+    """
+
+    def __init__(self, specs: Sequence[MessageSpec], *, base: str) -> None:
+        self._specs = specs
+        self._base = base
+        uses: dict[str, set[str]] = {}
+        for spec in specs:
+            for field in _struct_fields(spec.fields):
+                uses.setdefault(field.element, set()).add(spec.name)
+        self._shared = {element for element, names in uses.items() if len(names) > 1}
+
+    def texts(self) -> Iterator[str]:
+        for spec in self._specs:
+            written: dict[str, FieldSpec] = {}
+            for field in _struct_fields(spec.fields):
+                name = self._struct_name(spec, field)
+                if name not in written:
+                    yield self._text(spec, name, "Message", f"A struct of {spec.name}.", field.struct or ())
+                    written[name] = field
+                elif written[name].struct != field.struct:
+                    raise ValueError(f"{spec.name} has two different structs named {field.element}")
+            versions = _versions_text(spec.versions, of_message=True)
+            api_key = "" if spec.api_key is None else f"api key {spec.api_key}, "
+            yield self._text(spec, spec.name, self._base, f"{spec.name}: {api_key}{versions}.", spec.fields)
+
+    def _struct_name(self, spec: MessageSpec, field: FieldSpec) -> str:
+        return f"{spec.name}{field.element}" if field.element in self._shared else field.element
+
+    def _text(self, spec: MessageSpec, name: str, base: str, doc: str, fields: Sequence[FieldSpec]) -> str:
+        lines = ["@dataclass(frozen=True, slots=True, kw_only=True)", f"class {name}({base}):", f'    """{doc}"""', ""]
+        structs = {each.attribute: self._struct_name(spec, each) for each in fields if each.struct is not None}
+        if structs:
+            lines += ["    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {"]
+            lines += [*(f'        "{attribute}": {struct},' for attribute, struct in structs.items()), "    }", ""]
+        lines += [self._field(spec, each) for each in fields]
+        lines += ["    unknown_tags: UnknownTags = ()", ""]
+        return "\n".join(lines)
+
+    def _field(self, spec: MessageSpec, field: FieldSpec) -> str:
+        element = _TYPES.get(field.element) or self._struct_name(spec, field)
+        annotation = f"tuple[{element}, ...]" if field.is_array else element
+        if len(field.nullable) or field.default is None:
+            annotation += " | None"
+        is_everywhere = field.versions.start <= spec.versions.start and field.versions[-1] >= spec.versions[-1]
+        comment = "" if is_everywhere else f"  # {_versions_text(field.versions)}"
+        return f"    {field.attribute}: {annotation} = {self._default(spec, field)}{comment}"
+
+    def _default(self, spec: MessageSpec, field: FieldSpec) -> str:
+        if field.default is None:
+            return "None"
+        if field.is_array:
+            return "()"
+        if field.struct is not None:
+            return f"{self._struct_name(spec, field)}()"
+        if field.default == ZERO_UUID:
+            return "ZERO_UUID"
+        return f'"{field.default}"' if isinstance(field.default, str) else repr(field.default).replace("b''", 'b""')
+
+
+def _struct_fields(fields: Sequence[FieldSpec]) -> Iterator[FieldSpec]:
+    """The fields that are structs or arrays of them, innermost first."""
+    for field in fields:
+        if field.struct is not None:
+            yield from _struct_fields(field.struct)
+            yield field
+
+
+def _versions_text(versions: range, *, of_message: bool = False) -> str:
+    first, last = versions[0], versions[-1]
+    if first == last:
+        return f"version {first}"
+    return f"versions {first} to {last}" if of_message or last < _LAST_VERSION else f"from version {first}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    texts = modules()
+    if arguments == ["--check"]:
+        return int(any((MESSAGES_DIR / name).read_text() != text for name, text in texts.items()))
+    for name, text in texts.items():
+        (MESSAGES_DIR / name).write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
