@@ -84,14 +84,14 @@ def _constant_partition(partition: int, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.full(count, partition, np.int32))])
 
 
-def _timestamps(columns: RecordColumns, where: str) -> pa.Array:
+def _timestamps(columns: RecordColumns, topic_partition: str) -> pa.Array:
     timestamps_ms = columns.timestamps_ms
     assert timestamps_ms is not None
     too_far = (timestamps_ms > _MAX_TIMESTAMP_MS) | (timestamps_ms < -_MAX_TIMESTAMP_MS)
     if too_far.any():
         raise InvalidRecordError(
-            f"a record of {where} has timestamp {int(timestamps_ms[too_far.argmax()])} ms; Spark's timestamps end at "
-            f"{_MAX_TIMESTAMP_MS} ms; leave out the column timestamp to read such records"
+            f"a record of {topic_partition} has timestamp {int(timestamps_ms[too_far.argmax()])} ms; Spark's "
+            f"timestamps end at {_MAX_TIMESTAMP_MS} ms; leave out the column timestamp to read such records"
         )
     timestamps_us = timestamps_ms * US_PER_MS
     return pa.Array.from_buffers(pa.timestamp("us", "UTC"), columns.count, [None, pa.py_buffer(timestamps_us)])

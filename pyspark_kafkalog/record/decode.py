@@ -46,13 +46,13 @@ DEFAULT_MAX_BYTES: Final = 16 * 1024 * 1024
 _SMALLEST_RECORD_BYTES: Final = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
 _MAX_COLUMN_BYTES: Final = INT32_MAX  # Arrow's offsets are int32
 
-_WANTED: Final = {
-    "key": kernels.WANT_KEY,
-    "value": kernels.WANT_VALUE,
-    "headers": kernels.WANT_HEADERS,
-    "offset": kernels.WANT_OFFSET,
-    "timestamp": kernels.WANT_TIMESTAMP,
-    "timestampType": kernels.WANT_TIMESTAMP_TYPE,
+_COLUMN_BITS: Final = {
+    "key": kernels.COLUMN_KEY,
+    "value": kernels.COLUMN_VALUE,
+    "headers": kernels.COLUMN_HEADERS,
+    "offset": kernels.COLUMN_OFFSET,
+    "timestamp": kernels.COLUMN_TIMESTAMP,
+    "timestampType": kernels.COLUMN_TIMESTAMP_TYPE,
 }
 
 _EXPECTED: Final = {
@@ -143,22 +143,22 @@ class Sections:
     owners: list[NDArray[np.uint8]]
 
 
-def choose_by_header(batches: NDArray[np.void], wanted: Range) -> NDArray[np.void]:
+def choose_by_header(batches: NDArray[np.void], requested: Range) -> NDArray[np.void]:
     """`batches` without control batches, and without those whose header rules out requested records."""
     attributes = batches["attributes"]
     chosen = (attributes & CONTROL_MASK) == 0
     chosen &= (batches["records_count"] > 0) | (batches["size_bytes"] > RECORD_BATCH_OVERHEAD_BYTES)
-    chosen &= batches["last_offset"] >= wanted.start_offset
-    chosen &= batches["base_offset"] < wanted.end_offset
-    if wanted.has_times:
+    chosen &= batches["last_offset"] >= requested.start_offset
+    chosen &= batches["base_offset"] < requested.end_offset
+    if requested.has_times:
         max_timestamps = batches["max_timestamp_ms"]
-        chosen &= max_timestamps >= wanted.first_ms
-        chosen &= ((attributes & TIMESTAMP_TYPE_MASK) == 0) | (max_timestamps <= wanted.last_ms)
+        chosen &= max_timestamps >= requested.first_ms
+        chosen &= ((attributes & TIMESTAMP_TYPE_MASK) == 0) | (max_timestamps <= requested.last_ms)
     return np.ascontiguousarray(batches) if chosen.all() else batches[chosen]
 
 
 def cut_sections(
-    log: LogBytes, batches: NDArray[np.void], wanted: Range, *, max_rows: int, max_bytes: int
+    log: LogBytes, batches: NDArray[np.void], requested: Range, *, max_rows: int, max_bytes: int
 ) -> Iterator[Sections]:
     """Runs of batches of about `max_rows` records or `max_bytes` after decompression, opened one run at a time."""
     rows_to = np.cumsum(batches["records_count"], dtype=np.int64)
@@ -175,7 +175,7 @@ def cut_sections(
         sections = open_sections(log, batches[first : max(end, first + 1)], max_bytes=max_bytes, scratch=scratch)
         first += len(sections.batches)
         rows, size = int(rows_to[first - 1]), int(bytes_to[first - 1])
-        yield choose_by_time(log, sections, wanted)
+        yield choose_by_time(log, sections, requested)
 
 
 def open_sections(
@@ -265,13 +265,13 @@ def _decompress_each(
     frames.row, frames.filled, frames.grown_bytes = row, filled, grown_bytes
 
 
-def choose_by_time(log: LogBytes, sections: Sections, wanted: Range) -> Sections:
+def choose_by_time(log: LogBytes, sections: Sections, requested: Range) -> Sections:
     """Leave out the sections without records in the time range, then check the CRCs of the remaining uncompressed
     ones."""
-    if wanted.has_times:
+    if requested.has_times:
         selected = np.ones(len(sections.batches), dtype=np.uint8)
         sections_in_time(
-            sections.addresses, sections.sizes, sections.batches, wanted.first_ms, wanted.last_ms, selected
+            sections.addresses, sections.sizes, sections.batches, requested.first_ms, requested.last_ms, selected
         )
         chosen = selected.view(np.bool_)
         sections = Sections(
@@ -306,13 +306,13 @@ def decode_batches(
     Raises CorruptRecordError with the file and the position of the record or batch, UnsupportedFormatError for an
     unknown codec. The decompressed batches must be smaller than 2 GiB; `decode_slices` ensures that.
     """
-    wanted = Range.of(start_offset, end_offset, min_timestamp_ms, until_timestamp_ms)
+    requested = Range.of(start_offset, end_offset, min_timestamp_ms, until_timestamp_ms)
     log = LogBytes.of(data, batches, data_position, file, check_crcs)
-    chosen = choose_by_header(batches, wanted)
+    chosen = choose_by_header(batches, requested)
     sections = open_sections(log, chosen, max_bytes=_MAX_COLUMN_BYTES)
     if len(sections.batches) < len(chosen):
         raise _too_much(int(sections.sizes.sum()))
-    return _decode(choose_by_time(log, sections, wanted), wanted, _wanted_bits(columns), file)
+    return _decode(choose_by_time(log, sections, requested), requested, _column_bits(columns), file)
 
 
 def decode_slices(
@@ -336,12 +336,12 @@ def decode_slices(
     more records than `max_rows` is decoded as a whole and returned in slices that share its memory.
     """
     assert max_rows % 8 == 0, "slices of validity bitmaps start at whole bytes"
-    wanted = Range.of(start_offset, end_offset, min_timestamp_ms, until_timestamp_ms)
+    requested = Range.of(start_offset, end_offset, min_timestamp_ms, until_timestamp_ms)
     log = LogBytes.of(data, batches, data_position, file, check_crcs)
-    bits = _wanted_bits(columns)
-    chosen = choose_by_header(batches, wanted)
-    for sections in cut_sections(log, chosen, wanted, max_rows=max_rows, max_bytes=max_bytes):
-        result = _decode(sections, wanted, bits, file)
+    bits = _column_bits(columns)
+    chosen = choose_by_header(batches, requested)
+    for sections in cut_sections(log, chosen, requested, max_rows=max_rows, max_bytes=max_bytes):
+        result = _decode(sections, requested, bits, file)
         for first in range(0, result.count, max_rows):
             yield result.slice(first, min(first + max_rows, result.count))
 
@@ -350,31 +350,31 @@ def _too_much(size_bytes: int) -> ValueError:
     return ValueError(f"{size_bytes} bytes of records do not fit one result of {_MAX_COLUMN_BYTES} bytes")
 
 
-def _wanted_bits(columns: frozenset[str]) -> int:
+def _column_bits(columns: frozenset[str]) -> int:
     bits = 0
     for name in columns:
-        bits |= _WANTED[name]
+        bits |= _COLUMN_BITS[name]
     return bits
 
 
 class _Output:
     """Arrays for the requested columns, with room for all records of some sections; empty arrays for the others."""
 
-    def __init__(self, wanted: int, rows: int, size_bytes: int) -> None:
+    def __init__(self, bits: int, rows: int, size_bytes: int) -> None:
         def fixed(flag: int, dtype: Any) -> NDArray[Any]:
-            return np.empty(rows if wanted & flag else 0, dtype)
+            return np.empty(rows if bits & flag else 0, dtype)
 
         def binary(flag: int) -> BinaryColumn:
-            return _new_binary(rows, size_bytes) if wanted & flag else _new_binary(0, 0)
+            return _new_binary(rows, size_bytes) if bits & flag else _new_binary(0, 0)
 
-        self.offsets = fixed(kernels.WANT_OFFSET, np.int64)
-        self.timestamps_ms = fixed(kernels.WANT_TIMESTAMP, np.int64)
-        self.timestamp_types = fixed(kernels.WANT_TIMESTAMP_TYPE, np.int32)
-        self.keys = binary(kernels.WANT_KEY)
-        self.values = binary(kernels.WANT_VALUE)
-        self.header_addresses = fixed(kernels.WANT_HEADERS, np.int64)
-        self.header_ends = fixed(kernels.WANT_HEADERS, np.int64)
-        self.header_counts = np.zeros(rows + 1 if wanted & kernels.WANT_HEADERS else 1, np.int32)
+        self.offsets = fixed(kernels.COLUMN_OFFSET, np.int64)
+        self.timestamps_ms = fixed(kernels.COLUMN_TIMESTAMP, np.int64)
+        self.timestamp_types = fixed(kernels.COLUMN_TIMESTAMP_TYPE, np.int32)
+        self.keys = binary(kernels.COLUMN_KEY)
+        self.values = binary(kernels.COLUMN_VALUE)
+        self.header_addresses = fixed(kernels.COLUMN_HEADERS, np.int64)
+        self.header_ends = fixed(kernels.COLUMN_HEADERS, np.int64)
+        self.header_counts = np.zeros(rows + 1 if bits & kernels.COLUMN_HEADERS else 1, np.int32)
 
 
 def _new_binary(rows: int, size_bytes: int) -> BinaryColumn:
@@ -395,14 +395,16 @@ def _trim(column: BinaryColumn, rows: int, size_bytes: int, nulls: int) -> Binar
     return BinaryColumn(column.offsets[: rows + 1], column.data[:size_bytes], column.validity if nulls else None)
 
 
-def _decode(sections: Sections, wanted: Range, bits: int, file: str) -> RecordColumns:
+def _decode(sections: Sections, requested: Range, bits: int, file: str) -> RecordColumns:
     check_counts(sections, file)
     size_bytes = int(sections.sizes.sum())
     if size_bytes > _MAX_COLUMN_BYTES:
         raise _too_much(size_bytes)
     out = _Output(bits, int(sections.batches["records_count"].sum(dtype=np.int64)), size_bytes)
     state = np.zeros(frame.STATE_SIZE, np.int64)
-    bounds = np.array([wanted.start_offset, wanted.end_offset, wanted.first_ms, wanted.last_ms], dtype=np.int64)
+    bounds = np.array(
+        [requested.start_offset, requested.end_offset, requested.first_ms, requested.last_ms], dtype=np.int64
+    )
     fault = kernels.decode_sections(
         sections.addresses,
         sections.sizes,
@@ -424,19 +426,19 @@ def _decode(sections: Sections, wanted: Range, bits: int, file: str) -> RecordCo
     return _collect(out, state, bits)
 
 
-def _collect(out: _Output, state: NDArray[np.int64], wanted: int) -> RecordColumns:
+def _collect(out: _Output, state: NDArray[np.int64], bits: int) -> RecordColumns:
     """The filled part of the output."""
     rows = int(state[kernels.ROWS])
     keys = _trim(out.keys, rows, int(state[kernels.KEY_BYTES]), int(state[kernels.NULL_KEYS]))
     values = _trim(out.values, rows, int(state[kernels.VALUE_BYTES]), int(state[kernels.NULL_VALUES]))
     return RecordColumns(
         count=rows,
-        offsets=out.offsets[:rows] if wanted & kernels.WANT_OFFSET else None,
-        timestamps_ms=out.timestamps_ms[:rows] if wanted & kernels.WANT_TIMESTAMP else None,
-        timestamp_types=out.timestamp_types[:rows] if wanted & kernels.WANT_TIMESTAMP_TYPE else None,
-        keys=keys if wanted & kernels.WANT_KEY else None,
-        values=values if wanted & kernels.WANT_VALUE else None,
-        headers=_collect_headers(out, state, rows) if wanted & kernels.WANT_HEADERS else None,
+        offsets=out.offsets[:rows] if bits & kernels.COLUMN_OFFSET else None,
+        timestamps_ms=out.timestamps_ms[:rows] if bits & kernels.COLUMN_TIMESTAMP else None,
+        timestamp_types=out.timestamp_types[:rows] if bits & kernels.COLUMN_TIMESTAMP_TYPE else None,
+        keys=keys if bits & kernels.COLUMN_KEY else None,
+        values=values if bits & kernels.COLUMN_VALUE else None,
+        headers=_collect_headers(out, state, rows) if bits & kernels.COLUMN_HEADERS else None,
     )
 
 
@@ -454,9 +456,9 @@ def _collect_headers(out: _Output, state: NDArray[np.int64], rows: int) -> Heade
 
 def check_counts(sections: Sections, file: str) -> None:
     """Raise CorruptRecordError for a record count that the bytes cannot hold, before memory is allocated for it."""
-    lying = sections.batches["records_count"] > sections.sizes // _SMALLEST_RECORD_BYTES
-    if lying.any():
-        index = int(np.argmax(lying))
+    are_too_many = sections.batches["records_count"] > sections.sizes // _SMALLEST_RECORD_BYTES
+    if are_too_many.any():
+        index = int(np.argmax(are_too_many))
         batch, size = sections.batches[index], int(sections.sizes[index])
         raise CorruptRecordError(
             file=file,
@@ -476,8 +478,8 @@ def record_fault(fault: int, state: NDArray[np.int64], batches: NDArray[np.void]
         found += f" at byte {at} after decompression"
     else:
         position += at
-    where = f"in record {int(state[frame.FAULT_RECORD])} of {_name(batch)}"
-    return CorruptRecordError(file=file, position=position, expected=f"{_EXPECTED[fault]}, {where}", found=found)
+    record = f"record {int(state[frame.FAULT_RECORD])} of {_name(batch)}"
+    return CorruptRecordError(file=file, position=position, expected=f"{_EXPECTED[fault]}, in {record}", found=found)
 
 
 def _name(batch: np.void) -> str:

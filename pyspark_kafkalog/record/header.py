@@ -175,6 +175,26 @@ class BatchHeader:
         """The delete horizon (KIP-534), stored in place of the base timestamp, or None."""
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_MASK else None
 
+    @classmethod
+    def unpack(cls, buffer: Buffer, at: int = 0) -> BatchHeader:
+        """The header in the 61 bytes at `buffer[at:]`, without any check; `parse_header` checks it."""
+        fields = _HEADER.unpack_from(buffer, at)
+        return cls(
+            base_offset=fields[0],
+            size_bytes=fields[1] + LOG_OVERHEAD_BYTES,
+            leader_epoch=fields[2],
+            magic=fields[3],
+            crc=fields[4],
+            attributes=fields[5],
+            last_offset_delta=fields[6],
+            base_timestamp_ms=fields[7],
+            max_timestamp_ms=fields[8],
+            producer_id=fields[9],
+            producer_epoch=fields[10],
+            base_sequence=fields[11],
+            records_count=fields[12],
+        )
+
     def pack(self) -> bytes:
         """The header's 61 bytes."""
         return _HEADER.pack(
@@ -211,23 +231,9 @@ def parse_header(buffer: Buffer, at: int, *, file: str, file_position: int) -> B
             expected=f"a batch header of {RECORD_BATCH_OVERHEAD_BYTES} bytes",
             found=f"{available} bytes",
         )
-    fields = _HEADER.unpack_from(buffer, at)
-    check_length_and_magic(fields[1], fields[3], file=file, file_position=file_position)
-    header = BatchHeader(
-        base_offset=fields[0],
-        size_bytes=fields[1] + LOG_OVERHEAD_BYTES,
-        leader_epoch=fields[2],
-        magic=fields[3],
-        crc=fields[4],
-        attributes=fields[5],
-        last_offset_delta=fields[6],
-        base_timestamp_ms=fields[7],
-        max_timestamp_ms=fields[8],
-        producer_id=fields[9],
-        producer_epoch=fields[10],
-        base_sequence=fields[11],
-        records_count=fields[12],
-    )
+    header = BatchHeader.unpack(buffer, at)
+    batch_length = header.size_bytes - LOG_OVERHEAD_BYTES
+    check_length_and_magic(batch_length, header.magic, file=file, file_position=file_position)
     if header.last_offset_delta < 0 or header.base_offset < 0 or header.last_offset > _MAX_OFFSET:
         raise CorruptRecordError(
             file=file,

@@ -140,7 +140,7 @@ class Partitioner:
     ) -> NDArray[np.int32]:
         """Partition of each of `rows` (indices into `columns`); partitions in `given` are kept, unless NO_PARTITION.
 
-        Raises InvalidRecordError for a given partition that does not exist in the topic.
+        Raises InvalidRecordError if an explicit partition does not exist in the topic.
         """
         partitions = np.full(len(rows), NO_PARTITION, np.int32) if given is None else self._checked(given)
         keys = columns.keys

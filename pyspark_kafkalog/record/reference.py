@@ -164,7 +164,7 @@ def decode_batch(buffer: Buffer, at: int, *, file: str, file_position: int) -> R
         raise CorruptRecordError(
             file=file,
             position=file_position + LENGTH_AT,
-            expected=f"a batch that ends within the {available} bytes there are",
+            expected=f"a batch that ends within the remaining {available} bytes",
             found=f"a size of {header.size_bytes} bytes",
         )
     batch = bytes(memoryview(buffer)[at : at + header.size_bytes])
@@ -196,9 +196,13 @@ def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position
     position = file_position + RECORDS_AT
     if header.compression_bits:
         body = codec.decompress(body, file=file, file_position=position).tobytes()
-        where = "after decompression, "
-    else:
-        where = ""
+
+    def corrupt(at: int, expected: str, found: str) -> CorruptRecordError:
+        if header.compression_bits:  # a position in decompressed records is not one in the file
+            found = f"{found}, at byte {at} after decompression"
+            return CorruptRecordError(file=file, position=position, expected=expected, found=found)
+        return CorruptRecordError(file=file, position=position + at, expected=expected, found=found)
+
     records: list[Record] = []
     at = 0
     lowest = 0
@@ -206,22 +210,13 @@ def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position
         try:
             record, at = _decode_record(body, at, header, lowest)
         except (_BadRecordError, MalformedVarintError) as error:
-            # A position in decompressed records is not one in the file; the batch's records begin at `position`.
-            raise CorruptRecordError(
-                file=file,
-                position=position if where else position + error.at,
-                expected=f"{error.expected} in record {index} of {header.records_count}",
-                found=f"{where}at byte {error.at} of the records, {error.found}" if where else error.found,
-            ) from error
+            expected = f"{error.expected} in record {index} of {header.records_count}"
+            raise corrupt(error.at, expected, error.found) from error
         records.append(record)
         lowest = record.offset - header.base_offset + 1
     if at != len(body):
-        raise CorruptRecordError(
-            file=file,
-            position=position if where else position + at,
-            expected=f"the end of the batch after its {header.records_count} records",
-            found=f"{where}{len(body) - at} bytes more",
-        )
+        expected = f"the end of the batch after its {header.records_count} records"
+        raise corrupt(at, expected, f"{len(body) - at} bytes more")
     return tuple(records)
 
 
@@ -396,7 +391,7 @@ def encode_records(records: Iterable[Record], *, base_offset: int, base_timestam
 def seal(header: BatchHeader, body: bytes) -> bytes:
     """The batch's bytes with their CRC; `body` holds the bytes after the header, in the header's compression."""
     if header.size_bytes > INT32_MAX:
-        raise InvalidRecordError(f"a batch of {header.size_bytes} bytes is longer than its length field can say")
+        raise InvalidRecordError(f"a batch of {header.size_bytes} bytes is longer than its length field can hold")
     covered = header.pack()[ATTRIBUTES_AT:] + body
     return replace(header, crc=crc32c(covered)).pack()[:ATTRIBUTES_AT] + covered
 
@@ -409,7 +404,7 @@ def _check_records(records: Sequence[Record]) -> None:
     previous = -1
     for record in records:
         if record.offset <= previous:
-            raise InvalidRecordError(f"offset {record.offset} follows {previous}: offsets must rise")
+            raise InvalidRecordError(f"offset {record.offset} follows {previous}: offsets must increase")
         if record.timestamp_ms < NO_TIMESTAMP:
             raise InvalidRecordError(f"the timestamp of offset {record.offset} is negative: {record.timestamp_ms} ms")
         if any(key is None for key, _ in record.headers):

@@ -49,17 +49,17 @@ def scan_batches(data: Buffer, *, file: str, file_position: int = 0, max_batches
     view = as_bytes_array(data)
     tables: list[NDArray[np.void]] = []
     at, previous_offset, found = 0, -1, 0
-    rows_wanted = _FIRST_TABLE_ROWS
+    table_rows = _FIRST_TABLE_ROWS
     while True:
         if max_batches is not None:
-            rows_wanted = min(rows_wanted, max_batches - found)
-        table = np.empty(rows_wanted, dtype=BATCH_DTYPE)
+            table_rows = min(table_rows, max_batches - found)
+        table = np.empty(table_rows, dtype=BATCH_DTYPE)
         rows, at, previous_offset, reason = scan_headers(view, at, file_position, previous_offset, table)
         tables.append(table[:rows])
         found += rows
         if reason != TABLE_FULL or found == max_batches:
             break
-        rows_wanted *= 4
+        table_rows *= 4
     fault = None
     if reason == BAD_HEADER:
         fault = _header_fault(view, at, previous_offset, file=file, file_position=file_position + at)

@@ -30,12 +30,12 @@ from pyspark_kafkalog.record.kernels.memory import (
 from pyspark_kafkalog.record.kernels.scan import BATCH_TABLE
 
 #: Requested columns, as bits.
-WANT_KEY = 1
-WANT_VALUE = 2
-WANT_HEADERS = 4
-WANT_OFFSET = 8
-WANT_TIMESTAMP = 16
-WANT_TIMESTAMP_TYPE = 32
+COLUMN_KEY = 1
+COLUMN_VALUE = 2
+COLUMN_HEADERS = 4
+COLUMN_OFFSET = 8
+COLUMN_TIMESTAMP = 16
+COLUMN_TIMESTAMP_TYPE = 32
 
 #: Slots of the `state` array for the output written; layout.py has the others.
 ROWS = 0
@@ -87,7 +87,7 @@ def _append(length, source, source_end, row, written, column):
         _INT64,
     ))  # fmt: skip
 def decode_sections(
-    addresses, sizes, batches, bounds, wanted,
+    addresses, sizes, batches, bounds, columns,
     offsets, timestamps, timestamp_types,
     keys, values,
     header_addresses, header_ends, header_counts,
@@ -133,19 +133,19 @@ def decode_sections(
                 or timestamp > until_timestamp
             ):
                 continue
-            if wanted & WANT_OFFSET:
+            if columns & COLUMN_OFFSET:
                 offsets[row] = offset
-            if wanted & WANT_TIMESTAMP:
+            if columns & COLUMN_TIMESTAMP:
                 timestamps[row] = timestamp
-            if wanted & WANT_TIMESTAMP_TYPE:
+            if columns & COLUMN_TIMESTAMP_TYPE:
                 timestamp_types[row] = timestamp_type
-            if wanted & WANT_KEY:
+            if columns & COLUMN_KEY:
                 key_bytes = _append(key_length, key_at, end, row, key_bytes, keys)
                 null_keys += key_length < 0
-            if wanted & WANT_VALUE:
+            if columns & COLUMN_VALUE:
                 value_bytes = _append(value_length, value_at, end, row, value_bytes, values)
                 null_values += value_length < 0
-            if wanted & WANT_HEADERS:
+            if columns & COLUMN_HEADERS:
                 header_addresses[row] = headers_at
                 header_ends[row] = at
                 headers += headers_count

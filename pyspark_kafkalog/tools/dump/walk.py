@@ -130,7 +130,6 @@ def _headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
     return tuple(headers), at
 
 
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PREFIX: Final = struct.Struct(">qiib")  # up to and including magic: Kafka reads it to find the next batch
 _SMALLEST_LENGTH: Final = 14  # of a magic 0 record: Kafka checks the length of any magic against this
 _READ_AHEAD_BYTES: Final = 1 << 20
@@ -282,7 +281,7 @@ class LogFile:
             return None
         if magic < MAGIC_V2:
             raise DumpError(_legacy_magic(self.path, position, magic))
-        header = _header(self.read(position, RECORD_BATCH_OVERHEAD_BYTES), length)
+        header = BatchHeader.unpack(self.read(position, RECORD_BATCH_OVERHEAD_BYTES))
         return DumpedBatch(self, position, length + LOG_OVERHEAD_BYTES, header)
 
     def read(self, position: int, length: int) -> bytes:
@@ -311,25 +310,6 @@ class LogFile:
     def crc_of(self, batch: DumpedBatch) -> int:
         """CRC-32C from `attributes` to the end of the batch."""
         return crc32c(self.read(batch.position + ATTRIBUTES_AT, batch.size_bytes - ATTRIBUTES_AT))
-
-
-def _header(data: bytes, length: int) -> BatchHeader:
-    fields = _HEADER.unpack(data)
-    return BatchHeader(
-        base_offset=fields[0],
-        size_bytes=length + LOG_OVERHEAD_BYTES,
-        leader_epoch=fields[2],
-        magic=fields[3],
-        crc=fields[4],
-        attributes=fields[5],
-        last_offset_delta=fields[6],
-        base_timestamp_ms=fields[7],
-        max_timestamp_ms=fields[8],
-        producer_id=fields[9],
-        producer_epoch=fields[10],
-        base_sequence=fields[11],
-        records_count=fields[12],
-    )
 
 
 def _legacy_magic(path: str, position: int, magic: int) -> str:
