@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pyspark_kafkalog.config.definitions import (
+    NO_EFFECT,
     PRODUCER_ID_EXPIRATION_MS,
     ConfigDefinition,
     ConfigType,
@@ -26,8 +27,6 @@ from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.record.codecs.codec import CODECS
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MIB
-
-_NO_EFFECT: Final = "Accepted for a broker's sake, has no effect here."
 
 _DEFINITIONS: Final = (
     ConfigDefinition(
@@ -48,7 +47,7 @@ _DEFINITIONS: Final = (
         "num.recovery.threads.per.data.dir",
         ConfigType.INT,
         2,
-        f"Partitions that a broker loads and recovers in parallel. {_NO_EFFECT}",
+        "Partitions that adopting a broker's log directory loads and recovers in parallel.",
         at_least(1),
     ),
     ConfigDefinition(
@@ -77,7 +76,7 @@ _DEFINITIONS: Final = (
         "log.cleaner.io.buffer.size",
         ConfigType.INT,
         512 * 1024,
-        f"Bytes of a broker's cleaner for reading and writing. {_NO_EFFECT}",
+        f"Bytes of a broker's cleaner for reading and writing. {NO_EFFECT}",
         at_least(0),
     ),
     ConfigDefinition(
@@ -193,7 +192,8 @@ def _default(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Broker-level configuration, parsed. Each field except `properties` is the config of its name with `.` for `_`.
+    """Broker-level configuration, parsed. Each field except `properties` is the config of its name with `.` for `_`;
+    a config without effect has no field.
 
     `properties` holds all names and values as they were given; topics fall back to them.
     """
@@ -209,7 +209,6 @@ class BrokerConfig:
     log_cleaner_enable: bool = _default("log.cleaner.enable")
     log_cleaner_threads: int = _default("log.cleaner.threads")
     log_cleaner_dedupe_buffer_size: int = _default("log.cleaner.dedupe.buffer.size")
-    log_cleaner_io_buffer_size: int = _default("log.cleaner.io.buffer.size")
     log_cleaner_io_buffer_load_factor: float = _default("log.cleaner.io.buffer.load.factor")
     log_cleaner_io_max_bytes_per_second: float = _default("log.cleaner.io.max.bytes.per.second")
     log_cleaner_backoff_ms: int = _default("log.cleaner.backoff.ms")

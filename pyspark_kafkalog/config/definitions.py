@@ -22,6 +22,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LIST_SEPARATOR = re.compile(r"\s*,\s*")
 
+#: Ends the description of a config that a broker uses and this package does not.
+NO_EFFECT: Final = "Accepted, has no effect here."
 #: Default of producer.id.expiration.ms.
 PRODUCER_ID_EXPIRATION_MS: Final = DAY_MS
 #: Uncompressed bytes of a record batch. Kafka's producers send batches of 16 KiB to keep latency low; a write of a

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pyspark_kafkalog.config.definitions import (
+    NO_EFFECT,
     Allowed,
     ConfigDefinition,
     ConfigType,
@@ -32,8 +33,6 @@ CLEANUP_POLICY_DELETE: Final = "delete"
 
 #: compression.type that keeps the codec of the producer's batches.
 COMPRESSION_PRODUCER: Final = "producer"
-
-_NO_EFFECT: Final = "Accepted for a broker's sake, has no effect here."
 
 _LOG_OVERHEAD_BYTES: Final = 12
 _DERIVED: Final = -2
@@ -128,7 +127,7 @@ def _segment_configs() -> Iterator[TopicConfig]:
         ConfigType.BOOLEAN,
         False,
         None,
-        f"Whether a broker allocates a new segment file at full length. {_NO_EFFECT}",
+        f"Whether a broker allocates a new segment file at full length. {NO_EFFECT}",
         "log.preallocate",
     )
     yield _config(
@@ -281,7 +280,7 @@ def _durability_configs() -> Iterator[TopicConfig]:
         "flush.ms",
         INT64_MAX,
         at_least(0),
-        f"A broker flushes the log after this time. {_NO_EFFECT}",
+        f"A broker flushes the log after this time. {NO_EFFECT}",
         ("log.flush.interval.ms", ConfigType.LONG, 1, at_least(0)),
         ("log.flush.scheduler.interval.ms", ConfigType.LONG, 1, at_least(0)),
     )
@@ -290,7 +289,7 @@ def _durability_configs() -> Iterator[TopicConfig]:
         ConfigType.INT,
         1,
         at_least(1),
-        f"Replicas that must have a record before a broker acknowledges it. {_NO_EFFECT}",
+        f"Replicas that must have a record before a broker acknowledges it. {NO_EFFECT}",
         "min.insync.replicas",
     )
     yield _config(
@@ -298,7 +297,7 @@ def _durability_configs() -> Iterator[TopicConfig]:
         ConfigType.BOOLEAN,
         False,
         None,
-        f"Whether a lagging broker may become leader and lose records. {_NO_EFFECT}",
+        f"Whether a lagging broker may become leader and lose records. {NO_EFFECT}",
         "unclean.leader.election.enable",
     )
     yield _config(
@@ -306,14 +305,14 @@ def _durability_configs() -> Iterator[TopicConfig]:
         ConfigType.LIST,
         (),
         _THROTTLED,
-        f"Replicas whose outgoing replication a broker throttles. {_NO_EFFECT}",
+        f"Replicas whose outgoing replication a broker throttles. {NO_EFFECT}",
     )
     yield _config(
         "follower.replication.throttled.replicas",
         ConfigType.LIST,
         (),
         _THROTTLED,
-        f"Replicas whose incoming replication a broker throttles. {_NO_EFFECT}",
+        f"Replicas whose incoming replication a broker throttles. {NO_EFFECT}",
     )
 
 
@@ -331,7 +330,7 @@ def _remote_configs() -> Iterator[TopicConfig]:
         ConfigType.LONG,
         _DERIVED,
         at_least(_DERIVED),
-        f"How long a broker keeps a copied segment locally too; -2: as long as retention.ms. {_NO_EFFECT}",
+        f"How long a broker keeps a copied segment locally too; -2: as long as retention.ms. {NO_EFFECT}",
         "log.local.retention.ms",
     )
     yield _config(
@@ -339,7 +338,7 @@ def _remote_configs() -> Iterator[TopicConfig]:
         ConfigType.LONG,
         _DERIVED,
         at_least(_DERIVED),
-        f"Bytes of copied segments that a broker keeps locally too; -2: retention.bytes. {_NO_EFFECT}",
+        f"Bytes of copied segments that a broker keeps locally too; -2: retention.bytes. {NO_EFFECT}",
         "log.local.retention.bytes",
     )
     yield _config(
@@ -355,7 +354,7 @@ def _remote_configs() -> Iterator[TopicConfig]:
         ConfigType.BOOLEAN,
         False,
         None,
-        f"Whether switching remote.storage.enable off deletes the copies in remote storage. {_NO_EFFECT}",
+        f"Whether switching remote.storage.enable off deletes the copies in remote storage. {NO_EFFECT}",
     )
 
 

@@ -15,7 +15,7 @@ Sizes require one listing of the directory, times a few reads per segment.
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
@@ -37,7 +38,6 @@ from pyspark_kafkalog.storage.names import (
     TXN_INDEX_SUFFIX,
     TopicPartition,
     offset_file_name,
-    parse_segment_file,
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
@@ -228,12 +228,8 @@ def _closed_state(end_offset: int, clean_until: int | None) -> SegmentState:
 def _file_sizes(directory: Path) -> dict[int, dict[str, int]]:
     """Sizes in bytes by base offset and suffix."""
     sizes: dict[int, dict[str, int]] = {}
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            parsed = parse_segment_file(entry.name)
-            if parsed is not None:
-                try:
-                    sizes.setdefault(parsed[0], {})[parsed[1]] = entry.stat().st_size
-                except FileNotFoundError:
-                    continue  # retention has deleted it since
+    for suffix, offsets in PartitionListing.read(directory).files.items():
+        for offset in offsets:
+            with contextlib.suppress(FileNotFoundError):  # retention has deleted it since
+                sizes.setdefault(offset, {})[suffix] = segment_file(directory, offset, suffix).stat().st_size
     return sizes

@@ -21,9 +21,10 @@ from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun
 from pyspark_kafkalog.maintenance.retention.plan import plan_retention
 from pyspark_kafkalog.notebook.segments import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, STAGED_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
 
 
@@ -175,11 +176,10 @@ def _cleaner_facts(look: PartitionLook, segments: Sequence[StoredSegment], now_m
 
 def _staged_sizes(directory: Path) -> list[int]:
     sizes = []
-    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.name.endswith(STAGED_SUFFIX):
-                with contextlib.suppress(FileNotFoundError):
-                    sizes.append(entry.stat().st_size)
+    with contextlib.suppress(FileNotFoundError):
+        for name in PartitionListing.read(directory).staged:
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append((directory / name).stat().st_size)
     return sizes
 
 

@@ -31,11 +31,10 @@ from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.metadata.messages.metadata_records import RemoveTopicRecord
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import forget_partitions
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id, write_topic_id
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.artefacts.partition_listing import has_log, list_base_offsets
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
-    LOG_SUFFIX,
     PARTITION_METADATA,
     TopicPartition,
     parse_partition_dir,
@@ -95,7 +94,7 @@ def topic_id_of(directory: Path) -> str | None:
 
 
 def _holds_a_log(directory: Path) -> bool:
-    return any(directory.glob(f"*{LOG_SUFFIX}")) or (directory / PARTITION_METADATA).exists()
+    return has_log(directory) or (directory / PARTITION_METADATA).exists()
 
 
 def name_put_aside(topic_partition: TopicPartition, suffix: str) -> str:

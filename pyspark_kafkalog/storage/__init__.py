@@ -1,1 +1,10 @@
-"""The files of a partition directory and of a log directory's root, one module per file format; segments and logs."""
+"""Kafka's files on disk, without a root's metadata. In reading order:
+
+names        names of topics, partition directories and files
+filesystem   the calls that change the file system; flush modes; the clock
+parallel     file operations in threads
+artefacts/   the small files of a partition directory and of a root, one format a module
+segment/     one segment: its log file and its indexes
+log/         a partition's log: its segments and producers; appending, loading, reading
+staging/     records that a write has put on disk but not committed
+"""

@@ -40,7 +40,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
 )
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import stored_batches
@@ -48,8 +48,8 @@ from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
     PRODUCER_SNAPSHOT_SUFFIX,
-    STAGED_SUFFIX,
     TopicPartition,
+    segment_file,
 )
 from pyspark_kafkalog.storage.staging.cleanup import remove_abandoned
 
@@ -98,7 +98,9 @@ def drop_wrong_snapshots(root: NativeRoot, where: TopicPartition, now_ms: int) -
         findings, _ = conclude(scope, [run_unit(unit) for unit in units])
         wrong = {finding.file for finding in findings if finding.what == "producer-snapshot-differs"}
         with root_lock(root.path, fs=root.fs):
-            for path in (root.path / str(where)).glob(f"*{PRODUCER_SNAPSHOT_SUFFIX}"):
+            directory = root.path / str(where)
+            for offset in PartitionListing.read(directory).snapshot_offsets:
+                path = segment_file(directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
                 if str(path) in wrong:
                     root.fs.unlink_if_there(path)
 
@@ -147,7 +149,7 @@ def remove_leftovers(root: NativeRoot, where: TopicPartition, now_ms: int) -> No
     directory = root.path / str(where)
     config = root.log_config(where.topic)
     with root_lock(root.path, fs=root.fs):
-        staged = [directory / entry.name for entry in os.scandir(directory) if entry.name.endswith(STAGED_SUFFIX)]
+        staged = [directory / name for name in PartitionListing.read(directory).staged]
         retention_ms = root.broker_config().staging_retention_ms
         now_ns = file_system_time_ns(root.path, root.fs)
         remove_abandoned(root.path, staged, now_ns=now_ns, retention_ms=retention_ms, fs=root.fs)

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import bisect
 import logging
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -28,18 +27,16 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     write_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
-    INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
     TopicPartition,
-    parse_segment_file,
+    offset_file_name,
     segment_file,
 )
 from pyspark_kafkalog.storage.staging.cleanup import remove_committed_names
@@ -49,7 +46,7 @@ _LOG: Final = logging.getLogger(__name__)
 #: Files renamed under one lock, while writers may wait: this takes some milliseconds.
 _NAMES_A_LOCK: Final = 512
 #: A `.log` is renamed before its indexes: loading a log removes indexes without a `.log`.
-_ORDER: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
+_ORDER: Final = (*SEGMENT_SUFFIXES, PRODUCER_SNAPSHOT_SUFFIX)
 
 
 def put_aside_below_log_start(
@@ -145,16 +142,9 @@ def _first_kept_base(directory: Path, state: LogState) -> int | None:
 def _names_below(directory: Path, first_base: int) -> list[str]:
     """Names of all files of segments below `first_base`, oldest segment first."""
     found = []
-    for name in _file_names(directory):
-        parsed = parse_segment_file(name)
-        if parsed is not None and parsed[0] < first_base:
-            found.append((parsed[0], _ORDER.index(parsed[1]), name))
-    return [name for _, _, name in sorted(found)]
-
-
-def _file_names(directory: Path) -> Iterable[str]:
-    with os.scandir(directory) as entries:
-        return [entry.name for entry in entries]
+    for suffix, offsets in PartitionListing.read(directory).files.items():
+        found += [(offset, _ORDER.index(suffix), suffix) for offset in offsets if offset < first_base]
+    return [offset_file_name(offset, suffix) for offset, _, suffix in sorted(found)]
 
 
 def _cut_epochs(directory: Path, state: LogState, root: NativeRoot) -> None:

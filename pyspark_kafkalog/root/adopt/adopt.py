@@ -84,7 +84,6 @@ _WATCHED: Final = (REPLICATION_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT)
 
 
 _OPERATION: Final = "adopt"
-_PARALLEL_LOGS: Final = 8
 _PARTITIONS_PER_COMMIT: Final = 10_000
 
 #: Brokers receive producer ids in blocks of this size, and may have given out any id of a block.
@@ -260,7 +259,7 @@ def _adopt_logs(plan: AdoptionPlan, clock: Callable[[], int], fs: FileSystem) ->
     ]
     if not wanted:
         return {}
-    with ThreadPoolExecutor(max_workers=min(len(wanted), _PARALLEL_LOGS)) as pool:
+    with ThreadPoolExecutor(max_workers=min(len(wanted), plan.broker_config.num_recovery_threads_per_data_dir)) as pool:
         adopted = pool.map(adopt_one, *zip(*wanted, strict=True))
         return {topic_partition: log for (_, topic_partition), log in zip(wanted, adopted, strict=True)}
 

@@ -51,8 +51,9 @@ from pyspark_kafkalog.spark.options.table import (
     Option,
     refusal,
 )
+from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
 from pyspark_kafkalog.storage.filesystem import FlushMode
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, parse_partition_dir
+from pyspark_kafkalog.storage.names import TopicPartition, parse_partition_dir
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 
@@ -93,7 +94,7 @@ def locate(text: str) -> Location:
     """The root of `text`, and the partition if it is a partition directory: named like one, with a segment in it."""
     path = absolute_path(text)
     partition = parse_partition_dir(path.name)
-    if partition is not None and any(path.glob(f"*{LOG_SUFFIX}")):
+    if partition is not None and has_log(path):
         return Location(path.parent, partition)
     return Location(path)
 

@@ -17,7 +17,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.spark.read.plan import check_end_if_kept
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
+from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,7 +143,7 @@ def _is_same_topic(each: OffsetRangePartition) -> bool:
     try:
         return read_topic_id(directory / PARTITION_METADATA) == each.topic_id
     except FileNotFoundError:
-        return any(directory.glob(f"*{LOG_SUFFIX}"))  # A directory that is being re-created gets its id first.
+        return has_log(directory)  # A directory that is being re-created gets its id first.
     except DiskFormatError:
         return True  # Damage to this file does not affect the records.
 

@@ -1,1 +1,12 @@
-"""The files of a partition directory other than `.log`, and of a root; one module for each kind."""
+"""The files of a partition directory other than `.log`, and the small files of a root. In reading order:
+
+partition_listing   the names in a partition directory, by kind
+index_file          what offset index and time index have in common
+offset_index        `.index`: from an offset to a position in the `.log`
+time_index          `.timeindex`: from a timestamp to an offset
+transaction_index   `.txnindex`: aborted transactions
+producer_snapshot   `.snapshot`: the last writes of each producer
+checkpoint_file     the format of checkpoint files, and those with offsets in a root
+leader_epochs       `leader-epoch-checkpoint`
+marker_files        `meta.properties`, `partition.metadata`, `.kafka_cleanshutdown`; the identity of a root
+"""

@@ -168,6 +168,16 @@ def list_base_offsets(directory: Path) -> list[int]:
     )
 
 
+def has_log(directory: Path) -> bool:
+    """Whether there is a `.log` file in `directory`; False also if it does not exist."""
+    try:
+        with os.scandir(directory) as entries:
+            parsed = (parse_segment_file(entry.name) for entry in entries)
+            return any(each is not None and each[1] == LOG_SUFFIX for each in parsed)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def refuse_link(directory: Path) -> None:
     """Raise LogDirError for a partition directory that is a symbolic link: no path may lead out of a log directory."""
     if directory.is_symlink():

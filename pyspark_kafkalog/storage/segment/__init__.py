@@ -1,1 +1,8 @@
-"""One segment: its log file, its indexes, recovery, reads."""
+"""One segment of a log. In reading order:
+
+segment         a segment's files, open for their writer
+index_entries   Kafka's rules for index entries and for rolling, for a table of batches at once
+recovery        re-reading a segment: truncation at damage, and rebuilding its indexes
+reader          reading a segment without a lock
+stored          a partition's segments with their sizes and timestamps
+"""

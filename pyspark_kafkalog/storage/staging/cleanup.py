@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, STAGED_SUFFIX, parse_partition_dir
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, parse_partition_dir
 from pyspark_kafkalog.storage.staging.staged_file import write_id_of
 from pyspark_kafkalog.units import NS_PER_MS
 
@@ -74,10 +74,9 @@ def _staged_files(root: Path) -> Iterable[Path]:
         for directory in directories:
             if parse_partition_dir(directory.name) is None:
                 continue
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
-                for entry in entries:
-                    if entry.name.endswith(STAGED_SUFFIX):
-                        yield Path(entry.path)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                for name in PartitionListing.read(Path(directory.path)).staged:
+                    yield Path(directory.path, name)
 
 
 def _modified_ns(path: Path) -> int | None:

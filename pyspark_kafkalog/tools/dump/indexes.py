@@ -18,7 +18,9 @@ from types import TracebackType
 from typing import Final, TextIO
 
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, crc32c
+from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
+from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX
 from pyspark_kafkalog.tools.dump.java_text import ScalaHashOrder, absolute_path, parse_long, wrap_int64
 from pyspark_kafkalog.tools.dump.printers import AbortedTxnEntry, Printer
@@ -116,8 +118,8 @@ class Findings:
         )
 
 
-_OFFSET_ENTRY: Final = struct.Struct(">ii")
-_TIME_ENTRY: Final = struct.Struct(">qi")
+_OFFSET_ENTRY: Final = OffsetIndex.entry_struct
+_TIME_ENTRY: Final = TimeIndex.entry_struct
 _TXN_ENTRY: Final = struct.Struct(">bxqqqq")
 _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _MAX_SNAPSHOT_BYTES: Final = 256 << 20
