@@ -26,11 +26,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
+from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+    from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
 
 
 class UsageError(KafkalogError):
@@ -92,6 +93,24 @@ def tell_remote(command: str, partitions: Iterable[PartitionSnapshot]) -> None:
     notice = in_remote_storage(partitions)
     if notice is not None:
         sys.stderr.write(f"kafkalog {command}: {notice}\n")
+
+
+def first_since(
+    log_dir: LogDir, partition: PartitionSnapshot, time_ms: int, *, local_only: bool
+) -> TimestampAndOffset | None:
+    """The first record with this timestamp or a later one; None if there is none.
+
+    Raises OffsetOutOfRangeError if offsets are in remote storage, where that record may be, unless `local_only`.
+    """
+    from pyspark_kafkalog.root.broker_notices import remote_offsets
+
+    if partition.remote_offsets_count and not local_only:
+        raise OffsetOutOfRangeError(
+            f"the offset at a time may be in remote storage: {remote_offsets(partition)}; --local-only searches the "
+            "offsets in this directory"
+        )
+    reader = log_dir.reader(partition.topic, partition.partition)
+    return reader.offset_for_timestamp(time_ms, partition.local_log_start_offset, partition.high_watermark)
 
 
 def describe_topic(command: str, log_dir: LogDir, name: str) -> TopicDescription:

@@ -28,7 +28,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.errors import OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.tools.arguments import parse_time_ms
 from pyspark_kafkalog.tools.command import (
@@ -37,6 +37,7 @@ from pyspark_kafkalog.tools.command import (
     add_path,
     add_read_to_log_end,
     describe_topic,
+    first_since,
     open_log_dir,
     tell_remote,
     tell_unread,
@@ -146,14 +147,7 @@ def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionS
 
 
 def _at_time(log_dir: LogDir, partition: PartitionSnapshot, time_ms: int, *, local_only: bool) -> _Found | None:
-    if partition.remote_offsets_count and not local_only:
-        from pyspark_kafkalog.root.broker_notices import remote_offsets
-
-        raise OffsetOutOfRangeError(
-            f"the offset at a time may be a remote one: {remote_offsets(partition)}; --local-only looks at those here"
-        )
-    reader = log_dir.reader(partition.topic, partition.partition)
-    found = reader.offset_for_timestamp(time_ms, partition.local_log_start_offset, partition.high_watermark)
+    found = first_since(log_dir, partition, time_ms, local_only=local_only)
     return None if found is None else (found.offset, found.timestamp_ms)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.tools.command import Command
+from pyspark_kafkalog.tools.output import Tree, add_output, output_of
 
 _COMPLETION_HELP: Final = """\
 `kafkalog completion`: print shell code that completes kafkalog's commands, options and topic names.
@@ -99,8 +100,9 @@ def _topics(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[s
     return sorted({each.topic for each in partitions if each.topic.startswith(prefix)})
 
 
-def _add_nothing(parser: argparse.ArgumentParser) -> None:
-    """Adds no options."""
+def _add_warm_up(parser: argparse.ArgumentParser) -> None:
+    """The form of the output."""
+    add_output(parser, "one object")
 
 
 def _warm_up(options: argparse.Namespace) -> int:
@@ -111,17 +113,22 @@ def _warm_up(options: argparse.Namespace) -> int:
     modules = load_all_kernels()
     kept_in = [str(directory) for directory in cache_directories() if any(directory.glob("*.nbi"))]
     seconds = time.monotonic() - began
-    if not kept_in:
-        print(
-            f"compiled the kernels of {len(modules)} modules in {seconds:.1f} s, but found no directory that can be "
-            "written to, to keep them in: set NUMBA_CACHE_DIR to one"
+    tree = {"modules": len(modules), "directories": kept_in, "seconds": round(seconds, 1)}
+    output_of(options).show(tree, lambda each: each, _warm_up_text)
+    return 0 if kept_in else 1
+
+
+def _warm_up_text(tree: Tree) -> str:
+    modules, seconds = tree["modules"], tree["seconds"]
+    if not tree["directories"]:
+        return (
+            f"compiled the kernels of {modules} modules in {seconds:.1f} s, but found no writable directory to store "
+            "them in: set NUMBA_CACHE_DIR to one\n"
         )
-        return 1
-    print(f"the kernels of {len(modules)} modules are ready in {', '.join(kept_in)} ({seconds:.1f} s)")
-    return 0
+    return f"the kernels of {modules} modules are ready in {', '.join(tree['directories'])} ({seconds:.1f} s)\n"
 
 
 COMMANDS: Final = {
     "completion": Command(_COMPLETION_HELP, _add_completion, _print_completion),
-    "warm-up": Command(_WARM_UP_HELP, _add_nothing, _warm_up),
+    "warm-up": Command(_WARM_UP_HELP, _add_warm_up, _warm_up),
 }

@@ -9,6 +9,17 @@ __consumer_offsets every five seconds and at the end. --property sets the output
   key.separator=TEXT (a tab)   line.separator=TEXT   headers.separator=TEXT (,)   null.literal=TEXT (null)
   key.deserializer, value.deserializer, headers.deserializer  (class names: StringDeserializer, LongDeserializer, ...)
 
+-f, --format takes a format string, as kcat does; records are separated only by what the format contains:
+
+  %t topic   %p partition   %o offset   %k key   %s value   %T timestamp (ms)   %h headers (name=value,name=value)
+  %K, %S length of key, value (-1: null)   %R length of value in 4 bytes   %% percent sign   \\n \\t \\r \\xHH bytes
+
+A null key or value is empty, or null.literal if that is set. --output json prints one object for each record.
+
+--key prints only records with this key, in all partitions that are read; --max-messages counts these. It is compared
+with the bytes of the key as UTF-8, or as a number with key.deserializer ShortDeserializer, IntegerDeserializer or
+LongDeserializer. Without --partition all partitions are searched: which one a key is in depends on the producer.
+
 --formatter takes Kafka's class names: DefaultMessageFormatter, NoOpMessageFormatter, and for internal topics
 OffsetsMessageFormatter, GroupMetadataMessageFormatter and TransactionLogMessageFormatter.
 
@@ -17,6 +28,8 @@ examples:
   kafkalog console-consumer --path /data/log --topic orders --property print.key=true --property print.timestamp=true
   kafkalog console-consumer --path /data/log --topic orders --partition 0 --offset 4200 --timeout-ms 1000
   kafkalog console-consumer --path /data/log --topic orders --from-time 2026-01-31T10:00:00 --timeout-ms 1000
+  kafkalog console-consumer --path /data/log --topic orders --from-beginning --timeout-ms 0 --key customer-7 \\
+      -f '%p %o %T %k: %s\\n'
   kafkalog console-consumer --path /data/log --topic __consumer_offsets --from-beginning \\
       --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter
 """
@@ -26,7 +39,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -44,6 +57,7 @@ from pyspark_kafkalog.tools.command import (
     tell_unread,
 )
 from pyspark_kafkalog.tools.dump.java_text import parse_long
+from pyspark_kafkalog.tools.output import add_output
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,15 +91,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--topic", metavar="TOPIC", help="the topic to read")
     what.add_argument("--include", metavar="REGEX", help="a regular expression of topics, internal ones left out")
-    parser.add_argument("--partition", type=int, metavar="N", help="only this partition")
+    parser.add_argument(
+        "--partition", type=int, action="append", metavar="N", help="only this partition; may be repeated"
+    )
     parser.add_argument("--offset", metavar="N", help="where to begin: a number, earliest or latest (--partition)")
     parser.add_argument("--from-time", type=time_ms, metavar="TIME", help=f"begin at the first record since: {FORMS}")
     parser.add_argument("--from-beginning", action="store_true", help="begin at the log start, not at the end")
     parser.add_argument("--group", metavar="GROUP", help="go on where this group is, and record its progress")
     parser.add_argument("--max-messages", type=int, default=-1, metavar="N", help="stop after so many records")
     parser.add_argument("--timeout-ms", type=int, default=-1, metavar="MS", help="stop when nothing came for so long")
+    parser.add_argument(
+        "--key", action="append", metavar="KEY", help="only records with this key, see above; may be repeated"
+    )
     parser.add_argument("--isolation-level", choices=("read_uncommitted", "read_committed"), default="read_uncommitted")
-    parser.add_argument("--formatter", default=_DEFAULT_FORMATTER, metavar="CLASS", help="what makes text of records")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--formatter", default=_DEFAULT_FORMATTER, metavar="CLASS", help="the formatter of records")
+    how.add_argument("-f", "--format", metavar="FORMAT", help="a format string as kcat's -f, see above")
     parser.add_argument(
         "--property",
         "--formatter-property",
@@ -111,6 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--consumer.config", dest="consumer_config", metavar="FILE", type=Path, help="a file of such properties"
     )
+    add_output(parser, "one object a line, by record")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -120,7 +142,9 @@ def run(options: argparse.Namespace) -> int:
     properties = parse_properties_options(options.consumer_property, options.consumer_config)
     _take_properties(options, properties)
     offset = _check(options)
-    formatter = _formatter(options)
+    format_properties = _format_properties(options)
+    formatter = _formatter(options, format_properties)
+    keep = _key_filter(options, format_properties)
     log_dir = open_log_dir(options)
     if options.group is not None and options.auto_commit and log_dir.is_broker_directory:
         raise ReadOnlyLogDirError(
@@ -129,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.topic is not None:
         log_dir.partition_numbers(options.topic)
-    printing = _Printing(_consumer(options, log_dir, formatter, offset), formatter, options, log_dir)
+    printing = _Printing(_consumer(options, log_dir, formatter, offset, keep), formatter, options, log_dir)
     tell_unread("console-consumer", log_dir)
     with ending_cleanly():
         try:
@@ -188,18 +212,59 @@ def _check(options: argparse.Namespace) -> int | None:
     return offset
 
 
-def _formatter(options: argparse.Namespace) -> _Format | None:
-    """The formatter of the records, None if nothing is to be printed."""
+def _format_properties(options: argparse.Namespace) -> dict[str, str]:
+    """The properties of --formatter-config, --key-deserializer, --value-deserializer and --property, in this order."""
     from pyspark_kafkalog.tools.arguments import parse_properties_options
-    from pyspark_kafkalog.tools.console.record_format import FORMATTERS, CoordinatorFormat, RecordFormat
 
     properties = parse_properties_options((), options.formatter_config)
     for name in ("key", "value"):
         class_name = getattr(options, f"{name}_deserializer")
         if class_name:
             properties[f"{name}.deserializer"] = class_name
-    properties |= parse_properties_options(options.properties)
+    return properties | parse_properties_options(options.properties)
+
+
+def _key_filter(options: argparse.Namespace, properties: Mapping[str, str]) -> _KeyFilter | None:
+    """The filter that --key names."""
+    if options.key is None:
+        return None
+    from pyspark_kafkalog.tools.console.record_format import key_bytes
+
+    name = properties.get("key.deserializer", "StringDeserializer")
+    return _KeyFilter([key_bytes(text, name) for text in options.key])
+
+
+class _KeyFilter:
+    """Keeps the records that have one of the keys."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        import pyarrow as pa
+
+        self._keys = pa.array(keys, pa.binary())
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow.compute as pc
+
+        return batch.filter(pc.is_in(batch.column("key"), value_set=self._keys))
+
+
+def _formatter(options: argparse.Namespace, properties: Mapping[str, str]) -> _Format | None:
+    """The formatter of the records, None if nothing is to be printed."""
+    from pyspark_kafkalog.tools.console.record_format import (
+        FORMATTERS,
+        CoordinatorFormat,
+        FormatString,
+        JsonFormat,
+        RecordFormat,
+        deserializers_of,
+    )
+
     name = options.formatter.removeprefix(_FORMATTERS)
+    if options.format is not None:
+        if options.output == "json":
+            raise UsageError("Options format and output json cannot be specified together.")
+        null_literal = properties.get("null.literal", "").encode()
+        return FormatString(options.format, deserializers_of(properties), null_literal)
     if name == _NO_FORMATTER:
         return None
     if name in FORMATTERS:
@@ -207,37 +272,46 @@ def _formatter(options: argparse.Namespace) -> _Format | None:
     if name not in (_DEFAULT_FORMATTER, _LOGGING_FORMATTER):
         known = ", ".join((_DEFAULT_FORMATTER, _NO_FORMATTER, *FORMATTERS))
         raise UsageError(f"formatter {options.formatter} is not known; known are {known}")
+    if options.output == "json":
+        return JsonFormat(deserializers_of(properties))
     return RecordFormat.from_properties(properties)
 
 
-def _consumer(options: argparse.Namespace, log_dir: LogDir, formatter: _Format | None, offset: int | None) -> Consumer:
+def _consumer(
+    options: argparse.Namespace,
+    log_dir: LogDir,
+    formatter: _Format | None,
+    offset: int | None,
+    keep: _KeyFilter | None,
+) -> Consumer:
     import pyarrow as pa
 
     from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
     from pyspark_kafkalog.tools.console.follow import Consumer
 
-    names = {"offset", *(formatter.columns() if formatter is not None else ())}
+    names = {"offset", *(formatter.columns() if formatter is not None else ()), *(("key",) if keep is not None else ())}
     schema = pa.schema([field for field in KAFKA_SCHEMA if field.name in names])
-    only = None if options.partition is None else TopicPartition(options.topic, options.partition)
+    only = [TopicPartition(options.topic, number) for number in dict.fromkeys(options.partition or ())]
     is_early = options.reset == _EARLIEST or (options.offset or "").lower() == _EARLIEST
     reset: Reset = "earliest" if is_early else "latest"
-    start = {} if only is None or offset is None else {only: offset}
+    start = {} if offset is None else dict.fromkeys(only, offset)
     if options.group is not None:
         start = {name: committed.offset for name, committed in log_dir.group(options.group).fetch().items()}
     return Consumer(
         log_dir,
-        _wants(options),
+        _selection(options),
         schema=schema,
         reset=reset,
         isolation=options.isolation_level,
         only=only,
+        keep=keep,
         start=start,
         local_only=options.local_only,
         since_ms=options.from_time,
     )
 
 
-def _wants(options: argparse.Namespace) -> Callable[[str], bool]:
+def _selection(options: argparse.Namespace) -> Callable[[str], bool]:
     if options.topic is not None:
         return lambda name: name == options.topic
     from pyspark_kafkalog.tools.arguments import include_pattern

@@ -1,6 +1,6 @@
 """Follows partitions as records arrive: the consumer of console-consumer and perf-test.
 
-    consumer = Consumer(log_dir, wants, ...)
+    consumer = Consumer(log_dir, selects, ...)
     for chunk in consumer.poll():      the batches available now, partition by partition
         ...
         consumer.seen(chunk)           moves the position behind the records that were used
@@ -11,13 +11,14 @@ A position that is no longer in the log is reset according to `reset`, as with a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.root.broker_notices import remote_offsets
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tools.command import first_since
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,32 +45,35 @@ class Chunk:
 
 
 class Consumer:
-    """Reads the topics that `wants` selects, or `only`; topics and partitions created later are read from the start.
+    """Reads the topics that `selects` names, or the partitions `only`; those created later are read from the start.
 
-    `start` gives starting positions, `since_ms` the time of the first record; without either, `reset` applies. `schema`
-    is a subset of KAFKA_SCHEMA's columns that includes offset. Positions in remote storage raise
-    OffsetOutOfRangeError; with `local_only` reading continues at the first offset in the directory.
+    `keep` filters each batch of records; positions pass the records that it drops. `start` gives starting positions,
+    `since_ms` the time of the first record; without either, `reset` applies. `schema` is a subset of KAFKA_SCHEMA's
+    columns that includes offset. Positions in remote storage raise OffsetOutOfRangeError; with `local_only` reading
+    continues at the first offset in the directory.
     """
 
     def __init__(
         self,
         log_dir: LogDir,
-        wants: Callable[[str], bool],
+        selects: Callable[[str], bool],
         *,
         schema: pa.Schema,
         reset: Reset,
         isolation: IsolationLevel,
-        only: TopicPartition | None = None,
+        only: Collection[TopicPartition] = (),
+        keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
         start: Mapping[TopicPartition, int] | None = None,
         local_only: bool = False,
         since_ms: int | None = None,
     ) -> None:
         self._log_dir = log_dir
-        self._wants = wants
+        self._selects = selects
         self._schema = schema
         self._reset = reset
         self._is_committed = isolation == "read_committed"
         self._only = only
+        self._keep = keep
         self._local_only = local_only
         self._start = dict(start or {})
         self.positions: dict[TopicPartition, int] = {}
@@ -114,7 +118,8 @@ class Consumer:
         try:
             for batch in reader.read(start, end, schema=self._schema, committed=self._is_committed):
                 if len(batch):
-                    yield Chunk(name, batch, batch.column("offset")[-1].as_py() + 1)
+                    next_offset = batch.column("offset")[-1].as_py() + 1
+                    yield Chunk(name, batch if self._keep is None else self._keep(batch), next_offset)
         except OffsetOutOfRangeError:
             # Retention deleted the records first. The next poll applies `reset`.
             self._log_dir.refresh()
@@ -126,19 +131,18 @@ class Consumer:
             self.positions[name] = max(self.positions[name], end)
 
     def _partitions(self) -> Iterator[tuple[TopicPartition, PartitionSnapshot]]:
-        if self._only is not None:
-            yield self._only, self._log_dir.partition(*_pair(self._only))
+        if self._only:
+            for each in self._only:
+                yield each, self._log_dir.partition(*_pair(each))
             return
         for topic in self._log_dir.topics():
-            if self._wants(topic):
-                for each in self._log_dir.topic(topic).partitions:
-                    yield TopicPartition(topic, each.partition), each
+            if self._selects(topic):
+                for found in self._log_dir.topic(topic).partitions:
+                    yield TopicPartition(topic, found.partition), found
 
     def _first_since(self, found: PartitionSnapshot, since_ms: int) -> int:
         """The offset of the first record with that timestamp or a later one; the end where there is none yet."""
-        start = self._local(found, found.log_start_offset)
-        reader = self._log_dir.reader(found.topic, found.partition)
-        first = reader.offset_for_timestamp(since_ms, start, found.high_watermark)
+        first = first_since(self._log_dir, found, since_ms, local_only=self._local_only)
         return found.high_watermark if first is None else first.offset
 
     def _local(self, found: PartitionSnapshot, position: int) -> int:

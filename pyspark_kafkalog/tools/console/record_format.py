@@ -8,8 +8,9 @@ ended by line.separator:
 Keys, values and headers are converted by the class names of Kafka's deserializers. The text is that of Java's toString
 of the object, except for ByteArrayDeserializer: Java prints only an address, this module the bytes.
 
-`CoordinatorFormat` prints the records of Kafka's internal topics as JSON, one object per line, where Kafka puts nothing
-between them. Records of other types are skipped, as are keys of unknown types:
+`FormatString` is the option -f of kcat, `JsonFormat` one JSON object a record. `CoordinatorFormat` prints the records
+of Kafka's internal topics as JSON, one object per line, where Kafka puts nothing between them. Records of other types
+are skipped, as are keys of unknown types:
 
     {"key":{"type":1,"data":{"group":"g","topic":"t","partition":0}},"value":{"version":4,"data":{"offset":7,...}}}
 
@@ -19,12 +20,15 @@ CoordinatorRecordMessageFormatter.
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 import struct
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +36,7 @@ import pyarrow.compute as pc
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.tools.arguments import is_true
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.dump.decoders import CoordinatorDecoder, UnknownRecordTypeError
@@ -224,11 +229,7 @@ class RecordFormat:
             line_separator=properties.get("line.separator", "\n").encode(),
             headers_separator=properties.get("headers.separator", ",").encode(),
             null_literal=properties.get("null.literal", "null").encode(),
-            deserializers={
-                name: deserializer(properties[f"{name}.deserializer"])
-                for name in ("key", "value", "headers")
-                if f"{name}.deserializer" in properties
-            },
+            deserializers=deserializers_of(properties),
         )
 
     def columns(self) -> list[str]:
@@ -267,9 +268,7 @@ class RecordFormat:
         keys = pairs.field("key").cast(pa.binary())
         texts = pc.binary_join_element_wise(keys, self._deserialized("headers", pairs.field("value")), b":")
         lengths = pc.fill_null(pc.list_value_length(headers), 0)
-        offsets = pc.cumulative_sum(lengths)
-        offsets = pa.concat_arrays([pa.array([0], pa.int32()), offsets.cast(pa.int32())])
-        lines = pc.binary_join(pa.ListArray.from_arrays(offsets, texts), self.headers_separator)
+        lines = pc.binary_join(pa.ListArray.from_arrays(_list_offsets(headers), texts), self.headers_separator)
         return pc.if_else(pc.equal(lengths, 0), pa.scalar(b"NO_HEADERS", pa.binary()), lines)
 
 
@@ -281,3 +280,173 @@ def _joined(lines: pa.Array, separator: bytes) -> bytes:
     offsets = pa.array([0, len(lines)], pa.int32())
     joined: bytes = pc.binary_join(pa.ListArray.from_arrays(offsets, lines), separator)[0].as_py()
     return joined
+
+
+class FormatString:
+    """The format of kcat's option -f: text with escapes (\\n, \\t, \\r, \\xHH) and the tokens of `TOKENS`.
+
+    As in kcat, nothing is printed between records that the format does not contain, a null key or value is an empty
+    text (or `null_literal`), its length -1, and headers are `name=value,name=value` with NULL for a null value.
+    """
+
+    def __init__(self, text: str, deserializers: Mapping[str, Deserializer], null_literal: bytes = b"") -> None:
+        self._pieces = list(_format_pieces(text))
+        self._deserializers = deserializers
+        self._null_literal = null_literal
+
+    def columns(self) -> list[str]:
+        """Columns of KAFKA_SCHEMA that `text` needs."""
+        return [TOKENS[each] for each in self._pieces if isinstance(each, str)]
+
+    def text(self, batch: pa.RecordBatch) -> bytes:
+        """The text of all records in `batch`. Raises InvalidRecordError for data that a deserializer rejects."""
+        if not len(batch):
+            return b""
+        if not self.columns():
+            return b"".join(each for each in self._pieces if isinstance(each, bytes)) * len(batch)
+        parts = [
+            pa.scalar(each, pa.binary()) if isinstance(each, bytes) else self._token(each, batch)
+            for each in self._pieces
+        ]
+        return _joined(pc.binary_join_element_wise(*parts, b""), b"")
+
+    def _token(self, token: str, batch: pa.RecordBatch) -> pa.Array:
+        data = batch.column(TOKENS[token])
+        if token in "ks":
+            deserialize = self._deserializers.get(TOKENS[token])
+            return pc.fill_null(data if deserialize is None else deserialize(data), self._null_literal)
+        if token in "KSR":
+            lengths = pc.fill_null(pc.binary_length(data), -1)
+            return _big_endian(lengths) if token == "R" else _number_text(lengths)
+        if token == "T":
+            return _number_text(pc.divide(data.cast(pa.int64()), US_PER_MS))
+        if token == "h":
+            return _headers_text(data)
+        return data.cast(pa.binary()) if token == "t" else _number_text(data)
+
+
+#: The tokens of a format string, %t and so on, each with the column that it needs.
+TOKENS: Final = {
+    "t": "topic",
+    "p": "partition",
+    "o": "offset",
+    "k": "key",
+    "s": "value",
+    "K": "key",
+    "S": "value",
+    "R": "value",
+    "T": "timestamp",
+    "h": "headers",
+}
+_ESCAPE: Final = re.compile(rb"\\(x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
+_ESCAPES: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
+
+
+def _format_pieces(text: str) -> Iterator[bytes | str]:
+    """Literal bytes, and the letters of tokens. Raises UsageError for a % that begins no token."""
+    literal, *rest = re.split(r"%(.|\Z)", text, flags=re.DOTALL)
+    pieces: list[bytes | str] = [_unescaped(literal)]
+    for token, literal in zip(rest[::2], rest[1::2], strict=True):
+        if token != "%" and token not in TOKENS:
+            known = " ".join(f"%{each}" for each in TOKENS)
+            raise UsageError(f"--format has the unknown token %{token}; known are {known} and %%")
+        pieces += [b"%" if token == "%" else token, _unescaped(literal)]
+    return (each for each in pieces if each)
+
+
+def _unescaped(text: str) -> bytes:
+    def character(match: re.Match[bytes]) -> bytes:
+        name = match[1]
+        return bytes([int(name[1:], 16)]) if len(name) > 1 else _ESCAPES.get(name, name)
+
+    return _ESCAPE.sub(character, text.encode("utf-8", "surrogateescape"))
+
+
+def _big_endian(numbers: pa.Array) -> pa.Array:
+    """Each number as four bytes, the highest first."""
+    data = numbers.to_numpy(zero_copy_only=False).astype(">i4").tobytes()
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(4), len(numbers), [None, pa.py_buffer(data)]).cast(
+        pa.binary()
+    )
+
+
+def _headers_text(headers: pa.Array) -> pa.Array:
+    pairs = headers.flatten()
+    values = pc.fill_null(pairs.field("value"), b"NULL")
+    texts = pc.binary_join_element_wise(pairs.field("key").cast(pa.binary()), values, b"=")
+    return pc.binary_join(pa.ListArray.from_arrays(_list_offsets(headers), texts), b",")
+
+
+def _list_offsets(lists: pa.ListArray) -> pa.Array:
+    """Offsets of the lists in `lists.flatten()`, which omits null lists."""
+    offsets = pc.cumulative_sum(pc.fill_null(pc.list_value_length(lists), 0))
+    return pa.concat_arrays([pa.array([0], pa.int32()), offsets.cast(pa.int32())])
+
+
+class JsonFormat:
+    """One JSON object a record. Null keys and values are null; bytes that are not UTF-8 are {"base64": "..."}."""
+
+    def __init__(self, deserializers: Mapping[str, Deserializer]) -> None:
+        self._deserializers = deserializers
+
+    def columns(self) -> list[str]:
+        """Columns of KAFKA_SCHEMA that `text` needs: all."""
+        return list(KAFKA_SCHEMA.names)
+
+    def text(self, batch: pa.RecordBatch) -> bytes:
+        """The lines of all records in `batch`. Raises InvalidRecordError for data that a deserializer rejects."""
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        columns["timestamp"] = pc.divide(columns["timestamp"].cast(pa.int64()), US_PER_MS)
+        columns["timestampType"] = _TIMESTAMP_TYPES.take(columns["timestampType"]).cast(pa.string())
+        for name in ("key", "value"):
+            if name in self._deserializers:
+                columns[name] = self._deserializers[name](columns[name])
+        records = pa.RecordBatch.from_pydict(columns).to_pylist()
+        return "".join(json.dumps(_record_tree(each), ensure_ascii=False) + "\n" for each in records).encode()
+
+
+def _record_tree(record: Mapping[str, Any]) -> dict[str, Any]:
+    tree = {name: record[name] for name in ("topic", "partition", "offset", "timestamp", "timestampType")}
+    headers = [{"key": each["key"], "value": _text_or_base64(each["value"])} for each in record["headers"] or ()]
+    tree |= {"key": _text_or_base64(record["key"]), "value": _text_or_base64(record["value"])}
+    return {**tree, "headers": headers} if headers else tree
+
+
+def _text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def deserializers_of(properties: Mapping[str, str]) -> dict[str, Deserializer]:
+    """The deserializers that key.deserializer and so on name, by `key`, `value` and `headers`. Raises UsageError."""
+    return {
+        name: deserializer(properties[f"{name}.deserializer"])
+        for name in ("key", "value", "headers")
+        if f"{name}.deserializer" in properties
+    }
+
+
+#: How deserializers of numbers store a number.
+_NUMBERS: Final = {
+    "ShortDeserializer": struct.Struct(">h"),
+    "IntegerDeserializer": struct.Struct(">i"),
+    "LongDeserializer": struct.Struct(">q"),
+}
+_TEXTS: Final = ("StringDeserializer", "ByteArrayDeserializer", "UUIDDeserializer")
+
+
+def key_bytes(text: str, deserializer_name: str) -> bytes:
+    """The stored form of a key: UTF-8, or that of a number. Raises UsageError."""
+    name = deserializer_name.removeprefix(_PACKAGE)
+    if name in _NUMBERS:
+        try:
+            return _NUMBERS[name].pack(int(text))
+        except (ValueError, struct.error):
+            raise UsageError(f"--key {text}: expected a number, as stored for {name}") from None
+    if name not in _TEXTS:
+        raise UsageError(f"--key searches keys of {', '.join((*_TEXTS, *_NUMBERS))}, not of {name}")
+    return text.encode("utf-8", "surrogateescape")

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from pyspark_kafkalog.units import MIB
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import FlushMode, LogDir
+    from pyspark_kafkalog.tools.output import Output
 
 
 _COLUMNS: Final = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, "
@@ -43,11 +44,20 @@ class Report:
     is_detailed: bool
     has_header: bool
     date_format: str
+    output: Output
 
     def print_header(self) -> None:
         if self.has_header:
             times = "time, threadId, " if self.is_detailed else "start.time, end.time, "
-            sys.stdout.write(times + _COLUMNS + _HEADER_END)
+            self.output.text(times + _COLUMNS + _HEADER_END)
+
+    def print_rates(self, times: dict[str, float], rates: _Rates) -> None:
+        """Print one line: the `times`, in seconds by name, and the rates."""
+        dates = [self.date(time_s) for time_s in times.values()]
+        if self.is_detailed:
+            dates.append(str(_THREAD))
+        self.output.text(f"{', '.join(dates)}, {rates.text()}\n")
+        self.output.data({**{name: self.date(time_s) for name, time_s in times.items()}, **rates.tree()})
 
     def date(self, time_s: float) -> str:
         """The local time in the format of SimpleDateFormat."""
@@ -97,14 +107,14 @@ def consume(
         else:
             consumer.wait(until_s)
     if counted.messages < messages:
-        sys.stdout.write(
+        report.output.text(
             "WARNING: Exiting before consuming the expected number of messages: timeout "
             f"({timeout_ms} ms) exceeded. You can use the --timeout option to increase the timeout.\n"
         )
     if not report.is_detailed:
         end_s = time.time()
-        dates = f"{report.date(start_s)}, {report.date(end_s)}"
-        sys.stdout.write(f"{dates}, {_rates(counted.bytes, counted.messages, end_s - start_s, counted.total())}\n")
+        rates = _Rates(counted.bytes, counted.messages, end_s - start_s, counted.total())
+        report.print_rates({"startTime": start_s, "endTime": end_s}, rates)
 
 
 class _Counted:
@@ -132,20 +142,39 @@ class _Counted:
             return
         if self._report.is_detailed:
             last_bytes, last_messages = self._last
-            rates = _rates(self.bytes - last_bytes, self.messages - last_messages, elapsed_s, self.total())
-            sys.stdout.write(f"{self._report.date(now_s)}, {_THREAD}, {rates}\n")
+            rates = _Rates(self.bytes - last_bytes, self.messages - last_messages, elapsed_s, self.total())
+            self._report.print_rates({"time": now_s}, rates)
             sys.stdout.flush()
         self._last, self._last_s = self.total(), now_s
 
 
-def _rates(size_bytes: int, messages: int, elapsed_s: float, total: tuple[int, int]) -> str:
-    """MB and records, total and per second; there are no rebalances, so the fetch rates are the same."""
-    elapsed_s = max(elapsed_s, 1e-3)
-    mib_rate, rate = size_bytes / MIB / elapsed_s, messages / elapsed_s
-    return (
-        f"{total[0] / MIB:.4f}, {mib_rate:.4f}, {total[1]}, {rate:.4f}, 0, {round(elapsed_s * 1000)}, "
-        f"{mib_rate:.4f}, {rate:.4f}"
-    )
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Bytes and records of an interval and in total (bytes, records)."""
+
+    size_bytes: int
+    messages: int
+    elapsed_s: float
+    total: tuple[int, int]
+
+    def text(self) -> str:
+        """MB and records, total and per second; there are no rebalances, so the fetch rates are the same."""
+        elapsed_s = max(self.elapsed_s, 1e-3)
+        mib_rate, rate = self.size_bytes / MIB / elapsed_s, self.messages / elapsed_s
+        return (
+            f"{self.total[0] / MIB:.4f}, {mib_rate:.4f}, {self.total[1]}, {rate:.4f}, 0, {round(elapsed_s * 1000)}, "
+            f"{mib_rate:.4f}, {rate:.4f}"
+        )
+
+    def tree(self) -> dict[str, Any]:
+        elapsed_s = max(self.elapsed_s, 1e-3)
+        return {
+            "mib": round(self.total[0] / MIB, 4),
+            "mibPerSecond": round(self.size_bytes / MIB / elapsed_s, 4),
+            "records": self.total[1],
+            "recordsPerSecond": round(self.messages / elapsed_s, 4),
+            "elapsedMs": round(elapsed_s * 1000),
+        }
 
 
 GATHER_MS: Final = 100
@@ -223,9 +252,9 @@ class _ChosenPayloads:
         return self._values.take(pa.array(self._random.integers(0, len(self._values), count)))
 
 
-def chosen_payloads(path: Path, delimiter: str) -> Payloads:
+def chosen_payloads(path: Path, delimiter: str, output: Output) -> Payloads:
     """Values from a file, separated by `delimiter` ("\\\\n" for a line break). Raises UsageError, OSError."""
-    sys.stdout.write(f"Reading payloads from: {path.absolute()}\n")
+    output.text(f"Reading payloads from: {path.absolute()}\n")
     if path.stat().st_size > _PAYLOAD_FILE_BYTES_MAX:
         raise UsageError(f"{path} has more than {_PAYLOAD_FILE_BYTES_MAX} bytes: name a smaller file")
     separator = b"\n" if delimiter == "\\n" else delimiter.encode()
@@ -236,15 +265,15 @@ def chosen_payloads(path: Path, delimiter: str) -> Payloads:
         values.pop()
     if not values:
         raise UsageError(f"{path}: File does not exist or empty file provided.")
-    sys.stdout.write(f"Number of messages read: {len(values)}\n")
+    output.text(f"Number of messages read: {len(values)}\n")
     return _ChosenPayloads(pa.array(values, pa.binary()))
 
 
-def produce(log_dir: LogDir, payloads: Payloads, plan: Plan) -> None:
+def produce(log_dir: LogDir, payloads: Payloads, plan: Plan, output: Output) -> None:
     """Write the records; prints a line every five seconds and one at the end."""
     last = None if plan.transactional_id is None else log_dir.last_version(plan.transactional_id)
     version = -1 if last is None else last
-    stats = _Stats(plan.records)
+    stats = _Stats(plan.records, output)
     start_s = time.monotonic()
     per_commit = max(1, min(int(_COMMIT_BYTES / payloads.mean_bytes), _COMMIT_RECORDS_MAX))
     written = 0
@@ -281,7 +310,8 @@ def _wait_for(plan: Plan, start_s: float, written: int, most: int) -> tuple[int,
 class _Stats:
     """Counts records and their latencies, in whole ms as in Kafka."""
 
-    def __init__(self, records: int) -> None:
+    def __init__(self, records: int, output: Output) -> None:
+        self._output = output
         self._start_s = self._window_start_s = time.monotonic()
         self._stride = max(records // _SAMPLES_MAX, 1)
         self._samples: list[NDArray[np.int64]] = []
@@ -296,7 +326,7 @@ class _Stats:
             sums.add(latencies_ms, size_bytes)
         self._samples.append(latencies_ms[:: self._stride])
         if now_s - self._window_start_s >= _REPORT_S:
-            sys.stdout.write(
+            self._output.text(
                 f"{self._window.rates(now_s - self._window_start_s)}, "
                 f"{self._window.average_ms:.1f} ms avg latency, {self._window.max_ms:.1f} ms max latency.\n"
             )
@@ -307,10 +337,12 @@ class _Stats:
         samples = np.sort(np.concatenate(self._samples))
         at = {name: int(samples[int(part * len(samples))]) for name, part in _PERCENTILES.items()}
         percentiles = ", ".join(f"{value} ms {name}" for name, value in at.items())
-        sys.stdout.write(
-            f"{self._total.rates(time.monotonic() - self._start_s)}, {self._total.average_ms:.2f} ms avg latency, "
+        elapsed_s = time.monotonic() - self._start_s
+        self._output.text(
+            f"{self._total.rates(elapsed_s)}, {self._total.average_ms:.2f} ms avg latency, "
             f"{self._total.max_ms:.2f} ms max latency, {percentiles}.\n"
         )
+        self._output.data({**self._total.tree(elapsed_s), "percentilesMs": at})
 
 
 _PERCENTILES: Final = {"50th": 0.5, "95th": 0.95, "99th": 0.99, "99.9th": 0.999}
@@ -332,6 +364,16 @@ class _Sums:
     @property
     def average_ms(self) -> float:
         return self._total_ms / max(self._count, 1)
+
+    def tree(self, elapsed_s: float) -> dict[str, Any]:
+        elapsed_s = max(elapsed_s, 1e-3)
+        return {
+            "records": self._count,
+            "recordsPerSecond": round(self._count / elapsed_s, 1),
+            "mibPerSecond": round(self._bytes / elapsed_s / MIB, 2),
+            "averageLatencyMs": round(self.average_ms, 2),
+            "maxLatencyMs": self.max_ms,
+        }
 
     def rates(self, elapsed_s: float) -> str:
         elapsed_s = max(elapsed_s, 1e-3)

@@ -32,6 +32,7 @@ from pyspark_kafkalog.tools.command import (
     positive,
     tell_unread,
 )
+from pyspark_kafkalog.tools.output import add_output, output_of
 
 _CONSUMER_OPTIONS_WITHOUT_EFFECT: Final = ("fetch-size", "socket-buffer-size", "consumer.config", "threads")
 
@@ -40,8 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`--path`, and the options of Kafka's two tools."""
     add_path(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_producer(commands.add_parser("producer", help="write records", allow_abbrev=False))
-    _add_consumer(commands.add_parser("consumer", help="read records", allow_abbrev=False))
+    producer = commands.add_parser("producer", help="write records", allow_abbrev=False)
+    _add_producer(producer)
+    add_output(producer, "one object, the totals")
+    consumer = commands.add_parser("consumer", help="read records", allow_abbrev=False)
+    _add_consumer(consumer)
+    add_output(consumer, "one object, the totals; with --show-detailed-stats one a line, by interval")
 
 
 def _add_producer(parser: argparse.ArgumentParser) -> None:
@@ -99,34 +104,35 @@ def run(options: argparse.Namespace) -> int:
 def _produce(options: argparse.Namespace) -> None:
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.tools.arguments import parse_properties_options
-    from pyspark_kafkalog.tools.perf import measure as perf_producer
+    from pyspark_kafkalog.tools.perf import measure
 
     validate_topic_name(options.topic)
     properties = parse_properties_options(options.producer_props, options.producer_config)
-    plan = perf_producer.Plan(
+    plan = measure.Plan(
         topic=options.topic,
         records=options.num_records,
         throughput=options.throughput,
-        gather_ms=options.transaction_duration_ms or _number(properties, "linger.ms", perf_producer.GATHER_MS),
+        gather_ms=options.transaction_duration_ms or _number(properties, "linger.ms", measure.GATHER_MS),
         compression_type=_choice(properties, "compression.type", CODEC_NAMES),
         flush="os" if _choice(properties, "flush", ("fsync", "os")) == "os" else "fsync",
         transactional_id=options.transactional_id or properties.get("transactional.id"),
     )
-    payloads: perf_producer.Payloads
+    output = output_of(options)
+    payloads: measure.Payloads
     if options.payload_file is not None:
-        payloads = perf_producer.chosen_payloads(options.payload_file, options.payload_delimiter)
+        payloads = measure.chosen_payloads(options.payload_file, options.payload_delimiter, output)
     elif options.payload_monotonic:
-        payloads = perf_producer.NumberPayloads()
+        payloads = measure.NumberPayloads()
     else:
-        payloads = perf_producer.RandomPayloads(options.record_size)
-    perf_producer.produce(LogDir.open_or_create(options.path), payloads, plan)
+        payloads = measure.RandomPayloads(options.record_size)
+    measure.produce(LogDir.open_or_create(options.path), payloads, plan, output)
 
 
 def _consume(options: argparse.Namespace) -> None:
-    from pyspark_kafkalog.tools.perf import measure as perf_consumer
+    from pyspark_kafkalog.tools.perf import measure
 
     log_dir = open_log_dir(options)
-    perf_consumer.consume(
+    measure.consume(
         log_dir,
         options.topic,
         messages=options.messages,
@@ -134,11 +140,12 @@ def _consume(options: argparse.Namespace) -> None:
         from_latest=options.from_latest,
         local_only=options.local_only,
         timeout_ms=options.timeout,
-        report=perf_consumer.Report(
+        report=measure.Report(
             interval_ms=options.reporting_interval,
             is_detailed=options.show_detailed_stats,
             has_header=not options.hide_header,
             date_format=options.date_format,
+            output=output_of(options),
         ),
     )
     tell_unread("perf-test", log_dir)

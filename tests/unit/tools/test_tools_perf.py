@@ -9,6 +9,7 @@ import pytest
 from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.tools.output import TextOutput
 from pyspark_kafkalog.tools.perf.measure import Report
 
 TOTAL = re.compile(
@@ -80,7 +81,8 @@ def test_consumer_counts_records_and_bytes(tool: Command) -> None:
 
 
 def test_date_is_formatted_like_java() -> None:
-    report = Report(interval_ms=1, is_detailed=False, has_header=False, date_format="dd.MM.yyyy HH:mm:ss,SSS")
+    date_format = "dd.MM.yyyy HH:mm:ss,SSS"
+    report = Report(interval_ms=1, is_detailed=False, has_header=False, date_format=date_format, output=TextOutput())
     assert re.fullmatch(r"14\.11\.2023 \d\d:\d\d:20,125|15\.11\.2023 \d\d:\d\d:20,125", report.date(1_700_000_000.125))
 
 
