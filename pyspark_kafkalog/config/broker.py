@@ -129,8 +129,8 @@ _DEFINITIONS: Final = (
         "offsets.retention.minutes",
         ConfigType.INT,
         10_080,
-        "Age at which the function groups.expiry.expire_offsets removes offsets of a group that no longer commits; "
-        "no command or job calls it.",
+        "Age at which `kafkalog retention` deletes a group's offset that was not committed again; a group without "
+        "offsets is deleted.",
         at_least(1),
     ),
     ConfigDefinition(

@@ -32,12 +32,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError, UnknownTopicError
-from pyspark_kafkalog.groups.group_id import check_group_id
-from pyspark_kafkalog.groups.group_log import GroupLogs, offsets_partitions
+from pyspark_kafkalog.groups.expiry import find_expired
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import (
-    NO_EXPIRY,
     OffsetAndMetadata,
+    check_group_id,
     group_key,
     group_partition,
     offset_key,
@@ -45,12 +44,12 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_key,
     parse_offset_value,
 )
-from pyspark_kafkalog.groups.offsets_topic import append_records, group_lock
+from pyspark_kafkalog.groups.offsets_topic import GroupLogs, append_records, group_lock, group_names, offsets_partitions
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.units import INT64_MAX
+from pyspark_kafkalog.units import INT64_MAX, MINUTE_MS
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
@@ -245,22 +244,26 @@ class Group:
             tombstones.setdefault(group_key(GroupMetadataKey(group=self.group_id)))
             append_records(self._root, self.group_id, tombstones)
 
-    def expire_offsets(self, older_than_ms: int) -> list[TopicPartition]:
+    def expire_offsets(
+        self, older_than_ms: int, *, now_ms: int | None = None, dry_run: bool = False
+    ) -> list[TopicPartition]:
         """Delete the offsets that were committed before the time `older_than_ms`; return their partitions.
 
-        A group whose last offset is deleted is deleted too. Offsets written by brokers before 2.1 carry their own
-        expiry time, which is used instead. Raises UnknownGroupError, ReadOnlyLogDirError.
+        A group whose last offset is deleted is deleted too: see `groups.expiry` for the rule. `now_ms` is the current
+        time, by default the clock's. With `dry_run` nothing is deleted. Raises UnknownGroupError, ReadOnlyLogDirError.
         """
+        now_ms = self._root.native().clock() if now_ms is None else now_ms
+        self._root.refresh()
+        records = self._records()
+        if not records:
+            raise self._unknown()
+        found = find_expired(records, older_than_ms=older_than_ms, now_ms=now_ms)
+        if dry_run or not found.keys:
+            return list(found.partitions)
         with self._changing() as records:
-            now_ms = self._root.native().clock()
-            all_offsets = {key: found for key in records if (found := parse_offset_key(key)) is not None}
-            expired = {
-                key: found for key, found in all_offsets.items() if _is_expired(records[key], older_than_ms, now_ms)
-            }
-            # A group without offsets has no state worth keeping, since it has no members either.
-            gone = records if len(expired) == len(all_offsets) else expired
-            append_records(self._root, self.group_id, dict.fromkeys(gone))
-        return sorted(set(expired.values()))
+            found = find_expired(records, older_than_ms=older_than_ms, now_ms=now_ms)
+            append_records(self._root, self.group_id, dict.fromkeys(found.keys))
+        return list(found.partitions)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Mapping[bytes, bytes]]:
@@ -291,6 +294,31 @@ class Group:
             return None
 
 
+def expire_offsets(
+    root: Root, *, partitions: Collection[int] | None = None, now_ms: int | None = None, dry_run: bool = False
+) -> dict[str, list[TopicPartition]]:
+    """Delete the offsets that are older than offsets.retention.minutes, one commit for each group that has any.
+
+    `partitions` are those of `__consumer_offsets` to go through, by default all. Returns the partitions of the deleted
+    offsets by group. `now_ms` is the current time, by default the clock's. With `dry_run` nothing is deleted.
+
+    Raises ReadOnlyLogDirError for a broker's directory, CorruptRecordError.
+    """
+    native = root.native()
+    root.refresh()
+    now_ms = native.clock() if now_ms is None else now_ms
+    older_than_ms = now_ms - native.broker_config().offsets_retention_minutes * MINUTE_MS
+    expired: dict[str, list[TopicPartition]] = {}
+    for name in group_names(root, partitions):
+        try:
+            gone = Group(root, name).expire_offsets(older_than_ms, now_ms=now_ms, dry_run=dry_run)
+        except UnknownGroupError:
+            continue  # deleted meanwhile
+        if gone:
+            expired[name] = gone
+    return expired
+
+
 class TopicIds:
     """Maps topic ids to names; lists the topics on the first call. An unknown id is returned as it is."""
 
@@ -307,13 +335,6 @@ class TopicIds:
 def as_topic_partition(partition: AnyPartition) -> TopicPartition:
     """`partition` as a TopicPartition, if it is given as topic and number."""
     return partition if isinstance(partition, TopicPartition) else TopicPartition(*partition)
-
-
-def _is_expired(value: bytes, older_than_ms: int, now_ms: int) -> bool:
-    committed = parse_offset_value(value)
-    if committed.expire_timestamp_ms != NO_EXPIRY:
-        return committed.expire_timestamp_ms <= now_ms
-    return committed.commit_timestamp_ms < older_than_ms
 
 
 def _check(topic_partition: TopicPartition, committed: OffsetAndMetadata, max_chars: int) -> None:

@@ -49,7 +49,7 @@ GROUP_STATES: Final = (
 
 _INT16: Final = struct.Struct(">h")
 _CLASSIC, _CONSUMER, _MEMBER, _TARGET_EPOCH, _TARGET, _CURRENT = 2, 3, 5, 6, 7, 8
-_SHARE_TYPES: Final = range(10, 16)
+SHARE_TYPES: Final = range(10, 16)
 _STREAMS_TYPES: Final = range(17, 24)
 _CONSUMER_PROTOCOL: Final = "consumer"
 _DEFAULT_ASSIGNOR: Final = "uniform"
@@ -111,7 +111,7 @@ def describe_group(
             by_type.setdefault(named[0], {})[key] = value
     if any(each in by_type for each in _STREAMS_TYPES):
         return GroupDescription(group_id=group_id, type="Streams", state="Empty")
-    if any(each in by_type for each in _SHARE_TYPES):
+    if any(each in by_type for each in SHARE_TYPES):
         return GroupDescription(group_id=group_id, type="Share", state="Empty")
     if _CONSUMER in by_type:
         return _describe_consumer(group_id, by_type, topic_names, with_members)
@@ -131,6 +131,16 @@ def _describe_classic(group_id: str, records: Mapping[bytes, bytes], with_member
             members=members,
         )
     return GroupDescription(group_id=group_id, type="Classic", state="Empty")
+
+
+def empty_since_ms(records: Mapping[bytes, bytes]) -> int:
+    """When a classic group lost its last member, in ms; -1 if its records do not say so."""
+    for key, value in records.items():
+        named = group_of_key(key)
+        if named is not None and named[0] == _CLASSIC:
+            group = parse_value(GroupMetadataValue, value)
+            return -1 if group.members else group.current_state_timestamp
+    return -1
 
 
 def _classic_member(member: MemberMetadata) -> GroupMember:

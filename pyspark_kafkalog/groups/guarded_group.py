@@ -19,7 +19,7 @@ from pyspark_kafkalog.groups.group import (
     PartitionLag,
     as_topic_partition,
 )
-from pyspark_kafkalog.groups.group_log import group_names
+from pyspark_kafkalog.groups.offsets_topic import group_names
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.security.guarded_root import GuardedRoot
 
@@ -111,9 +111,11 @@ class GuardedGroup:
         self._root.check(AclOperation.DELETE, _GROUP, self.group_id)
         self._group.delete()
 
-    def expire_offsets(self, older_than_ms: int) -> list[TopicPartition]:
+    def expire_offsets(
+        self, older_than_ms: int, *, now_ms: int | None = None, dry_run: bool = False
+    ) -> list[TopicPartition]:
         self._root.check(AclOperation.DELETE, _GROUP, self.group_id)
-        return self._group.expire_offsets(older_than_ms)
+        return self._group.expire_offsets(older_than_ms, now_ms=now_ms, dry_run=dry_run)
 
 
 #: A group as `open_group` returns it; both classes have the same methods.

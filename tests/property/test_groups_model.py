@@ -20,7 +20,7 @@ from tiers import examples
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError
-from pyspark_kafkalog.groups.expiry import expire_offsets
+from pyspark_kafkalog.groups.group import expire_offsets
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition

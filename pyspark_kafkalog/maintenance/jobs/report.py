@@ -38,8 +38,8 @@ class PartitionReport:
     """One partition's outcome. `error` is None on success. `log_start_offset` is set by actions that may change it.
 
     The cleaner also reports the dirty ratio, the dirty range, the part of the bytes read that was rewritten, the number
-    of shards of keys, and, if it did nothing, the reason (`skipped`). Verification counts segments, batches and
-    findings.
+    of shards of keys, and, if it did nothing, the reason (`skipped`). Retention counts the expired offsets of groups in
+    a partition of `__consumer_offsets`. Verification counts segments, batches and findings.
     """
 
     topic: str
@@ -58,6 +58,7 @@ class PartitionReport:
     warnings_found: int | None = None
     files_written: int = 0
     log_start_offset: int | None = None
+    offsets_expired: int | None = None
     recopy_percent: float | None = None
     dirty_percent: float | None = None
     first_dirty_offset: int | None = None

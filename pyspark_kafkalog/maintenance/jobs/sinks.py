@@ -162,6 +162,8 @@ class ProgressBar:
 
 _Cell = Callable[[PartitionReport], str]
 
+#: A column that is only shown if offsets have expired.
+_EXPIRED: Final = "offsets expired"
 #: By action: the columns of the table after the partition's.
 _COLUMNS: Final[Mapping[str, Mapping[str, _Cell]]] = {
     "clean": {
@@ -179,6 +181,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, _Cell]]] = {
         "segments deleted": lambda report: f"{report.segments_dropped:,}",
         "bytes deleted": lambda report: size_text(report.bytes_dropped),
         "log start": lambda report: "-" if report.log_start_offset is None else str(report.log_start_offset),
+        _EXPIRED: lambda report: "-" if report.offsets_expired is None else f"{report.offsets_expired:,}",
     },
     "verify": {
         "errors": lambda report: str(report.errors_found or 0),
@@ -223,7 +226,9 @@ class TextReport:
             (each for each in self._reports if _is_shown(each)), key=lambda each: (each.topic, each.partition)
         )
         failed = [each for each in shown if each.error is not None]
-        columns = _COLUMNS[self._action]
+        columns = dict(_COLUMNS[self._action])
+        if not _sum_of(shown, "offsets_expired"):
+            columns.pop(_EXPIRED, None)
         rows = [
             (f"{each.topic}-{each.partition}", *(cell(each) for cell in columns.values()))
             for each in shown
@@ -258,7 +263,13 @@ def _is_shown(report: PartitionReport) -> bool:
         return True
     if report.action == "verify" or report.skipped is not None:
         return False
-    return bool(report.segments_dropped or report.bytes_dropped or report.records_dropped or report.files_written)
+    return bool(
+        report.segments_dropped
+        or report.bytes_dropped
+        or report.records_dropped
+        or report.files_written
+        or report.offsets_expired
+    )
 
 
 def _finding(tree: Mapping[str, Any]) -> str:
@@ -314,7 +325,11 @@ def _sum_reindexed(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:
 def _sum_retained(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:
     segments, size = _sum_of(reports, "segments_dropped"), size_text(_sum_of(reports, "bytes_dropped"))
     verb = "would be deleted" if is_dry_run else "deleted"
-    return f"{plural(segments, 'segment')}, {size}, {verb} {_in_partitions(reports, 'segments_dropped')}"
+    deleted = f"{plural(segments, 'segment')}, {size}, {verb} {_in_partitions(reports, 'segments_dropped')}"
+    expired = _sum_of(reports, "offsets_expired")
+    if not expired:
+        return deleted
+    return f"{deleted}, {plural(expired, 'offset')} of groups {'would be ' if is_dry_run else ''}expired"
 
 
 def _sum_verified(reports: Sequence[PartitionReport], _is_dry_run: bool) -> str:

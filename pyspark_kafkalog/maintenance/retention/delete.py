@@ -7,9 +7,10 @@ skipped):
     increase the log start offsets in one commit; if the active segment goes too, an empty one begins at the log end
     rename the files below to `.deleted` (log_start.py)
     remove files renamed at least file.delete.delay.ms ago, and the directories of deleted topics
+    delete the offsets of groups that were last committed offsets.retention.minutes ago (groups/expiry.py)
 
 All steps work on a full disk: the commit uses the reserve, and other writes without room are left
-to the next run. The last step frees the space, so a run after the delay does.
+to the next run. Removing the files frees the space, so a run after the delay does.
 
 From the commit on the records are invisible to new reads. A read that was planned before may still return them, or fail
 because they are gone (OffsetOutOfRangeError). The next run completes the work after a crash at any step.
@@ -27,6 +28,8 @@ from typing import Final
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.groups.group import expire_offsets
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
@@ -36,6 +39,7 @@ from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_
 from pyspark_kafkalog.root.log_starts import LogStartMove, move_log_starts
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
@@ -135,6 +139,7 @@ class _Work:
     is_mine: bool = False
     planned: _Planned | None = None
     moved: LogState | None = None
+    offsets_expired: int | None = None
     error: Exception | None = None
     seconds: float = 0.0
 
@@ -172,6 +177,7 @@ class _Run:
             if not self.dry_run:
                 self._commit(works)
                 self._clean_up(works)
+            self._expire_offsets(works)
         return [_report(work) for work in works]
 
     def _take(self, where: TopicPartition, locks: ExitStack) -> bool:
@@ -239,6 +245,22 @@ class _Run:
         except (KafkalogError, OSError) as error:
             _LOG.warning("the log starts are not told to Kafka: %s", error)
 
+    def _expire_offsets(self, works: Sequence[_Work]) -> None:
+        """Delete the offsets of groups that are due, in the partitions of `__consumer_offsets`."""
+        for work in works:
+            if work.topic_partition.topic != OFFSETS_TOPIC or work.planned is None or work.error is not None:
+                continue
+            with work.step():
+                numbers = {work.topic_partition.partition}
+                try:
+                    expired = expire_offsets(self.root, partitions=numbers, now_ms=self.now_ms, dry_run=self.dry_run)
+                except OSError as error:
+                    if not is_out_of_space(error):
+                        raise
+                    _LOG.warning("%s: the disk is full, offsets expire in a later run", work.topic_partition)
+                else:
+                    work.offsets_expired = sum(map(len, expired.values()))
+
 
 def _report(work: _Work) -> PartitionReport:
     planned, where = work.planned, work.topic_partition
@@ -255,6 +277,7 @@ def _report(work: _Work) -> PartitionReport:
         bytes_kept=planned.kept_bytes,
         bytes_dropped=planned.dropped_bytes,
         segments_dropped=planned.plan.deleted_count,
+        offsets_expired=work.offsets_expired,
         log_start_offset=planned.plan.log_start_offset if work.moved is None else work.moved.log_start_offset,
         seconds=work.seconds,
     )

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from pyspark_kafkalog.groups.group_id import check_group_id
+from pyspark_kafkalog.groups.offset_records import check_group_id
 from pyspark_kafkalog.metadata.acl import check_principal
 from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.spark.options.positions import (

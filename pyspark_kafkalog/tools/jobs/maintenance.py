@@ -46,9 +46,10 @@ _RETENTION_HELP: Final = """\
 `kafkalog retention`: delete old segments of all topics, as a broker's log manager does.
 
 retention.ms, retention.bytes, cleanup.policy and the log start offset apply, by Kafka's rules; the active segment is
-deleted too if all of it is due. --output json prints one line for each partition when it is done. It is safe to run
-this command beside readers and writers, to run it twice at once (a partition that another run is working on is left to
-that run), and to kill it at any time.
+deleted too if all of it is due. Offsets that a group has not committed again for offsets.retention.minutes expire, and
+a group without offsets is deleted, when __consumer_offsets is among the topics. --output json prints one line for each
+partition when it is done. It is safe to run this command beside readers and writers, to run it twice at once (a
+partition that another run is working on is left to that run), and to kill it at any time.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
 options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is

@@ -13,8 +13,7 @@ from metadata_roots import Clock
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidGroupError, InvalidTopicError, UnknownGroupError, UnknownTopicError
-from pyspark_kafkalog.groups.expiry import expire_offsets
-from pyspark_kafkalog.groups.group import Group
+from pyspark_kafkalog.groups.group import Group, expire_offsets
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata, group_partition
 from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToOffsets, ToTimestamp
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafkalog.errors import DiskFormatError, InvalidGroupError
-from pyspark_kafkalog.groups.group_id import check_group_id
 from pyspark_kafkalog.groups.offset_records import (
     OffsetAndMetadata,
+    check_group_id,
     group_of_key,
     group_partition,
     offset_key,

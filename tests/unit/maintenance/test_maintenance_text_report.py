@@ -45,6 +45,18 @@ def test_table_lists_only_changed_partitions_in_order() -> None:
     ]
 
 
+def test_retention_shows_expired_offsets_if_there_are_any() -> None:
+    assert printed("retention", retained(1, 0, offsets_expired=1200), retained(2, 1)) == [
+        "partition  segments deleted  bytes deleted  log start  offsets expired",
+        "a-1                       0            0 B          0            1,200",
+        "a-2                       1        1.0 MiB         10                -",
+        "retention: 1 segment, 1.0 MiB, deleted in 1 of 2 partitions, 1,200 offsets of groups expired (1.2 s)",
+    ]
+    assert printed("retention", retained(1, 0, offsets_expired=1), dry_run=True)[-1] == (
+        "retention: 0 segments, 0 B, would be deleted in 0 of 1 partition, 1 offset of groups would be expired (1.2 s)"
+    )
+
+
 def test_only_summary_is_printed_if_nothing_changed() -> None:
     assert printed("retention", retained(0, 0)) == ["retention: 0 segments, 0 B, deleted in 0 of 1 partition (1.2 s)"]
 
