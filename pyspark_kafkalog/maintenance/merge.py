@@ -85,31 +85,31 @@ def merge_segments(
     native.refresh()
     now_ms = native.clock() if now_ms is None else now_ms
     chosen = native.partitions(topics) if partitions is None else partitions
-    return [_merge_partition(native, where, now_ms, dry_run) for where in sorted(chosen)]
+    return [_merge_partition(native, topic_partition, now_ms, dry_run) for topic_partition in sorted(chosen)]
 
 
-def _merge_partition(root: NativeRoot, where: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
+def _merge_partition(root: NativeRoot, topic_partition: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
     began = time.perf_counter()
     done: list[Sequence[StoredSegment]] = []
     error: Exception | None = None
     try:
-        merge = _PartitionMerge.look(root, where, now_ms)
-        is_there = has_directory(root, where)
+        merge = _PartitionMerge.of(root, topic_partition, now_ms)
+        has_files = has_directory(root, topic_partition)
         if dry_run:
             done += merge.plan()
-        elif is_there:
+        elif has_files:
             with partition_lock(merge.directory, fs=root.fs) as is_mine:
                 if not is_mine:
-                    return left_to_another_run(where, ACTION)
+                    return left_to_another_run(topic_partition, ACTION)
                 for group in merge.go():
                     done.append(group)
     except (KafkalogError, OSError) as failure:
-        _LOG.warning("%s: merging segments failed: %s", where, failure)
+        _LOG.warning("%s: merging segments failed: %s", topic_partition, failure)
         error = failure
     copied_bytes = sum(each.size_bytes for group in done for each in group)
     return PartitionReport(
-        topic=where.topic,
-        partition=where.partition,
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
         action=ACTION,
         bytes_read=copied_bytes,
         bytes_kept=copied_bytes,
@@ -125,10 +125,10 @@ class _PartitionMerge:
     state: LogState
 
     @classmethod
-    def look(cls, root: NativeRoot, where: TopicPartition, now_ms: int) -> _PartitionMerge:
+    def of(cls, root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> _PartitionMerge:
         root.refresh()
-        state = root.store.image.partition(where.topic, where.partition).state
-        return cls(SwapTarget.of(root, where, now_ms), state)
+        state = root.store.image.partition(topic_partition.topic, topic_partition.partition).state
+        return cls(SwapTarget.of(root, topic_partition, now_ms), state)
 
     @property
     def directory(self) -> Path:
@@ -150,8 +150,8 @@ class _PartitionMerge:
         boundaries: list[int] = []
         if self.target.config.compact:
             cleaned = read_offset_checkpoint(self.target.root.path / CLEANER_OFFSET_CHECKPOINT)
-            where = self.target.topic_partition
-            boundaries = [cleaned[where]] if where in cleaned else []
+            topic_partition = self.target.topic_partition
+            boundaries = [cleaned[topic_partition]] if topic_partition in cleaned else []
         return plan_merge(kept, self.target.config, boundaries=boundaries)
 
     def join(self, group: Sequence[StoredSegment]) -> bool:

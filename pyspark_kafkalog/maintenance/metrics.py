@@ -81,11 +81,11 @@ def collect_metrics(root: Root, *, now_ms: int) -> list[Metric]:
     """
     logs: dict[TopicPartition, LogSize] = {}
     offline = 0
-    for where, found in _look(root):
+    for topic_partition, found in _log_sizes(root):
         if found is None:
             offline += 1
         else:
-            logs[where] = found
+            logs[topic_partition] = found
     return [
         *_log_metrics(logs),
         *_uncleanable_metrics(logs, root, now_ms),
@@ -112,26 +112,26 @@ def offline_metrics(root: Path, *, is_offline: bool) -> list[Metric]:
     ]
 
 
-def _look(root: Root) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+def _log_sizes(root: Root) -> Iterator[tuple[TopicPartition, LogSize | None]]:
     """The sizes of every partition; None for one that cannot be read, which is logged."""
     if root.is_broker_directory:
-        yield from _look_at_foreign(root)
+        yield from _broker_log_sizes(root)
     else:
-        yield from _look_at_own(root.native())
+        yield from _native_log_sizes(root.native())
 
 
-def _look_at_own(root: NativeRoot) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+def _native_log_sizes(root: NativeRoot) -> Iterator[tuple[TopicPartition, LogSize | None]]:
     for topic in root.store.image.topics.values():
         for partition in topic.partitions:
-            where = TopicPartition(topic.name, partition.partition)
+            topic_partition = TopicPartition(topic.name, partition.partition)
             try:
-                yield where, own_log_size(root.path / str(where), partition.state)
+                yield topic_partition, native_log_size(root.path / str(topic_partition), partition.state)
             except OSError as error:
-                _tell_unreadable(where, error)
-                yield where, None
+                _warn_unreadable(topic_partition, error)
+                yield topic_partition, None
 
 
-def own_log_size(directory: Path, state: LogState) -> LogSize:
+def native_log_size(directory: Path, state: LogState) -> LogSize:
     """Size of a native log as of `state`, without what a killed writer left above the high watermark. Raises OSError.
 
     Segments below the log start offset count until retention removes them, as with a broker after delete-records.
@@ -146,18 +146,21 @@ def own_log_size(directory: Path, state: LogState) -> LogSize:
     )
 
 
-def _look_at_foreign(root: Root) -> Iterator[tuple[TopicPartition, LogSize | None]]:
-    for where in list_partitions(root.path):
-        if where.topic == CLUSTER_METADATA_TOPIC:
+def _broker_log_sizes(root: Root) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+    for topic_partition in list_partitions(root.path):
+        if topic_partition.topic == CLUSTER_METADATA_TOPIC:
             continue
         try:
-            yield where, _foreign_log_size(root, root.partition(where.topic, where.partition))
+            yield (
+                topic_partition,
+                _broker_log_size(root, root.partition(topic_partition.topic, topic_partition.partition)),
+            )
         except (KafkalogError, OSError) as error:
-            _tell_unreadable(where, error)
-            yield where, None
+            _warn_unreadable(topic_partition, error)
+            yield topic_partition, None
 
 
-def _foreign_log_size(root: Root, found: PartitionSnapshot) -> LogSize:
+def _broker_log_size(root: Root, found: PartitionSnapshot) -> LogSize:
     sizes_bytes = []
     for base_offset in list_base_offsets(found.directory):
         try:
@@ -174,15 +177,17 @@ def _foreign_log_size(root: Root, found: PartitionSnapshot) -> LogSize:
     )
 
 
-def _tell_unreadable(where: TopicPartition, error: Exception) -> None:
-    _LOG.warning("%s is left out of the metrics: %s", where, error)
+def _warn_unreadable(topic_partition: TopicPartition, error: Exception) -> None:
+    _LOG.warning("%s is omitted from the metrics: %s", topic_partition, error)
 
 
 def _log_metrics(logs: Mapping[TopicPartition, LogSize]) -> Iterator[Metric]:
-    tags: dict[TopicPartition, tuple[str, ...]] = {where: (where.topic, str(where.partition)) for where in logs}
+    tags: dict[TopicPartition, tuple[str, ...]] = {
+        topic_partition: (topic_partition.topic, str(topic_partition.partition)) for topic_partition in logs
+    }
 
     def by_partition(domain: str, bean_type: str, name: str, meaning: str, attribute: str) -> Metric:
-        found = {tags[where]: getattr(log, attribute) for where, log in logs.items()}
+        found = {tags[topic_partition]: getattr(log, attribute) for topic_partition, log in logs.items()}
         values = {each: float(value) for each, value in found.items() if value is not None}
         return Metric(domain, bean_type, name, meaning, ("topic", "partition"), values)
 
@@ -207,8 +212,8 @@ def _log_metrics(logs: Mapping[TopicPartition, LogSize]) -> Iterator[Metric]:
 
 
 def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], root: Root, now_ms: int) -> Iterator[Metric]:
-    marked = [where for where in read_uncleanable(root.path) if where in logs]
-    cleanable_bytes = sum(_cleanable_bytes(root.native(), where, now_ms) for where in marked)
+    marked = [topic_partition for topic_partition in read_uncleanable(root.path) if topic_partition in logs]
+    cleanable_bytes = sum(_cleanable_bytes(root.native(), topic_partition, now_ms) for topic_partition in marked)
     for name, meaning, value in (
         ("uncleanable-partitions-count", "partitions whose last cleaning failed", len(marked)),
         ("uncleanable-bytes", "bytes that a cleaning of those partitions would be about", cleanable_bytes),
@@ -217,17 +222,17 @@ def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], root: Root, now
         yield Metric("kafka.log", "LogCleanerManager", name, meaning, ("logDirectory",), values)
 
 
-def _cleanable_bytes(root: NativeRoot, where: TopicPartition, now_ms: int) -> int:
+def _cleanable_bytes(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> int:
     """Bytes of the segments that the next cleaning would read as dirty; 0 if damage prevents the calculation."""
     from pyspark_kafkalog.maintenance.cleaner.clean import (
-        look_at,  # loads the cleaner, which other roots do not need
+        inspect_partition,  # loads the cleaner, which other roots do not need
     )
 
     try:
         checkpoint = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
-        return look_at(root, where, checkpoint.get(where), now_ms).plan.cleanable_bytes
+        return inspect_partition(root, topic_partition, checkpoint.get(topic_partition), now_ms).plan.cleanable_bytes
     except (KafkalogError, OSError) as error:
-        _LOG.warning("what there is to clean of %s cannot be told: %s", where, error)
+        _LOG.warning("the cleanable bytes of %s are unknown: %s", topic_partition, error)
         return 0
 
 
@@ -257,7 +262,7 @@ def _replica_metrics(logs: Mapping[TopicPartition, LogSize], offline_count: int)
     yield _metric(*manager, "LeaderCount", "partitions that can be read", len(logs))
     yield _metric(*manager, "OfflineReplicaCount", "partitions that cannot be read", offline_count)
     controller = ("kafka.controller", "KafkaController")
-    yield _metric(*controller, "GlobalTopicCount", "topics", len({where.topic for where in logs}))
+    yield _metric(*controller, "GlobalTopicCount", "topics", len({topic_partition.topic for topic_partition in logs}))
     yield _metric(*controller, "GlobalPartitionCount", "partitions", total)
 
 
@@ -268,10 +273,10 @@ def _lag_metric(root: Root) -> Metric:
         for group_id in list_groups(root):
             for found in open_group(root, group_id).lag():
                 if found.lag is not None:
-                    where = found.topic_partition
-                    values[group_id, where.topic, str(where.partition)] = float(found.lag)
+                    topic_partition = found.topic_partition
+                    values[group_id, topic_partition.topic, str(topic_partition.partition)] = float(found.lag)
     except (KafkalogError, OSError) as error:
-        _LOG.warning("the lag of consumer groups cannot be told: %s", error)
+        _LOG.warning("the lag of consumer groups is unknown: %s", error)
     meaning = "offsets between a group's committed one and the end of the partition"
     tags = ("group", "topic", "partition")
     return Metric("kafka.consumer", "consumer-fetch-manager-metrics", "records-lag", meaning, tags, values)

@@ -366,7 +366,7 @@ class GroupLag:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Advice:
     """A finding of a report. `severity` is one of FINDING_SEVERITIES; `topic` is the topic concerned, if any."""
 
     severity: str
@@ -400,5 +400,5 @@ class RootFacts:
     uncleanable: Mapping[TopicPartition, str] = field(default_factory=dict)
     runs: tuple[Mapping[str, object], ...] = ()
     keys: tuple[KeySample, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Advice, ...] = ()
     notes: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from pyspark_kafkalog.report.facts import FINDING_SEVERITIES, Finding, GroupLag, PartitionFacts, RootFacts, TopicFacts
+from pyspark_kafkalog.report.facts import FINDING_SEVERITIES, Advice, GroupLag, PartitionFacts, RootFacts, TopicFacts
 from pyspark_kafkalog.root.broker_notices import reason_and_advice
 from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
 from pyspark_kafkalog.units import plural, size_text
@@ -21,7 +21,7 @@ _FUTURE_MS: Final = 3600 * 1000
 _NAMES_MAX: Final = 5
 
 
-def find(root: RootFacts) -> tuple[Finding, ...]:
+def find(root: RootFacts) -> tuple[Advice, ...]:
     """All findings, problems first."""
     found = [each for topic in root.topics for each in _of_topic(topic, root)]
     found += _of_groups(root.groups)
@@ -29,48 +29,48 @@ def find(root: RootFacts) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda each: FINDING_SEVERITIES.index(each.severity)))
 
 
-def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Finding]:
+def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Advice]:
     name = topic.name
     partitions = topic.partitions
     broken = [each for each in partitions if each.error is not None]
     if broken:
         text = f"{_numbers(broken)}: {broken[0].error}"
-        yield Finding(_PROBLEM, "Cannot be read", f"{text}. kafkalog verify tells more.", name)
+        yield Advice(_PROBLEM, "Cannot be read", f"{text}. kafkalog verify tells more.", name)
     open_transactions = [each for each in partitions if each.last_stable_offset < each.high_watermark]
     if open_transactions:
         behind = sum(each.high_watermark - each.last_stable_offset for each in open_transactions)
         text = f"{_numbers(open_transactions)}: {plural(behind, 'offset')} not visible to read_committed"
-        yield Finding(_PROBLEM, "Open transaction", f"{text}.", name)
+        yield Advice(_PROBLEM, "Open transaction", f"{text}.", name)
     failed = [each for each in partitions if each.where in root.uncleanable]
     if failed:
         text = f"{_numbers(failed)}: the last cleaning failed: {root.uncleanable[failed[0].where]}"
-        yield Finding(_PROBLEM, "Uncleanable", text, name)
+        yield Advice(_PROBLEM, "Uncleanable", text, name)
     yield from _maintenance(topic, root.is_broker_directory)
     yield from _shape(topic, root.is_broker_directory)
     future = [each for each in partitions if each.last_ms > root.now_ms + _FUTURE_MS]
     if future:
         held = "; retention.ms does not take them before their time" if "delete" in topic.cleanup_policy else ""
-        yield Finding(_WARNING, "Timestamps in the future", f"{_numbers(future)}{held}.", name)
+        yield Advice(_WARNING, "Timestamps in the future", f"{_numbers(future)}{held}.", name)
 
 
-def _maintenance(topic: TopicFacts, is_broker_directory: bool) -> Iterator[Finding]:
+def _maintenance(topic: TopicFacts, is_broker_directory: bool) -> Iterator[Advice]:
     due = [each for each in topic.partitions if each.due_segments]
     if due:
         segments, size = sum(each.due_segments for each in due), sum(each.due_bytes for each in due)
         advice = _advice(is_broker_directory, "run kafkalog retention")
         text = f"{plural(segments, 'segment')} with {size_text(size)} in {_numbers(due)}{advice}."
-        yield Finding(_NOTE, "Retention is due", text, topic.name)
+        yield Advice(_NOTE, "Retention is due", text, topic.name)
     dirty = [each for each in topic.partitions if each.cleaner is not None and each.cleaner.is_due]
     if dirty:
         size = sum(each.cleaner.cleanable_bytes for each in dirty if each.cleaner is not None)
         advice = _advice(is_broker_directory, "run kafkalog log-cleaner")
-        yield Finding(_NOTE, "Cleaning is due", f"{size_text(size)} in {_numbers(dirty)}{advice}.", topic.name)
+        yield Advice(_NOTE, "Cleaning is due", f"{size_text(size)} in {_numbers(dirty)}{advice}.", topic.name)
     stuck = [each for each in topic.partitions if _is_held_back(each)]
     if stuck:
         text = (
             f"{_numbers(stuck)}: an open transaction or min.compaction.lag.ms keeps closed segments from the cleaner."
         )
-        yield Finding(_WARNING, "Uncleanable", text, topic.name)
+        yield Advice(_WARNING, "Uncleanable", text, topic.name)
 
 
 def _is_held_back(partition: PartitionFacts) -> bool:
@@ -81,7 +81,7 @@ def _is_held_back(partition: PartitionFacts) -> bool:
     return cleaner.first_uncleanable_offset < partition.runs[-1].base_offset
 
 
-def _shape(topic: TopicFacts, is_broker_directory: bool) -> Iterator[Finding]:
+def _shape(topic: TopicFacts, is_broker_directory: bool) -> Iterator[Advice]:
     partitions = topic.partitions
     largest = max(partitions, key=lambda each: each.size_bytes, default=None)
     if largest is not None and len(partitions) > 1 and largest.size_bytes >= _SKEW_BYTES_MIN:
@@ -93,7 +93,7 @@ def _shape(topic: TopicFacts, is_broker_directory: bool) -> Iterator[Finding]:
                 else "all there is"
             )
             text = f"partition {largest.where.partition} has {size_text(largest.size_bytes)}, {times}."
-            yield Finding(_WARNING, "Skewed partitions", text, topic.name)
+            yield Advice(_WARNING, "Skewed partitions", text, topic.name)
     segments = sum(each.segments for each in partitions)
     closed = segments - len(partitions)
     if closed >= _SMALL_SEGMENTS_MIN and topic.size_bytes / segments < topic.segment_bytes * _SMALL_PART:
@@ -102,10 +102,10 @@ def _shape(topic: TopicFacts, is_broker_directory: bool) -> Iterator[Finding]:
             f"with segment.bytes of {size_text(topic.segment_bytes)}"
             f"{_advice(is_broker_directory, 'kafkalog merge-segments puts them together')}."
         )
-        yield Finding(_NOTE, "Many small segments", text, topic.name)
+        yield Advice(_NOTE, "Many small segments", text, topic.name)
 
 
-def _of_groups(groups: Sequence[GroupLag]) -> Iterator[Finding]:
+def _of_groups(groups: Sequence[GroupLag]) -> Iterator[Advice]:
     below: dict[tuple[str, str], list[GroupLag]] = {}
     above: dict[tuple[str, str], list[GroupLag]] = {}
     for each in groups:
@@ -118,13 +118,13 @@ def _of_groups(groups: Sequence[GroupLag]) -> Iterator[Finding]:
         text = (
             f"group {group} has not read {plural(lost, 'offset')} that are gone, in {plural(len(lags), 'partition')}."
         )
-        yield Finding(_WARNING, "Gone before they were read", text, topic)
+        yield Advice(_WARNING, "Gone before they were read", text, topic)
     for (group, topic), lags in above.items():
         text = f"group {group} has committed offsets beyond the end of {plural(len(lags), 'partition')}."
-        yield Finding(_WARNING, "Offsets beyond the end", text, topic)
+        yield Advice(_WARNING, "Offsets beyond the end", text, topic)
 
 
-def _of_root(root: RootFacts) -> Iterator[Finding]:
+def _of_root(root: RootFacts) -> Iterator[Advice]:
     yield from _of_brokers_disk(root)
     staged = [each for topic in root.topics for each in topic.partitions if each.staged_files]
     if staged:
@@ -133,16 +133,16 @@ def _of_root(root: RootFacts) -> Iterator[Finding]:
             f"{plural(files, 'file')} with {size_text(size)}: of writes that go on, or that did not come to their end "
             "and go after staging.retention.ms."
         )
-        yield Finding(_NOTE, "Staged, not committed", text)
+        yield Advice(_NOTE, "Staged, not committed", text)
     if root.deleted_directories:
         text = f"{plural(root.deleted_directories, 'directory', 'directories')} go after file.delete.delay.ms."
-        yield Finding(_NOTE, "Deleted topics", text)
+        yield Advice(_NOTE, "Deleted topics", text)
     if root.stray_directories:
         text = f"{plural(root.stray_directories, 'directory', 'directories')} of partitions that belong to no topic."
-        yield Finding(_NOTE, "Stray partitions", text)
+        yield Advice(_NOTE, "Stray partitions", text)
 
 
-def _of_brokers_disk(root: RootFacts) -> Iterator[Finding]:
+def _of_brokers_disk(root: RootFacts) -> Iterator[Advice]:
     """Records that readers of a broker's directory do not see."""
     partitions = [each for topic in root.topics for each in topic.partitions]
     above = [each for each in partitions if each.offsets_above_high_watermark]
@@ -154,7 +154,7 @@ def _of_brokers_disk(root: RootFacts) -> Iterator[Finding]:
             f"{reason_and_advice(process)}."
         )
         severity = _WARNING if process is BrokerProcess.KILLED else _NOTE
-        yield Finding(severity, "Above the high watermark", text)
+        yield Advice(severity, "Above the high watermark", text)
     remote = [each for each in partitions if each.remote_offsets]
     if remote:
         total = sum(each.remote_offsets for each in remote)
@@ -162,7 +162,7 @@ def _of_brokers_disk(root: RootFacts) -> Iterator[Finding]:
             f"{plural(total, 'earlier offset')} of {plural(len(remote), 'partition')} ({_places(remote)}) are in "
             "remote storage, not in this directory."
         )
-        yield Finding(_WARNING, "In remote storage", text)
+        yield Advice(_WARNING, "In remote storage", text)
 
 
 def _places(partitions: Sequence[PartitionFacts]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from metadata_roots import forget_images
-from verify_roots import FIXTURES, T0, findings_in, flip, look_again_at_once
+from verify_roots import FIXTURES, T0, check_again_at_once, findings_in, flip
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
@@ -20,7 +20,7 @@ ROUNDS = 150
 
 @pytest.fixture(autouse=True)
 def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    look_again_at_once(monkeypatch)
+    check_again_at_once(monkeypatch)
 
 
 def own_root(root: Path) -> None:

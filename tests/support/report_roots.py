@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.report.facts import (
     CommitFacts,
-    Finding,
     GroupLag,
     HeavyKey,
     KeySample,

@@ -22,7 +22,7 @@ FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 T0 = 1_700_000_000_000
 
 
-def look_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def check_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody changes anything there is nothing to wait for between two looks."""
     for module in (verify_partition, verify_root, verify_segment):
         monkeypatch.setattr(module, "_BETWEEN_LOOKS_S", 0.0)

@@ -83,7 +83,7 @@ def clean_partition(
     """
     native = root.native()
     native.refresh()
-    where = TopicPartition(topic, partition)
+    topic_partition = TopicPartition(topic, partition)
     native.partition(topic, partition)
     began = time.perf_counter()
     now = native.clock() if now_ms is None else now_ms
@@ -91,23 +91,23 @@ def clean_partition(
     report = PartitionReport(topic=topic, partition=partition, action=ACTION)
     cleaning = Cleaning(
         root=native,
-        where=where,
+        topic_partition=topic_partition,
         now_ms=now,
         buffer_bytes=dedupe_buffer_bytes or broker.log_cleaner_dedupe_buffer_size,
         load_factor=broker.log_cleaner_io_buffer_load_factor,
         throttle=throttle or Throttle(broker.log_cleaner_io_max_bytes_per_second),
     )
     try:
-        if not has_directory(native, where):
+        if not has_directory(native, topic_partition):
             return replace(report, skipped="nothing was ever written to it")
         if dry_run:
-            return judge(report, cleaning.look(), force=force)
+            return judge(report, cleaning.inspect(), force=force)
         with partition_lock(cleaning.directory, fs=native.fs) as is_mine:
             if not is_mine:
-                return left_to_another_run(where, ACTION)
+                return left_to_another_run(topic_partition, ACTION)
             report = _clean(cleaning, report, force=force, offset_map=offset_map)
     except (KafkalogError, OSError) as error:
-        _LOG.warning("%s: cleaning failed: %s", where, error)
+        _LOG.warning("%s: cleaning failed: %s", topic_partition, error)
         report = replace(report, error=str(error))
     return replace(report, seconds=time.perf_counter() - began)
 
@@ -144,12 +144,14 @@ class CleanablePartition:
     plan: CleanPlan
 
 
-def look_at(root: NativeRoot, where: TopicPartition, checkpoint_offset: int | None, now_ms: int) -> CleanablePartition:
+def inspect_partition(
+    root: NativeRoot, topic_partition: TopicPartition, checkpoint_offset: int | None, now_ms: int
+) -> CleanablePartition:
     """The partition and its cleaning plan, as of the root's last refresh. Raises DiskFormatError, OSError."""
-    topic = root.store.image.topic(where.topic)
-    state = root.store.image.partition(where.topic, where.partition).state
-    directory = root.path / str(where)
-    config = root.log_config(where.topic)
+    topic = root.store.image.topic(topic_partition.topic)
+    state = root.store.image.partition(topic_partition.topic, topic_partition.partition).state
+    directory = root.path / str(topic_partition)
+    config = root.log_config(topic_partition.topic)
     plan = plan_cleaning(
         closed_segments(directory, state.active_base_offset, with_index_sizes=True),
         state,
@@ -159,7 +161,7 @@ def look_at(root: NativeRoot, where: TopicPartition, checkpoint_offset: int | No
         largest_timestamp_ms=lambda segment: segment.largest_timestamp_ms(directory),
         first_timestamp_ms=lambda segment: segment.first_timestamp_ms(directory),
     )
-    return CleanablePartition(where, topic.topic_id, directory, state, config, plan)
+    return CleanablePartition(topic_partition, topic.topic_id, directory, state, config, plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,7 @@ class Cleaning:
     """One cleaning of one partition. The caller holds its maintenance lock."""
 
     root: NativeRoot
-    where: TopicPartition
+    topic_partition: TopicPartition
     now_ms: int
     buffer_bytes: int
     load_factor: float
@@ -176,28 +178,28 @@ class Cleaning:
     @property
     def directory(self) -> Path:
         """The directory of the partition."""
-        return self.root.path / str(self.where)
+        return self.root.path / str(self.topic_partition)
 
-    def look(self) -> CleanablePartition:
+    def inspect(self) -> CleanablePartition:
         """The current cleaning plan."""
         self.root.refresh()
         checkpoint = read_offset_checkpoint(self.root.path / CLEANER_OFFSET_CHECKPOINT)
-        return look_at(self.root, self.where, checkpoint.get(self.where), self.now_ms)
+        return inspect_partition(self.root, self.topic_partition, checkpoint.get(self.topic_partition), self.now_ms)
 
     def begin(self, report: PartitionReport, *, force: bool) -> tuple[PartitionReport, CleanablePartition]:
         """Finish what a killed run left, then plan; the report has the results of `judge`."""
-        found = self.look()
+        found = self.inspect()
         if found.config.compact:
             self.target(found).finish()
             remove_task_files(self.directory, fs=self.root.fs)
-            found = self.look()  # finished swaps change the segments
+            found = self.inspect()  # finished swaps change the segments
             if found.plan.resets_checkpoint:
                 self._write_checkpoint(found, found.plan.first_dirty_offset)
         return judge(report, found, force=force), found
 
     def target(self, found: CleanablePartition) -> SwapTarget:
         """The partition as the target of swaps."""
-        return SwapTarget(self.root, self.where, found.topic_id, found.config, self.now_ms)
+        return SwapTarget(self.root, self.topic_partition, found.topic_id, found.config, self.now_ms)
 
     def part(self, found: CleanablePartition) -> LogPart:
         """The part of the log to read, with a new seed for the hash of keys."""
@@ -250,7 +252,7 @@ class Cleaning:
 
     def remove_deleted(self) -> None:
         """Remove `.deleted` files whose delay is over."""
-        delay_ms = self.root.log_config(self.where.topic).file_delete_delay_ms
+        delay_ms = self.root.log_config(self.topic_partition.topic).file_delete_delay_ms
         remove_deleted_files(self.directory, now_ms=self.now_ms, delay_ms=delay_ms, fs=self.root.fs)
 
     def _write_checkpoint(self, found: CleanablePartition, offset: int) -> None:
@@ -260,7 +262,7 @@ class Cleaning:
             self.target(found).state_now()
             topics = self.root.store.image.topics
             offsets = {each: at for each, at in read_offset_checkpoint(path).items() if each.topic in topics}
-            offsets[self.where] = offset
+            offsets[self.topic_partition] = offset
             write_offset_checkpoint(path, offsets, fs=self.root.fs)
 
 

@@ -358,11 +358,11 @@ def _compress(
         parts += (header, payload)
         compressed_sizes[i] = RECORD_BATCH_OVERHEAD_BYTES + len(payload)
         start += size
-    _check_unfolds(file, sizes, compressed_sizes, offsets)
+    _check_readable(file, sizes, compressed_sizes, offsets)
     return np.frombuffer(bytearray().join(parts), np.uint8), compressed_sizes
 
 
-def _check_unfolds(
+def _check_readable(
     file: str, sizes: NDArray[np.int64], compressed_sizes: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> None:
     """Refuse batches that a reader would reject as decompression bombs. Sizes are those of the batches at `offsets`."""
@@ -371,5 +371,5 @@ def _check_unfolds(
         if before > decompressed_limit_bytes(after):
             raise InvalidRecordError(
                 f"{file}: what stays of the batch at offset {int(offsets[i])} would shrink from {before} to "
-                f"{after} bytes, which no reader here would unfold again"
+                f"{after} bytes, which readers refuse to decompress"
             )

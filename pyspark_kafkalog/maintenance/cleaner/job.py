@@ -23,7 +23,7 @@ from typing import Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.cleaner.clean import ACTION, Cleaning, clean_partition, judge, look_at
+from pyspark_kafkalog.maintenance.cleaner.clean import ACTION, Cleaning, clean_partition, inspect_partition, judge
 from pyspark_kafkalog.maintenance.cleaner.offset_map import ENTRY_BYTES
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord
 from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
@@ -135,22 +135,24 @@ def _inspect(
     now_ms = native.clock() if job_run.now_ms is None else job_run.now_ms
     checkpoint = read_offset_checkpoint(native.path / CLEANER_OFFSET_CHECKPOINT)
     results: list[PartitionReport | DirtyPartition] = []
-    for where in partitions:
+    for topic_partition in partitions:
         try:
-            found = look_at(native, where, checkpoint.get(where), now_ms)
+            found = inspect_partition(native, topic_partition, checkpoint.get(topic_partition), now_ms)
         except (KafkalogError, OSError) as error:
-            results.append(failed(where, ACTION, error))
+            results.append(failed(topic_partition, ACTION, error))
             continue
-        report = judge(PartitionReport(topic=where.topic, partition=where.partition, action=ACTION), found)
+        report = judge(
+            PartitionReport(topic=topic_partition.topic, partition=topic_partition.partition, action=ACTION), found
+        )
         if report.skipped is None and not job_run.dry_run:
             plan = found.plan
             read_bytes = sum(each.size_bytes for each in plan.segments)
             offsets = plan.first_uncleanable_offset - plan.first_dirty_offset
-            results.append(DirtyPartition(where, plan.dirty_ratio, read_bytes, offsets))
+            results.append(DirtyPartition(topic_partition, plan.dirty_ratio, read_bytes, offsets))
         elif job_run.dry_run:
             results.append(report)
         else:
-            results.append(_clean(root, job_run, where, limits))  # nothing to clean, only leftovers to remove
+            results.append(_clean(root, job_run, topic_partition, limits))  # nothing to clean, only leftovers to remove
     return results
 
 
@@ -161,12 +163,12 @@ def _clean_all(
     with ThreadPoolExecutor(1, thread_name_prefix="kafkalog-spread") as coordinator:
         futures: dict[Future[PartitionReport], TopicPartition] = {}
         for each, large in is_large.items():
-            where = each.topic_partition
+            topic_partition = each.topic_partition
             if large:
-                future = coordinator.submit(_clean_spread, tasks, job_run, where, limits)
+                future = coordinator.submit(_clean_spread, tasks, job_run, topic_partition, limits)
             else:
-                future = tasks.submit(partial(_clean_whole, job_run, where, limits))
-            futures[future] = where
+                future = tasks.submit(partial(_clean_whole, job_run, topic_partition, limits))
+            futures[future] = topic_partition
         for future in tasks.as_completed(futures):
             try:
                 yield future.result()
@@ -174,12 +176,14 @@ def _clean_all(
                 yield failed(futures[future], ACTION, error)
 
 
-def _clean_spread(tasks: Tasks, job_run: JobRun, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
+def _clean_spread(
+    tasks: Tasks, job_run: JobRun, topic_partition: TopicPartition, limits: TaskLimits
+) -> PartitionReport:
     """Clean a large partition: runs in the driver, with tasks of its own."""
     root = job_run.open().native()
     cleaning = Cleaning(
         root=root,
-        where=where,
+        topic_partition=topic_partition,
         now_ms=root.clock() if job_run.now_ms is None else job_run.now_ms,
         buffer_bytes=limits.buffer_bytes,
         load_factor=root.broker_config().log_cleaner_io_buffer_load_factor,
@@ -188,16 +192,16 @@ def _clean_spread(tasks: Tasks, job_run: JobRun, where: TopicPartition, limits: 
     return clean_spread(tasks, cleaning, bytes_per_second=limits.bytes_per_second)
 
 
-def _clean_whole(job_run: JobRun, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
+def _clean_whole(job_run: JobRun, topic_partition: TopicPartition, limits: TaskLimits) -> PartitionReport:
     """Clean a small partition, in a task."""
-    return _clean(job_run.open(), job_run, where, limits)
+    return _clean(job_run.open(), job_run, topic_partition, limits)
 
 
-def _clean(root: Root, job_run: JobRun, where: TopicPartition, limits: TaskLimits) -> PartitionReport:
+def _clean(root: Root, job_run: JobRun, topic_partition: TopicPartition, limits: TaskLimits) -> PartitionReport:
     return clean_partition(
         root,
-        where.topic,
-        where.partition,
+        topic_partition.topic,
+        topic_partition.partition,
         now_ms=job_run.now_ms,
         dedupe_buffer_bytes=limits.buffer_bytes,
         throttle=Throttle(limits.bytes_per_second),

@@ -309,7 +309,7 @@ def find_survivors(part: LogPart, offset_map: OffsetMap) -> tuple[Survivors, int
 
 
 def keep_by_shards(part: LogPart, offset_map: OffsetMap, left: list[Shard]) -> tuple[KeepBitmaps, int]:
-    """Notes by the given map and then by maps of the shards `left`, one after the other; and the number of maps."""
+    """Bitmaps by the given map and then by maps of the shards `left`, one after the other; and the number of maps."""
     kept = keep_by_map(part, offset_map)
     shards = 1
     while left:
@@ -421,5 +421,9 @@ def _write(path: Path, arrays: Mapping[str, Any]) -> None:
 
 def _damaged(path: Path, error: Exception) -> DiskFormatError:
     return DiskFormatError(
-        file=str(path), position=0, expected="what another task has written", found=str(error), advice="run this again"
+        file=str(path),
+        position=0,
+        expected="a file of another task of this cleaning",
+        found=str(error),
+        advice="run the cleaner again",
     )

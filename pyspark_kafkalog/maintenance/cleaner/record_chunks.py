@@ -30,9 +30,9 @@ from pyspark_kafkalog.units import INT64_MAX
 #: Decompressed bytes of records held at a time, but never less than one batch.
 CHUNK_BYTES: Final = 8 << 20
 _SCRATCH_SLACK_BYTES: Final = 1 << 20
-#: The stored bytes of a piece, which a thread takes at a time; compressed bytes count _UNFOLDING times.
+#: The stored bytes of a piece, which a thread takes at a time; compressed bytes count _EXPANSION times.
 _PIECE_WEIGHT: Final = 4 << 20
-_UNFOLDING: Final = 2
+_EXPANSION: Final = 2
 
 #: Returns which of the batches (BATCH_DTYPE) need not be read, since none of their records stays.
 DropsBatches: TypeAlias = Callable[[NDArray[np.void]], NDArray[np.bool_]]
@@ -198,7 +198,7 @@ def _cut(runs: Iterator[BatchRun], scratches: BufferPool) -> Iterator[_Piece]:
     for run in runs:
         batches = _without_codec_of_empty(run.batches)
         is_compressed = (batches["attributes"] & COMPRESSION_MASK) != 0
-        weights = np.cumsum(batches["size_bytes"] * np.where(is_compressed, _UNFOLDING, 1))
+        weights = np.cumsum(batches["size_bytes"] * np.where(is_compressed, _EXPANSION, 1))
         first = 0
         while first < len(batches):
             done = int(weights[first - 1]) if first else 0

@@ -50,31 +50,31 @@ class _Mark:
 
 def read_uncleanable(root: Path) -> Mapping[TopicPartition, str]:
     """The reason of each partition whose last cleaning failed. Raises OSError if the file cannot be read."""
-    return {where: mark.reason for where, mark in _read(root).items()}
+    return {topic_partition: mark.reason for topic_partition, mark in _read(root).items()}
 
 
-def mark_uncleanable(root: NativeRoot, where: TopicPartition, reason: str, *, now_ms: int) -> None:
+def mark_uncleanable(root: NativeRoot, topic_partition: TopicPartition, reason: str, *, now_ms: int) -> None:
     """Mark the partition: a cleaning failed. The time of the first of consecutive failures is kept."""
     with root_lock(root.path, fs=root.fs):
-        topic = root.store.refresh().topics.get(where.topic)
+        topic = root.store.refresh().topics.get(topic_partition.topic)
         if topic is None:
             return
         marks = _read(root.path)
-        before = marks.get(where)
+        before = marks.get(topic_partition)
         is_old = before is not None and before.topic_id == topic.topic_id
         since_ms = before.since_ms if before is not None and is_old else now_ms
-        marks[where] = _Mark(topic.topic_id, since_ms, reason[:_REASON_CHARS_MAX])
+        marks[topic_partition] = _Mark(topic.topic_id, since_ms, reason[:_REASON_CHARS_MAX])
         _write(root, marks)
 
 
-def mark_cleanable(root: NativeRoot, where: TopicPartition) -> None:
+def mark_cleanable(root: NativeRoot, topic_partition: TopicPartition) -> None:
     """Remove the partition's mark, if it has one."""
-    if where not in _read(root.path):
+    if topic_partition not in _read(root.path):
         return
     with root_lock(root.path, fs=root.fs):
         root.store.refresh()
         marks = _read(root.path)
-        if marks.pop(where, None) is not None:
+        if marks.pop(topic_partition, None) is not None:
             _write(root, marks)
 
 
@@ -86,13 +86,13 @@ def _read(root: Path) -> dict[TopicPartition, _Mark]:
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        _LOG.warning("%s is passed over, it cannot be understood: %s", path, error)
+        _LOG.warning("%s is ignored, it cannot be parsed: %s", path, error)
         return {}
 
 
 def _mark(entry: Any) -> tuple[TopicPartition, _Mark]:
-    where = TopicPartition(str(entry["topic"]), int(entry["partition"]))
-    return where, _Mark(str(entry["topicId"]), int(entry["sinceMs"]), str(entry["reason"]))
+    topic_partition = TopicPartition(str(entry["topic"]), int(entry["partition"]))
+    return topic_partition, _Mark(str(entry["topicId"]), int(entry["sinceMs"]), str(entry["reason"]))
 
 
 def _write(root: NativeRoot, marks: Mapping[TopicPartition, _Mark]) -> None:
@@ -100,14 +100,14 @@ def _write(root: NativeRoot, marks: Mapping[TopicPartition, _Mark]) -> None:
     topics = root.store.image.topics
     entries = [
         {
-            "topic": where.topic,
-            "partition": where.partition,
+            "topic": topic_partition.topic,
+            "partition": topic_partition.partition,
             "topicId": mark.topic_id,
             "sinceMs": mark.since_ms,
             "reason": mark.reason,
         }
-        for where, mark in sorted(marks.items())
-        if where.topic in topics and topics[where.topic].topic_id == mark.topic_id
+        for topic_partition, mark in sorted(marks.items())
+        if topic_partition.topic in topics and topics[topic_partition.topic].topic_id == mark.topic_id
     ]
     path = root.path / UNCLEANABLE_FILE
     if not entries:
@@ -153,7 +153,7 @@ def read_last_run(root: Path) -> CleanerRun | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        _LOG.warning("%s is passed over, it cannot be understood: %s", path, error)
+        _LOG.warning("%s is ignored, it cannot be parsed: %s", path, error)
         return None
 
 
@@ -193,11 +193,11 @@ class CleanerRecord:
         return report
 
     def _mark(self, report: PartitionReport) -> None:
-        where = TopicPartition(report.topic, report.partition)
+        topic_partition = TopicPartition(report.topic, report.partition)
         if report.error is not None:
-            mark_uncleanable(self._root, where, report.error, now_ms=self._root.clock())
-        elif where in self._marked:
-            mark_cleanable(self._root, where)
+            mark_uncleanable(self._root, topic_partition, report.error, now_ms=self._root.clock())
+        elif topic_partition in self._marked:
+            mark_cleanable(self._root, topic_partition)
 
     def close(self) -> None:
         """Store the totals. Call it when the run has gone through all partitions."""
@@ -206,4 +206,4 @@ class CleanerRecord:
         try:
             write_last_run(self._root.path, replace(self._run, ended_ms=self._root.clock()), fs=self._root.fs)
         except OSError as error:
-            _LOG.warning("the sums of this run are not on record: %s", error)
+            _LOG.warning("the totals of this run are not stored: %s", error)

@@ -62,11 +62,13 @@ def clean_spread(tasks: Tasks, cleaning: Cleaning, *, bytes_per_second: float) -
     `bytes_per_second` is the rate at which each task may read and write.
     """
     began = time.perf_counter()
-    report = PartitionReport(topic=cleaning.where.topic, partition=cleaning.where.partition, action=ACTION)
+    report = PartitionReport(
+        topic=cleaning.topic_partition.topic, partition=cleaning.topic_partition.partition, action=ACTION
+    )
     try:
         with shared_partition_lock(cleaning.directory, fs=cleaning.root.fs) as ticket:
             if ticket is None:
-                return left_to_another_run(cleaning.where, ACTION)
+                return left_to_another_run(cleaning.topic_partition, ACTION)
             report, found = cleaning.begin(report, force=False)
             if report.skipped is None:
                 plan = _SpreadPlan.of(cleaning, found, ticket, bytes_per_second)
@@ -79,7 +81,7 @@ def clean_spread(tasks: Tasks, cleaning: Cleaning, *, bytes_per_second: float) -
     except StoppedError:
         raise
     except (KafkalogError, OSError) as error:
-        _LOG.warning("%s: cleaning failed: %s", cleaning.where, error)
+        _LOG.warning("%s: cleaning failed: %s", cleaning.topic_partition, error)
         report = replace(report, error=str(error))
     return replace(report, seconds=time.perf_counter() - began)
 

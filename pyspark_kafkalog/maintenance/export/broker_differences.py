@@ -31,7 +31,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition, decode_uuid
 
 #: Settings of this package that Kafka does not have.
-_OURS: Final = frozenset({"staging.retention.ms"})
+_NOT_KAFKAS: Final = frozenset({"staging.retention.ms"})
 #: Directory ids below this one are reserved: none assigned, lost, migrating (org.apache.kafka.common.DirectoryId).
 _RESERVED_IDS: Final = 100
 
@@ -92,8 +92,11 @@ class BrokerDifferences:
             else:
                 yield f"topic {name} was extended from {each.broker_partitions} to {total} partitions"
         yield from (f"topic {name} was deleted" for name in self.deleted)
-        for where in self.elsewhere:
-            yield f"{where} was written to, which the cluster gives to other nodes: copy its records over the network"
+        for topic_partition in self.elsewhere:
+            yield (
+                f"{topic_partition} was written to, which the cluster assigns to other nodes: copy its records over "
+                "the network"
+            )
         for change in self.topic_configs:
             yield f"configurations of topic {change.name} were changed ({_names(change)})"
         for change in self.broker_configs:
@@ -127,10 +130,10 @@ def find_differences(
         if change is not None:
             topics.append(change)
         if known is not None:
-            theirs = _allowed(metadata.topic_configs.get(topic.name, {}))
-            topic_configs.append(_config_change(topic.name, topic.configs, theirs))
+            of_broker = _allowed(metadata.topic_configs.get(topic.name, {}))
+            topic_configs.append(_config_change(topic.name, topic.configs, of_broker))
             elsewhere.extend(_written_elsewhere(topic, known, identity))
-    ours, theirs_too = set(image.acls.values()), set(metadata.acls.values())
+    acls, broker_acls = set(image.acls.values()), set(metadata.acls.values())
     return BrokerDifferences(
         topics=tuple(topics),
         deleted=tuple(
@@ -141,8 +144,8 @@ def find_differences(
         elsewhere=tuple(elsewhere),
         topic_configs=tuple(each for each in topic_configs if each.added or each.deleted),
         broker_configs=tuple(_broker_changes(image, metadata, identity, server_properties)),
-        acls_added=tuple(sorted(ours - theirs_too)),
-        acls_removed=tuple(sorted(theirs_too - ours)),
+        acls_added=tuple(sorted(acls - broker_acls)),
+        acls_removed=tuple(sorted(broker_acls - acls)),
         damage=metadata.damage,
     )
 
@@ -151,19 +154,19 @@ def _topic_change(topic: TopicImage, known: BrokerTopic | None) -> TopicChange |
     numbers = tuple(range(len(topic.partitions)))
     if known is None:
         return TopicChange(topic=topic, broker_partitions=0, stranded=numbers)
-    there = len(known.partitions)
+    broker_partitions = len(known.partitions)
     if known.topic_id != topic.topic_id:
-        return TopicChange(topic=topic, broker_partitions=there, stranded=numbers, recreated=True)
-    if there < len(numbers):
-        return TopicChange(topic=topic, broker_partitions=there, stranded=numbers[there:])
+        return TopicChange(topic=topic, broker_partitions=broker_partitions, stranded=numbers, recreated=True)
+    if broker_partitions < len(numbers):
+        return TopicChange(topic=topic, broker_partitions=broker_partitions, stranded=numbers[broker_partitions:])
     return None
 
 
 def _written_elsewhere(topic: TopicImage, known: BrokerTopic, identity: MetaProperties) -> Iterator[TopicPartition]:
     """Partitions with records that the cluster assigns to other nodes; adopting created their directories."""
     for each in topic.partitions if topic.topic_id == known.topic_id else ():
-        there = known.partitions.get(each.partition)
-        if there is not None and each.state.log_end_offset and identity.node_id not in there.replicas:
+        assigned = known.partitions.get(each.partition)
+        if assigned is not None and each.state.log_end_offset and identity.node_id not in assigned.replicas:
             yield TopicPartition(topic.name, each.partition)
 
 
@@ -188,11 +191,11 @@ def _allowed(configs: Mapping[str, str]) -> Mapping[str, str]:
     return allowed
 
 
-def _config_change(name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> ConfigChange:
+def _config_change(name: str, own: Mapping[str, str], of_broker: Mapping[str, str]) -> ConfigChange:
     return ConfigChange(
         name=name,
-        added={config: value for config, value in sorted(ours.items()) if theirs.get(config) != value},
-        deleted=tuple(sorted(theirs.keys() - ours.keys())),
+        added={config: value for config, value in sorted(own.items()) if of_broker.get(config) != value},
+        deleted=tuple(sorted(of_broker.keys() - own.keys())),
     )
 
 
@@ -201,8 +204,9 @@ def _broker_changes(
 ) -> Iterator[ConfigChange]:
     """Changes of the settings of this node, which take precedence, and of those of all brokers."""
     adopted = adopted_broker_config(metadata, identity.node_id, server_properties, []).properties
-    ours = {name: value for name, value in broker_configs(image).items() if name not in _OURS}
-    change = _config_change(ALL_BROKERS, ours, {name: value for name, value in adopted.items() if name not in _OURS})
+    own = {name: value for name, value in broker_configs(image).items() if name not in _NOT_KAFKAS}
+    of_broker = {name: value for name, value in adopted.items() if name not in _NOT_KAFKAS}
+    change = _config_change(ALL_BROKERS, own, of_broker)
     node = str(identity.node_id)
     of_node = metadata.broker_configs.get(node, {})
     for name, known in ((ALL_BROKERS, metadata.broker_configs.get(ALL_BROKERS, {})), (node, of_node)):

@@ -103,8 +103,8 @@ class PinnedLogs:
     directories: Mapping[TopicPartition, Path]
     cleaned: Mapping[TopicPartition, int]
 
-    def state(self, where: TopicPartition) -> LogState:
-        return self.image.partition(where.topic, where.partition).state
+    def state(self, topic_partition: TopicPartition) -> LogState:
+        return self.image.partition(topic_partition.topic, topic_partition.partition).state
 
 
 @contextlib.contextmanager
@@ -125,10 +125,10 @@ def pinned_logs(root: NativeRoot, topics: Collection[str] | None = None) -> Iter
             flush_earlier(root.path, root.fs)
             partitions = root.partitions(topics)
             directories = {}
-            for where in partitions:
-                if image.partition(where.topic, where.partition).state.log_end_offset:
-                    directories[where] = pin / str(where)
-                    _pin(root, image, where, directories[where])
+            for topic_partition in partitions:
+                if image.partition(topic_partition.topic, topic_partition.partition).state.log_end_offset:
+                    directories[topic_partition] = pin / str(topic_partition)
+                    _pin(root, image, topic_partition, directories[topic_partition])
             cleaned = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
         yield PinnedLogs(image, partitions, directories, cleaned)
 
@@ -141,18 +141,18 @@ def _remove_abandoned(root: NativeRoot) -> None:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-def _pin(root: NativeRoot, image: MetadataImage, where: TopicPartition, pin: Path) -> None:
-    source = root.path / str(where)
+def _pin(root: NativeRoot, image: MetadataImage, topic_partition: TopicPartition, pin: Path) -> None:
+    source = root.path / str(topic_partition)
     refuse_link(source)
     if not source.is_dir():
         raise LogDirError(f"{source} is missing, which holds committed records: restore it from a backup")
-    _finish_killed_swaps(root, where, source)
+    _finish_killed_swaps(root, topic_partition, source)
     root.fs.mkdir(pin)
-    for name in _names(source, image.partition(where.topic, where.partition).state):
+    for name in _names(source, image.partition(topic_partition.topic, topic_partition.partition).state):
         _pin_file(source / name, pin / name, root.fs)
 
 
-def _finish_killed_swaps(root: NativeRoot, where: TopicPartition, source: Path) -> None:
+def _finish_killed_swaps(root: NativeRoot, topic_partition: TopicPartition, source: Path) -> None:
     """Finish swaps of killed runs. Raises LogDirError when maintenance is running.
 
     A swap holds the root's lock throughout, so one found incomplete under that lock belongs to a killed run.
@@ -161,8 +161,8 @@ def _finish_killed_swaps(root: NativeRoot, where: TopicPartition, source: Path) 
         return
     with partition_lock(source, fs=root.fs) as is_free:
         if not is_free:
-            raise LogDirError(f"maintenance is at work on {source}: wait for it to end, and run this again")
-        target = SwapTarget.of(root, where, root.clock())
+            raise LogDirError(f"maintenance is running on {source}: wait for it to end, and run this again")
+        target = SwapTarget.of(root, topic_partition, root.clock())
         finish_swaps(source, target.config, now_ms=target.now_ms, fs=root.fs)
 
 
@@ -199,7 +199,7 @@ class ExportedPartition:
 
 def copy_log(
     logs: PinnedLogs,
-    where: TopicPartition,
+    topic_partition: TopicPartition,
     directory: Path,
     *,
     link: bool,
@@ -207,9 +207,9 @@ def copy_log(
     fs: FileSystem,
 ) -> ExportedPartition:
     """Copy the log into `directory`, which exists and contains no log. It is on disk when this returns."""
-    state = logs.state(where)
+    state = logs.state(topic_partition)
     linked_bytes = copied_bytes = 0
-    source = logs.directories.get(where)
+    source = logs.directories.get(topic_partition)
     if source is not None:
         for name in sorted(os.listdir(source)):
             if _is_log(name, below=state.active_base_offset):
@@ -220,17 +220,17 @@ def copy_log(
                 most = state.active_size_bytes if _is_log(name) else None
                 copied_bytes += _copy(source / name, directory / name, fs, most)
         copied = PartitionLogs.at(directory.parent, logs.image, clock=clock, fs=fs)
-        with copied.resume(where, state) as log:
+        with copied.resume(topic_partition, state) as log:
             log.close()
     fs.fsync_dir(directory)
-    return exported_partition(where, state, linked_bytes, copied_bytes)
+    return exported_partition(topic_partition, state, linked_bytes, copied_bytes)
 
 
 def exported_partition(
-    where: TopicPartition, state: LogState, linked_bytes: int = 0, copied_bytes: int = 0
+    topic_partition: TopicPartition, state: LogState, linked_bytes: int = 0, copied_bytes: int = 0
 ) -> ExportedPartition:
     return ExportedPartition(
-        topic_partition=where,
+        topic_partition=topic_partition,
         log_start_offset=state.log_start_offset,
         high_watermark=state.log_end_offset,
         linked_bytes=linked_bytes,
@@ -264,10 +264,16 @@ def write_checkpoints(
     }
     if cleaned is not None:
         offsets[CLEANER_OFFSET_CHECKPOINT] = {
-            where: min(at, ends[where]) for where, at in cleaned.items() if where in ends
+            topic_partition: min(at, ends[topic_partition])
+            for topic_partition, at in cleaned.items()
+            if topic_partition in ends
         }
     for name, own in offsets.items():
-        others = {where: offset for where, offset in keep.get(name, {}).items() if where not in ends}
+        others = {
+            topic_partition: offset
+            for topic_partition, offset in keep.get(name, {}).items()
+            if topic_partition not in ends
+        }
         write_offset_checkpoint(target / name, {**others, **own}, fs=fs)
 
 
@@ -333,14 +339,16 @@ def copy_root(
         _make_empty(target)
         begin_copy(target, fs=fs)
         exported = []
-        for topic, where in _partitions(logs, image):
-            directory = target / str(where)
+        for topic, topic_partition in _partitions(logs, image):
+            directory = target / str(topic_partition)
             fs.mkdir(directory)
             write_topic_id(directory / PARTITION_METADATA, topic.topic_id, fs=fs, durable=False)
-            if topic.partitions[where.partition].state.log_end_offset:
-                exported.append(copy_log(logs, where, directory, link=link, clock=root.clock, fs=fs))
+            if topic.partitions[topic_partition.partition].state.log_end_offset:
+                exported.append(copy_log(logs, topic_partition, directory, link=link, clock=root.clock, fs=fs))
             else:
-                exported.append(ExportedPartition(topic_partition=where, log_start_offset=0, high_watermark=0))
+                exported.append(
+                    ExportedPartition(topic_partition=topic_partition, log_start_offset=0, high_watermark=0)
+                )
         write_checkpoints(target, exported, cleaned=logs.cleaned, keep={}, fs=fs)
         if keep_broker_metadata and (root.path / KEPT_METADATA_DIR).is_dir():
             shutil.copytree(root.path / KEPT_METADATA_DIR, target / KEPT_METADATA_DIR, symlinks=True)
@@ -379,9 +387,9 @@ def _make_empty(target: Path) -> None:
 
 
 def _partitions(logs: PinnedLogs, image: MetadataImage) -> Iterator[tuple[TopicImage, TopicPartition]]:
-    for where in logs.partitions:
-        if where.topic in image.topics:
-            yield image.topics[where.topic], where
+    for topic_partition in logs.partitions:
+        if topic_partition.topic in image.topics:
+            yield image.topics[topic_partition.topic], topic_partition
 
 
 def _sync_files(directory: Path, fs: FileSystem) -> None:

@@ -76,12 +76,12 @@ def export_in_place(root: NativeRoot, image: MetadataImage | None = None) -> lis
             raise LogDirError(f"{root.path} was written to meanwhile: stop all writers and jobs, and run this again")
         logs = PartitionLogs.at(root.path, newest, clock=root.clock, fs=root.fs)
         exported = []
-        for where in root.partitions():
-            state = newest.partition(where.topic, where.partition).state
-            directory = root.path / str(where)
+        for topic_partition in root.partitions():
+            state = newest.partition(topic_partition.topic, topic_partition.partition).state
+            directory = root.path / str(topic_partition)
             if directory.is_dir() and state.log_end_offset:
-                logs.resume(where, state).suspend()
-            exported.append(exported_partition(where, state))
+                logs.resume(topic_partition, state).suspend()
+            exported.append(exported_partition(topic_partition, state))
         write_checkpoints(root.path, exported, cleaned=None, keep={}, fs=root.fs)
     return exported
 
@@ -99,9 +99,13 @@ def export_to(
     if is_native_root(target) or not (target / META_PROPERTIES).exists():
         return back_up(root, target, topics, link=link)
     with pinned_logs(root, topics) as logs, root_lock(target, fs=root.fs):
-        wanted = [where for where in logs.partitions if _is_mountable(logs, target, where, overwrite=overwrite)]
+        mountable = [
+            topic_partition
+            for topic_partition in logs.partitions
+            if _is_mountable(logs, target, topic_partition, overwrite=overwrite)
+        ]
         keep = {name: read_offset_checkpoint(target / name) for name in CHECKPOINTS}
-        exported = [_mount(root, logs, target, where, link=link) for where in wanted]
+        exported = [_mount(root, logs, target, topic_partition, link=link) for topic_partition in mountable]
         write_checkpoints(target, exported, cleaned=logs.cleaned, keep=keep, fs=root.fs)
         root.fs.fsync_dir(target)
         return exported
@@ -114,33 +118,34 @@ def refuse_target(root: NativeRoot, target: Path) -> None:
         raise LogDirError(f"{target} is a log directory of this package, or inside of {root.path}: name another")
 
 
-def _is_mountable(logs: PinnedLogs, target: Path, where: TopicPartition, *, overwrite: bool) -> bool:
+def _is_mountable(logs: PinnedLogs, target: Path, topic_partition: TopicPartition, *, overwrite: bool) -> bool:
     """Whether to mount the partition: not if it is empty and the broker's has records.
 
     Raises LogDirError when the broker's directory is missing, or has records that would be replaced.
     """
-    directory = target / str(where)
+    directory = target / str(topic_partition)
     if not (directory / PARTITION_METADATA).exists():
         raise LogDirError(
-            f"the broker's {directory} is missing: create topic {where.topic} on the broker, with as many partitions, "
-            "and stop the broker"
+            f"the broker's {directory} is missing: create topic {topic_partition.topic} on the broker, with as many "
+            "partitions, and stop the broker"
         )
     if overwrite or not any(path.stat().st_size for path in directory.glob("*" + LOG_SUFFIX)):
         return True
-    if logs.state(where).log_end_offset == 0:
+    if logs.state(topic_partition).log_end_offset == 0:
         return False
     raise LogDirError(
-        f"{directory} holds records: they would be replaced, which --overwrite allows (use it as well after an export "
-        "that was interrupted)"
+        f"{directory} has records: pass --overwrite to replace them (also after an export that was interrupted)"
     )
 
 
-def _mount(root: NativeRoot, logs: PinnedLogs, target: Path, where: TopicPartition, *, link: bool) -> ExportedPartition:
-    directory = target / str(where)
+def _mount(
+    root: NativeRoot, logs: PinnedLogs, target: Path, topic_partition: TopicPartition, *, link: bool
+) -> ExportedPartition:
+    directory = target / str(topic_partition)
     for path in directory.iterdir():
         if path.name != PARTITION_METADATA and path.is_file():
             root.fs.unlink(path)
-    return copy_log(logs, where, directory, link=link, clock=root.clock, fs=root.fs)
+    return copy_log(logs, topic_partition, directory, link=link, clock=root.clock, fs=root.fs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,6 @@ def _refused(root: Path, differences: BrokerDifferences) -> LogDirError:
     more = f"; and {len(listed) - _LISTED_MAX} more" if len(listed) > _LISTED_MAX else ""
     return LogDirError(
         f"the broker does not know what was changed in {root} since it was adopted: "
-        f"{'; '.join(listed[:_LISTED_MAX])}{more}. With --set-aside DIR the records that it would not find are put "
-        "into DIR, and the commands to run on the broker are printed"
+        f"{'; '.join(listed[:_LISTED_MAX])}{more}. With --set-aside DIR the records that it would not find are copied "
+        "to DIR, and the commands to run on the broker are printed"
     )

@@ -71,7 +71,7 @@ def join_partition_lock(directory: Path, ticket: str, *, fs: FileSystem = LOCAL)
     """In a task: share the lock for the block. Raises MaintenanceLostError when the ticket is no longer valid."""
     with _open(directory, fs) as fd:
         if not _try(fd, fcntl.LOCK_SH) or not _has_ticket(fd, ticket):
-            raise MaintenanceLostError(f"another run has taken {directory} over")
+            raise MaintenanceLostError(f"another run has taken over {directory}")
         yield
 
 
@@ -84,7 +84,7 @@ def file_claim(path: Path, inode: int) -> Iterator[None]:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if not _try(fd, fcntl.LOCK_EX) or os.fstat(fd).st_ino != inode or os.stat(path).st_ino != inode:
-            raise MaintenanceLostError(f"another attempt is at work on {path}, or has replaced it")
+            raise MaintenanceLostError(f"another attempt works on {path}, or has replaced it")
         try:
             yield
         finally:

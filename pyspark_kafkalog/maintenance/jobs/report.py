@@ -81,6 +81,8 @@ def values(report: PartitionReport) -> dict[str, Any]:
     return {name: value for name, value in named if value is not None and name not in others}
 
 
-def left_to_another_run(where: TopicPartition, action: str) -> PartitionReport:
+def left_to_another_run(topic_partition: TopicPartition, action: str) -> PartitionReport:
     """The report of a partition whose maintenance lock another run holds."""
-    return PartitionReport(topic=where.topic, partition=where.partition, action=action, skipped=ANOTHER_RUN)
+    return PartitionReport(
+        topic=topic_partition.topic, partition=topic_partition.partition, action=action, skipped=ANOTHER_RUN
+    )

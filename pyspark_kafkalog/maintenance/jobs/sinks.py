@@ -96,7 +96,7 @@ class JsonLines:
     def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
         self._extra = {"dryRun": True} if job_run.dry_run else {}
 
-    def tell(self, tree: Mapping[str, Any]) -> None:
+    def emit(self, tree: Mapping[str, Any]) -> None:
         """Write a line for a finding or an action in addition to the reports; fields without a value are omitted."""
         self._write({name: value for name, value in tree.items() if value is not None})
 
@@ -210,7 +210,7 @@ class TextReport:
         self._reports = []
         self._notes = 0
 
-    def tell(self, tree: Mapping[str, Any]) -> None:
+    def emit(self, tree: Mapping[str, Any]) -> None:
         """Print a finding or a repair step of `kafkalog verify`; findings that need no action are only counted."""
         if tree.get("severity") == "info":
             self._notes += 1
@@ -281,9 +281,9 @@ def _finding(tree: Mapping[str, Any]) -> str:
 
 
 def _step(tree: Mapping[str, Any]) -> str:
-    where = "the log directory" if tree["topic"] is None else f"{tree['topic']}-{tree['partition']}"
+    topic_partition = "the log directory" if tree["topic"] is None else f"{tree['topic']}-{tree['partition']}"
     error = f": {tree['error']}" if tree.get("error") else ""
-    return f"repair {tree['state']}: {where}: {tree['does']}{error}"
+    return f"repair {tree['state']}: {topic_partition}: {tree['does']}{error}"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
@@ -380,7 +380,7 @@ class HistoryTable:
             raise
         except Exception as error:  # any error of the session, its JVM or the table's file system
             first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise KafkalogError(f"the run is over, but not in the history {self._table}: {first_line}") from error
+            raise KafkalogError(f"the run has ended, but is not in the history {self._table}: {first_line}") from error
 
     def _append(self, job_run: JobRun) -> None:
         root = job_run.open()
@@ -422,7 +422,7 @@ def append_rows(rows: DataFrame, table: str) -> None:
         except Exception as error:
             if not tries_left or not _CAME_FIRST.search(f"{type(error).__name__} {str(error)[:2000]}"):
                 raise
-            _LOG.info("%s: another commit came first, once more", table)
+            _LOG.info("%s: another commit came first, trying again", table)
             time.sleep(_PAUSE_SECONDS)
 
 

@@ -35,7 +35,7 @@ NO_LIMIT: Final = float("inf")
 
 _BURST_S: Final = 0.3  # Kafka's throttler uses intervals of 300 ms
 
-_LOOK_S: Final = 0.25
+_POLL_S: Final = 0.25
 
 #: Priorities in the queue of calls.
 _FIRST, _IN_TURN, _LAST = range(3)
@@ -115,13 +115,13 @@ class LocalTasks:
         left = len(futures)
         while left:
             with contextlib.suppress(queue.Empty):
-                future = done.get(timeout=_LOOK_S)
+                future = done.get(timeout=_POLL_S)
                 left -= 1
                 self._check_failure(future)
                 yield future
             if self._stop.is_set():
                 self._cancel(futures)
-                raise StoppedError("told to end")
+                raise StoppedError("the run was stopped")
 
     @property
     def is_alive(self) -> bool:
@@ -149,7 +149,7 @@ class LocalTasks:
 
     def _run(self, work: Callable[[], T]) -> T:
         if self._stop.is_set():
-            raise StoppedError("told to end")
+            raise StoppedError("the run was stopped")
         return _result(_attempt(work))
 
     def _serve(self) -> None:
@@ -194,13 +194,13 @@ class SparkTasks(LocalTasks):
 
     def _run(self, work: Callable[[], T]) -> T:
         if self._stop.is_set():
-            raise StoppedError("told to end")
+            raise StoppedError("the run was stopped")
         self._context.addJobTag(self._tag)
         try:
             outcome = self._context.parallelize([0], 1).map(lambda _: _attempt(work)).collect()[0]
         except Exception as error:
             if self._stop.is_set():
-                raise StoppedError("told to end") from error
+                raise StoppedError("the run was stopped") from error
             raise TaskFailedError(_lost(error)) from error
         return _result(outcome)
 
@@ -257,7 +257,7 @@ class Throttle:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if not bytes_per_second > 0:
-            raise ValueError(f"a rate of {bytes_per_second} bytes a second would never end")
+            raise ValueError(f"expected a rate above 0 bytes per second, found {bytes_per_second}")
         self._rate = bytes_per_second
         self._clock = clock
         self._sleep = sleep

@@ -32,7 +32,7 @@ from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_an
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
-from pyspark_kafkalog.maintenance.verify.scope import own_scopes
+from pyspark_kafkalog.maintenance.verify.scope import native_scopes
 from pyspark_kafkalog.maintenance.verify.segment import check_segment
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.native import NativeRoot
@@ -88,31 +88,34 @@ def reindex(
     native.refresh()
     now_ms = native.clock() if now_ms is None else now_ms
     chosen = native.partitions(topics) if partitions is None else partitions
-    return [reindex_partition(native, where, now_ms=now_ms, dry_run=dry_run, force=force) for where in sorted(chosen)]
+    return [
+        reindex_partition(native, topic_partition, now_ms=now_ms, dry_run=dry_run, force=force)
+        for topic_partition in sorted(chosen)
+    ]
 
 
 def reindex_partition(
-    root: NativeRoot, where: TopicPartition, *, now_ms: int, dry_run: bool = False, force: bool = False
+    root: NativeRoot, topic_partition: TopicPartition, *, now_ms: int, dry_run: bool = False, force: bool = False
 ) -> PartitionReport:
     """`reindex` for one partition."""
     began = time.perf_counter()
     root.refresh()
-    state = root.store.image.partition(where.topic, where.partition).state
-    work = _Reindexing(SwapTarget.of(root, where, now_ms), state, dry_run, force)
+    state = root.store.image.partition(topic_partition.topic, topic_partition.partition).state
+    work = _Reindexing(SwapTarget.of(root, topic_partition, now_ms), state, dry_run, force)
     try:
         if dry_run:
             work.go()
-        elif has_directory(root, where):
+        elif has_directory(root, topic_partition):
             with partition_lock(work.directory, fs=root.fs) as is_mine:
                 if not is_mine:
-                    return left_to_another_run(where, ACTION)
+                    return left_to_another_run(topic_partition, ACTION)
                 work.go()
     except (KafkalogError, OSError) as failure:
-        _LOG.warning("%s: reindexing failed: %s", where, failure)
+        _LOG.warning("%s: reindexing failed: %s", topic_partition, failure)
         work.errors.append(failure)
     return PartitionReport(
-        topic=where.topic,
-        partition=where.partition,
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
         action=ACTION,
         bytes_read=work.bytes_read,
         bytes_kept=work.bytes_read,
@@ -195,17 +198,17 @@ class _Reindexing:
         changed: dict[Path, bytes | None] = {}
         for suffix, content in rebuilt.files().items():
             path = segment_file(self.directory, base_offset, suffix)
-            wanted = content if content or suffix != TXN_INDEX_SUFFIX else None
-            if _content(path, len(content)) != wanted:
-                changed[path] = wanted
+            content_now = content if content or suffix != TXN_INDEX_SUFFIX else None
+            if _content(path, len(content)) != content_now:
+                changed[path] = content_now
         if changed and not self.force:
             right = self._right_files(base_offset, changed)
-            changed = {path: wanted for path, wanted in changed.items() if path not in right}
+            changed = {path: content_now for path, content_now in changed.items() if path not in right}
         self._replace(changed)
 
     def _right_files(self, base_offset: int, changed: Collection[Path]) -> set[Path]:
         """The segment's files that differ but are correct, and have no entries past the last commit."""
-        [scope] = own_scopes(self.root, [self.target.topic_partition], are_records_checked=False)
+        [scope] = native_scopes(self.root, [self.target.topic_partition], are_records_checked=False)
         following = scope.live(scope.bases()).get(base_offset)
         wrong = {finding.file for finding in check_segment(scope, base_offset, following, None).findings}
         end_offset = self.state.log_end_offset

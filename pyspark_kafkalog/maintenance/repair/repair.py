@@ -54,37 +54,37 @@ _KINDS: Final = (
     _Kind(
         "metadata-snapshot",
         ("metadata-snapshot",),
-        "write a snapshot of the metadata as it is now, and remove damaged ones",
+        "write a snapshot of the current metadata, and remove damaged snapshots",
         of_root=repair_root.replace_snapshots,
     ),
     _Kind(
         "metadata-hints",
         ("metadata-hint",),
-        "write kafkalog-newest-snapshot, kafkalog-head and kafkalog-start anew from the files that are there",
+        "rewrite kafkalog-newest-snapshot, kafkalog-head and kafkalog-start from the existing files",
         of_root=repair_root.rewrite_hints,
     ),
     _Kind(
         "metadata-topic-id",
         ("topic-id",),
-        "write the metadata log's partition.metadata anew",
+        "rewrite the metadata log's partition.metadata",
         of_root=repair_root.write_metadata_topic_id,
     ),
     _Kind(
         "make-directory",
         ("directory-missing",),
-        "make the directory of the empty partition",
+        "create the directory of the empty partition",
         of_partition=repair_partition.make_directory,
     ),
     _Kind(
         "topic-id",
         ("topic-id",),
-        "write partition.metadata anew with the topic's id",
+        "rewrite partition.metadata with the topic's id",
         of_partition=repair_partition.write_partition_topic_id,
     ),
     _Kind(
         "finish-swap",
         ("unfinished-swap", "cleaned-file"),
-        "finish or undo the replacing of segments that was killed, unless a run is at it",
+        "finish or undo an interrupted swap of segments, unless another run works on it",
         of_partition=repair_partition.finish_swap,
     ),
     _Kind(
@@ -96,13 +96,13 @@ _KINDS: Final = (
     _Kind(
         "reindex",
         (*_REINDEX, "producer-snapshot-differs"),
-        "make indexes and producer snapshots that are missing or wrong anew from the .log files that are whole",
+        "rebuild missing or wrong indexes and producer snapshots from undamaged .log files",
         of_partition=repair_partition.make_indexes,
     ),
     _Kind(
         "leader-epochs",
         ("leader-epochs", "leader-epoch"),
-        "write leader-epoch-checkpoint anew from the batches",
+        "rewrite leader-epoch-checkpoint from the batches",
         of_partition=repair_partition.rewrite_epochs,
     ),
     _Kind(
@@ -114,7 +114,7 @@ _KINDS: Final = (
     _Kind(
         "checkpoints",
         ("checkpoint", "checkpoint-entry"),
-        "write the offset checkpoint files that are wrong anew, from the metadata",
+        "rewrite wrong offset checkpoint files from the metadata",
         of_root=repair_root.rewrite_checkpoints,
     ),
     _Kind(

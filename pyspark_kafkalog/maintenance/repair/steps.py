@@ -17,7 +17,7 @@ import numpy as np
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.repair.reindex import reindex_partition
-from pyspark_kafkalog.maintenance.retention.log_start import note_log_starts
+from pyspark_kafkalog.maintenance.retention.log_start import write_log_start_checkpoint
 from pyspark_kafkalog.maintenance.swap import SwapTarget, remove_deleted_files
 from pyspark_kafkalog.maintenance.verify.verify import conclude, plan_verification, run_unit
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, OffsetHint
@@ -53,73 +53,75 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.storage.staging.cleanup import remove_abandoned
 
-_IN_USE: Final = "another run works on the partition: repair it again when that is over"
+_IN_USE: Final = "another run works on the partition: repair it when that run has ended"
 
 
 _LOG_END_CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
 
 
-def make_directory(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
+def make_directory(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Create the directory of a partition that was never written to; that of one with records cannot be created."""
     with root_lock(root.path, fs=root.fs):
-        topic = root.store.refresh().topic(where.topic)
-        if topic.partitions[where.partition].state.log_end_offset:
-            raise LogDirError(f"the directory of {where} is gone with all its records: restore it from a copy")
-        ensure_partition_directory(root.path, where, topic.topic_id, root.fs)
+        topic = root.store.refresh().topic(topic_partition.topic)
+        if topic.partitions[topic_partition.partition].state.log_end_offset:
+            raise LogDirError(
+                f"the directory of {topic_partition} is missing with all its records: restore it from a copy"
+            )
+        ensure_partition_directory(root.path, topic_partition, topic.topic_id, root.fs)
 
 
-def write_partition_topic_id(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
+def write_partition_topic_id(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Rewrite partition.metadata, which cannot be read."""
     with root_lock(root.path, fs=root.fs):
-        topic_id = root.store.refresh().topic(where.topic).topic_id
-        write_topic_id(root.path / str(where) / PARTITION_METADATA, topic_id, fs=root.fs)
+        topic_id = root.store.refresh().topic(topic_partition.topic).topic_id
+        write_topic_id(root.path / str(topic_partition) / PARTITION_METADATA, topic_id, fs=root.fs)
 
 
-def finish_swap(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
+def finish_swap(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Finish or undo what a killed run left."""
-    with _maintenance_lock(root, where):
-        SwapTarget.of(root, where, now_ms).finish()
+    with _maintenance_lock(root, topic_partition):
+        SwapTarget.of(root, topic_partition, now_ms).finish()
 
 
-def make_indexes(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
+def make_indexes(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Reindex the partition. Raises LogDirError when another run works on it, or for damaged records."""
-    report = reindex_partition(root, where, now_ms=now_ms)
+    report = reindex_partition(root, topic_partition, now_ms=now_ms)
     if report.skipped is not None:
         raise LogDirError(_IN_USE)
     if report.error is not None:
         raise LogDirError(report.error)
 
 
-def drop_wrong_snapshots(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
+def drop_wrong_snapshots(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Remove the producer snapshots that contradict the log, according to a verification of the partition."""
     opened = open_root(root.path)
-    with _maintenance_lock(root, where):
-        [(scope, units)] = plan_verification(opened, partitions=[where])
+    with _maintenance_lock(root, topic_partition):
+        [(scope, units)] = plan_verification(opened, partitions=[topic_partition])
         findings, _ = conclude(scope, [run_unit(unit) for unit in units])
         wrong = {finding.file for finding in findings if finding.what == "producer-snapshot-differs"}
         with root_lock(root.path, fs=root.fs):
-            directory = root.path / str(where)
+            directory = root.path / str(topic_partition)
             for offset in PartitionListing.read(directory).snapshot_offsets:
                 path = segment_file(directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
                 if str(path) in wrong:
                     root.fs.unlink_if_there(path)
 
 
-def rewrite_epochs(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
+def rewrite_epochs(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Rewrite leader-epoch-checkpoint from the batches' epochs and the image's. Raises DiskFormatError for damage."""
-    directory = root.path / str(where)
-    state = root.store.image.partition(where.topic, where.partition).state
-    entries = _epochs_of(root, where, state)
+    directory = root.path / str(topic_partition)
+    state = root.store.image.partition(topic_partition.topic, topic_partition.partition).state
+    entries = _epochs_of(root, topic_partition, state)
     with root_lock(root.path, fs=root.fs):
-        topic = root.store.refresh().topic(where.topic)
-        if topic.partitions[where.partition].state != state:
-            raise LogDirError(f"{where} was written to meanwhile: repair it again")
+        topic = root.store.refresh().topic(topic_partition.topic)
+        if topic.partitions[topic_partition.partition].state != state:
+            raise LogDirError(f"{topic_partition} was written to meanwhile: repair it again")
         LeaderEpochCheckpoint(directory / LEADER_EPOCH_CHECKPOINT, fs=root.fs).assign_many(entries)
 
 
-def _epochs_of(root: NativeRoot, where: TopicPartition, state: LogState) -> list[EpochEntry]:
+def _epochs_of(root: NativeRoot, topic_partition: TopicPartition, state: LogState) -> list[EpochEntry]:
     entries: list[EpochEntry] = []
-    for chunk, file in stored_batches(root.path / str(where), state.log_start_offset, state.log_end_offset):
+    for chunk, file in stored_batches(root.path / str(topic_partition), state.log_start_offset, state.log_end_offset):
         batches = chunk.batches[chunk.batches["last_offset"] >= state.log_start_offset]
         batches = batches[batches["base_offset"] < state.log_end_offset]
         epochs = batches["leader_epoch"]
@@ -144,10 +146,10 @@ def _epochs_of(root: NativeRoot, where: TopicPartition, state: LogState) -> list
     return entries
 
 
-def remove_leftovers(root: NativeRoot, where: TopicPartition, now_ms: int) -> None:
+def remove_leftovers(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Remove what writers and maintenance would remove on their next run: abandoned staged files, `.deleted` files."""
-    directory = root.path / str(where)
-    config = root.log_config(where.topic)
+    directory = root.path / str(topic_partition)
+    config = root.log_config(topic_partition.topic)
     with root_lock(root.path, fs=root.fs):
         staged = [directory / name for name in PartitionListing.read(directory).staged]
         retention_ms = root.broker_config().staging_retention_ms
@@ -157,8 +159,8 @@ def remove_leftovers(root: NativeRoot, where: TopicPartition, now_ms: int) -> No
 
 
 @contextlib.contextmanager
-def _maintenance_lock(root: NativeRoot, where: TopicPartition) -> Iterator[None]:
-    with partition_lock(root.path / str(where), fs=root.fs) as is_mine:
+def _maintenance_lock(root: NativeRoot, topic_partition: TopicPartition) -> Iterator[None]:
+    with partition_lock(root.path / str(topic_partition), fs=root.fs) as is_mine:
         if not is_mine:
             raise LogDirError(_IN_USE)
         yield
@@ -220,14 +222,18 @@ def rewrite_checkpoints(root: NativeRoot, now_ms: int) -> None:
             _rewrite(root, name, image)
         if _read(root, LOG_START_OFFSET_CHECKPOINT) is None:
             root.fs.unlink_if_there(root.path / LOG_START_OFFSET_CHECKPOINT)
-    note_log_starts(root, _first_bases(root, image))
+    write_log_start_checkpoint(root, _first_bases(root, image))
 
 
 def _rewrite(root: NativeRoot, name: str, image: MetadataImage) -> None:
     path = root.path / name
     before = _read(root, name)
     if before is not None:
-        kept = {where: offset for where, offset in before.items() if 0 <= offset <= _log_end(image, where)}
+        kept = {
+            topic_partition: offset
+            for topic_partition, offset in before.items()
+            if 0 <= offset <= _log_end(image, topic_partition)
+        }
         if kept != before:
             write_offset_checkpoint(path, kept, fs=root.fs)
         return
@@ -249,23 +255,23 @@ def _read(root: NativeRoot, name: str) -> Mapping[TopicPartition, int] | None:
         return None
 
 
-def _log_end(image: MetadataImage, where: TopicPartition) -> int:
+def _log_end(image: MetadataImage, topic_partition: TopicPartition) -> int:
     """The partition's log end offset, -1 for an unknown partition."""
-    topic = image.topics.get(where.topic)
-    if topic is None or not 0 <= where.partition < len(topic.partitions):
+    topic = image.topics.get(topic_partition.topic)
+    if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
         return -1
-    return topic.partitions[where.partition].state.log_end_offset
+    return topic.partitions[topic_partition.partition].state.log_end_offset
 
 
 def _first_bases(root: NativeRoot, image: MetadataImage) -> dict[TopicPartition, int]:
     found = {}
     for topic in image.topics.values():
         for each in topic.partitions:
-            where = TopicPartition(topic.name, each.partition)
-            if (root.path / str(where)).is_dir():
-                bases = list_base_offsets(root.path / str(where))
+            topic_partition = TopicPartition(topic.name, each.partition)
+            if (root.path / str(topic_partition)).is_dir():
+                bases = list_base_offsets(root.path / str(topic_partition))
                 if bases:
-                    found[where] = bases[0]
+                    found[topic_partition] = bases[0]
     return found
 
 

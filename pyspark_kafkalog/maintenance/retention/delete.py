@@ -33,7 +33,7 @@ from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
-from pyspark_kafkalog.maintenance.retention.log_start import note_log_starts, put_aside_below_log_start
+from pyspark_kafkalog.maintenance.retention.log_start import mark_deleted_below_log_start, write_log_start_checkpoint
 from pyspark_kafkalog.maintenance.retention.plan import RetentionPlan, plan_retention
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.root.log_starts import LogStartMove, move_log_starts
@@ -180,18 +180,18 @@ class _Run:
             self._expire_offsets(works)
         return [_report(work) for work in works]
 
-    def _take(self, where: TopicPartition, locks: ExitStack) -> bool:
+    def _take(self, topic_partition: TopicPartition, locks: ExitStack) -> bool:
         """Take the partition's maintenance lock; False when another run holds it."""
-        directory = self.root.path / str(where)
+        directory = self.root.path / str(topic_partition)
         return not directory.is_dir() or locks.enter_context(partition_lock(directory, fs=self.root.fs))
 
-    def _plan(self, where: TopicPartition) -> _Planned:
-        topic = self.root.store.image.topic(where.topic)
-        state = self.root.store.image.partition(where.topic, where.partition).state
-        directory = self.root.path / str(where)
-        config = self.root.log_config(where.topic)
-        if has_directory(self.root, where) and not self.dry_run:
-            SwapTarget.of(self.root, where, self.now_ms).finish()
+    def _plan(self, topic_partition: TopicPartition) -> _Planned:
+        topic = self.root.store.image.topic(topic_partition.topic)
+        state = self.root.store.image.partition(topic_partition.topic, topic_partition.partition).state
+        directory = self.root.path / str(topic_partition)
+        config = self.root.log_config(topic_partition.topic)
+        if has_directory(self.root, topic_partition) and not self.dry_run:
+            SwapTarget.of(self.root, topic_partition, self.now_ms).finish()
         segments = stored_segments(directory, state)
         plan = plan_retention(
             segments,
@@ -203,11 +203,11 @@ class _Run:
         )
         if plan.future_base_offset is not None:
             _LOG.warning(
-                "%s: the segment at %d has timestamps in the future, so retention.ms does not take it",
-                where,
+                "%s: the segment at %d has timestamps in the future, so retention.ms does not delete it",
+                topic_partition,
                 plan.future_base_offset,
             )
-        return _Planned(where, topic.topic_id, state, config, segments, plan)
+        return _Planned(topic_partition, topic.topic_id, state, config, segments, plan)
 
     def _commit(self, works: Sequence[_Work]) -> None:
         """One commit for all changed log start offsets; if it fails, its error is that of each partition."""
@@ -231,19 +231,21 @@ class _Run:
         for work in works:
             if work.planned is None or work.error is not None:
                 continue
-            where, config = work.topic_partition, work.planned.config
-            directory = self.root.path / str(where)
+            topic_partition, config = work.topic_partition, work.planned.config
+            directory = self.root.path / str(topic_partition)
             with work.step():
-                first_base = put_aside_below_log_start(self.root, where, work.planned.topic_id, now_ms=self.now_ms)
+                first_base = mark_deleted_below_log_start(
+                    self.root, topic_partition, work.planned.topic_id, now_ms=self.now_ms
+                )
                 if first_base is not None:
-                    first_bases[where] = first_base
+                    first_bases[topic_partition] = first_base
                     remove_deleted_files(
                         directory, now_ms=self.now_ms, delay_ms=config.file_delete_delay_ms, fs=self.root.fs
                     )
         try:
-            note_log_starts(self.root, first_bases)
+            write_log_start_checkpoint(self.root, first_bases)
         except (KafkalogError, OSError) as error:
-            _LOG.warning("the log starts are not told to Kafka: %s", error)
+            _LOG.warning("log-start-offset-checkpoint is not updated: %s", error)
 
     def _expire_offsets(self, works: Sequence[_Work]) -> None:
         """Delete the offsets of groups that are due, in the partitions of `__consumer_offsets`."""
@@ -263,16 +265,20 @@ class _Run:
 
 
 def _report(work: _Work) -> PartitionReport:
-    planned, where = work.planned, work.topic_partition
+    planned, topic_partition = work.planned, work.topic_partition
     if not work.is_mine and work.error is None:
-        return left_to_another_run(where, ACTION)
+        return left_to_another_run(topic_partition, ACTION)
     if planned is None or work.error is not None:
         return PartitionReport(
-            topic=where.topic, partition=where.partition, action=ACTION, seconds=work.seconds, error=str(work.error)
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
+            action=ACTION,
+            seconds=work.seconds,
+            error=str(work.error),
         )
     return PartitionReport(
-        topic=where.topic,
-        partition=where.partition,
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
         action=ACTION,
         bytes_kept=planned.kept_bytes,
         bytes_dropped=planned.dropped_bytes,

@@ -14,7 +14,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, OffsetOutOfRangeError, PolicyViolationError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
-from pyspark_kafkalog.maintenance.retention.log_start import cut_epochs, note_log_starts
+from pyspark_kafkalog.maintenance.retention.log_start import cut_epochs, write_log_start_checkpoint
 from pyspark_kafkalog.root.log_starts import LogStartMove, MovedLogStart, look_at_log_starts, move_log_starts
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -43,32 +43,34 @@ def delete_records(
     began = time.perf_counter()
     results: dict[TopicPartition, MovedLogStart] = {}
     moves = []
-    for where, offset in sorted(offsets.items()):
+    for topic_partition, offset in sorted(offsets.items()):
         try:
-            moves.append(_move(native, where, offset))
+            moves.append(_move(native, topic_partition, offset))
         except KafkalogError as error:
-            results[where] = MovedLogStart(topic_partition=where, error=error)
+            results[topic_partition] = MovedLogStart(topic_partition=topic_partition, error=error)
     moved = look_at_log_starts(native, moves) if dry_run else move_log_starts(native, moves, operation="delete records")
     results |= {each.topic_partition: each for each in moved}
     if not dry_run:
-        _tell_kafka(native, moved)
+        _update_kafka_files(native, moved)
     seconds = time.perf_counter() - began
-    return [_report(results[where], seconds) for where in sorted(offsets)]
+    return [_report(results[topic_partition], seconds) for topic_partition in sorted(offsets)]
 
 
-def _move(root: NativeRoot, where: TopicPartition, offset: int) -> LogStartMove:
-    if where.topic in INTERNAL_TOPICS:
-        raise InvalidTopicError(f"cannot delete records of internal topic {where.topic}")
-    if not root.log_config(where.topic).delete:
+def _move(root: NativeRoot, topic_partition: TopicPartition, offset: int) -> LogStartMove:
+    if topic_partition.topic in INTERNAL_TOPICS:
+        raise InvalidTopicError(f"cannot delete records of internal topic {topic_partition.topic}")
+    if not root.log_config(topic_partition.topic).delete:
         raise PolicyViolationError(
-            f"records of {where} cannot be deleted: the topic's cleanup.policy does not have delete"
+            f"records of {topic_partition} cannot be deleted: the topic's cleanup.policy does not have delete"
         )
     if offset < HIGH_WATERMARK:
-        raise OffsetOutOfRangeError(f"offset {offset} of {where} is not valid: expected 0 or more, or -1")
-    return LogStartMove(topic_partition=where, log_start_offset=offset, to_high_watermark=offset == HIGH_WATERMARK)
+        raise OffsetOutOfRangeError(f"offset {offset} of {topic_partition} is not valid: expected 0 or more, or -1")
+    return LogStartMove(
+        topic_partition=topic_partition, log_start_offset=offset, to_high_watermark=offset == HIGH_WATERMARK
+    )
 
 
-def _tell_kafka(root: NativeRoot, moved: Iterable[MovedLogStart]) -> None:
+def _update_kafka_files(root: NativeRoot, moved: Iterable[MovedLogStart]) -> None:
     """Update Kafka's own files; the next retention run repairs what fails here."""
     first_bases = {}
     try:
@@ -77,9 +79,9 @@ def _tell_kafka(root: NativeRoot, moved: Iterable[MovedLogStart]) -> None:
                 first_base = cut_epochs(root, each.topic_partition, each.topic_id)
                 if first_base is not None:
                     first_bases[each.topic_partition] = first_base
-        note_log_starts(root, first_bases)
+        write_log_start_checkpoint(root, first_bases)
     except (KafkalogError, OSError) as error:
-        _LOG.warning("records are deleted, but Kafka is not told of all of it: %s", error)
+        _LOG.warning("records are deleted, but the files for Kafka are left to the next retention run: %s", error)
 
 
 def _report(each: MovedLogStart, seconds: float) -> PartitionReport:

@@ -49,7 +49,7 @@ _NAMES_A_LOCK: Final = 512
 _ORDER: Final = (*SEGMENT_SUFFIXES, PRODUCER_SNAPSHOT_SUFFIX)
 
 
-def put_aside_below_log_start(
+def mark_deleted_below_log_start(
     root: NativeRoot, topic_partition: TopicPartition, topic_id: str, *, now_ms: int
 ) -> int | None:
     """Mark the files of one partition below its log start offset; return the base offset of the first remaining
@@ -74,7 +74,7 @@ def put_aside_below_log_start(
                 except OSError as error:
                     if not is_out_of_space(error):
                         raise
-                    _LOG.warning("%s: the leader epochs stay as they are until the next run: %s", directory, error)
+                    _LOG.warning("%s: the leader epochs are unchanged until the next run: %s", directory, error)
                 remove_committed_names(directory, state.active_base_offset, root.fs)
             mark_deleted(directory, names[:_NAMES_A_LOCK], now_ms=now_ms, fs=root.fs)
         names = names[_NAMES_A_LOCK:]
@@ -97,7 +97,7 @@ def cut_epochs(root: NativeRoot, topic_partition: TopicPartition, topic_id: str)
         return _first_base(directory, state)
 
 
-def note_log_starts(root: NativeRoot, first_bases: Mapping[TopicPartition, int]) -> None:
+def write_log_start_checkpoint(root: NativeRoot, first_bases: Mapping[TopicPartition, int]) -> None:
     """Update the lines of these partitions in log-start-offset-checkpoint, and remove those of deleted topics.
 
     `first_bases` are the base offsets of their first segments: without a line, Kafka takes the log start offset from
@@ -108,20 +108,20 @@ def note_log_starts(root: NativeRoot, first_bases: Mapping[TopicPartition, int])
         image = root.store.refresh()
         before = read_offset_checkpoint(path)
         offsets: dict[TopicPartition, int] = {}
-        for where in (*before, *first_bases):
-            log_start_offset = _log_start_in(image, where)
-            if log_start_offset > first_bases.get(where, 0):
-                offsets[where] = log_start_offset
+        for topic_partition in (*before, *first_bases):
+            log_start_offset = _log_start_in(image, topic_partition)
+            if log_start_offset > first_bases.get(topic_partition, 0):
+                offsets[topic_partition] = log_start_offset
         if offsets != before:
             write_offset_checkpoint(path, offsets, fs=root.fs)
 
 
-def _log_start_in(image: MetadataImage, where: TopicPartition) -> int:
+def _log_start_in(image: MetadataImage, topic_partition: TopicPartition) -> int:
     """The partition's log start offset, 0 for an unknown partition."""
-    topic = image.topics.get(where.topic)
-    if topic is None or not 0 <= where.partition < len(topic.partitions):
+    topic = image.topics.get(topic_partition.topic)
+    if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
         return 0
-    return topic.partitions[where.partition].state.log_start_offset
+    return topic.partitions[topic_partition.partition].state.log_start_offset
 
 
 def _first_base(directory: Path, state: LogState) -> int | None:

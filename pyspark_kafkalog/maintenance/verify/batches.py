@@ -35,6 +35,7 @@ from pyspark_kafkalog.units import INT64_MAX
 
 CHUNK_BYTES: Final = 4 << 20
 _NO_COLUMNS: Final[frozenset[str]] = frozenset()
+_RECOVERY: Final = "nothing: recovery truncates the log here when it is opened next"
 _ROWS_MAX: Final = 1 << 20
 
 
@@ -215,7 +216,7 @@ class BatchWalk:
                     offset=int(batches["base_offset"][at]),
                     expected=error.expected,
                     found=error.found,
-                    advice="restore the file from a copy made before; the CRC is right, so it was written like this",
+                    advice="restore the file from an earlier copy; the CRC is correct, so it was written like this",
                 )
                 batches = batches[at + 1 :]
 
@@ -262,7 +263,7 @@ class BatchWalk:
     def _damage(self, what: str, position: int, *, expected: str, found: object, offset: int | None = None) -> None:
         self.is_damaged = True
         severity = self._severity(self.reached_offset)
-        advice = RESTORE if severity is Severity.ERROR else "nothing: recovery cuts the log here when it is next opened"
+        advice = RESTORE if severity is Severity.ERROR else _RECOVERY
         self._sink.add(
             severity,
             what,

@@ -15,13 +15,13 @@ from typing import Any, Final
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.storage.names import TopicPartition
 
-#: The most findings of one kind in one file; one more gives the number of the others.
+#: The most findings of one kind in one file; one more finding has the number of the others.
 _FINDINGS_A_KIND: Final = 100
 
 RESTORE: Final = "restore the file from a copy: committed records in it are damaged"
-REINDEX: Final = "kafkalog verify --repair, or kafkalog reindex, makes the file anew from the .log"
-REPAIR: Final = "kafkalog verify --repair sets it right"
-NEXT_WRITER: Final = "nothing: the next writer takes it away"
+REINDEX: Final = "kafkalog verify --repair, or kafkalog reindex, rebuilds the file from the .log"
+REPAIR: Final = "kafkalog verify --repair corrects it"
+NEXT_WRITER: Final = "nothing: the next writer removes it"
 
 
 class Severity(str, Enum):

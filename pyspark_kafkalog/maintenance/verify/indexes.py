@@ -71,7 +71,7 @@ class IndexEntries:
                 f"{self._size_bytes} bytes",
             )
 
-    def take(self, is_wanted: Callable[[NDArray[np.void]], NDArray[np.bool_]]) -> NDArray[np.void]:
+    def take(self, condition: Callable[[NDArray[np.void]], NDArray[np.bool_]]) -> NDArray[np.void]:
         """The next entries that fulfil a condition, which holds for a prefix of the remaining ones."""
         parts = []
         while True:
@@ -79,8 +79,8 @@ class IndexEntries:
                 self._read()
                 if not len(self._block):
                     break
-            wanted = is_wanted(self._block)
-            count = len(self._block) if wanted.all() else int(np.argmin(wanted))
+            fulfilled = condition(self._block)
+            count = len(self._block) if fulfilled.all() else int(np.argmin(fulfilled))
             parts.append(self._block[:count])
             self._block = self._block[count:]
             self.taken += count
@@ -92,7 +92,7 @@ class IndexEntries:
         """The byte position of entry number `row`."""
         return row * self._dtype.itemsize
 
-    def tell_of(self, row: int, what: str, *, offset: int, expected: str, found: str) -> None:
+    def add_fault(self, row: int, what: str, *, offset: int, expected: str, found: str) -> None:
         """Report that entry number `row`, which has `offset`, contradicts the batches."""
         self._sink.add(
             Severity.ERROR,
@@ -212,7 +212,7 @@ class OffsetIndexCheck:
         is_right &= (batches["last_offset"][last] == offsets) | (offsets > int(batches["last_offset"][-1]))
         is_right |= positions < int(batches["position"][0])  # in damage that the walk has skipped
         for row in np.flatnonzero(~is_right).tolist():
-            self.entries.tell_of(
+            self.entries.add_fault(
                 first + row,
                 "offset-index-entry",
                 offset=int(offsets[row]),
@@ -225,7 +225,7 @@ class OffsetIndexCheck:
         first = self.entries.taken
         rows = self.entries.take(lambda block: np.ones(len(block), dtype=np.bool_))
         if len(rows):
-            self.entries.tell_of(
+            self.entries.add_fault(
                 first,
                 "offset-index-entry",
                 offset=int(rows["relative_offset"][0]) + self._base_offset,
@@ -271,7 +271,7 @@ class TimeIndexCheck:
         is_right = (batches["base_offset"][at] <= offsets) & (timestamps_ms[at] == entry_ms)
         is_right &= largest_ms[at] == entry_ms
         for row in np.flatnonzero(~is_right).tolist():
-            self.entries.tell_of(
+            self.entries.add_fault(
                 first + row,
                 "time-index-entry",
                 offset=int(offsets[row]),
@@ -284,7 +284,7 @@ class TimeIndexCheck:
         first = self.entries.taken
         rows = self.entries.take(lambda block: np.ones(len(block), dtype=np.bool_))
         if len(rows):
-            self.entries.tell_of(
+            self.entries.add_fault(
                 first,
                 "time-index-entry",
                 offset=int(rows["relative_offset"][0]) + self._base_offset,

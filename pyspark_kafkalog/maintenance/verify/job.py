@@ -49,9 +49,9 @@ _Verified = tuple[list[Finding], PartitionReport]
 
 @dataclass(slots=True)
 class VerifyJob:
-    """The job. `tell` is called with findings and repair steps as JSON-compatible values, in order of occurrence."""
+    """The job. `emit` is called with findings and repair steps as JSON-compatible values, in order of occurrence."""
 
-    tell: Callable[[dict[str, Any]], None]
+    emit: Callable[[dict[str, Any]], None]
     is_repairing: bool = False
     are_records_checked: bool = False
     action: str = field(default=ACTION, init=False)
@@ -67,28 +67,28 @@ class VerifyJob:
         waiting: dict[TopicPartition, PartitionReport] = {}
         steps: list[RepairStep] = []
         for findings, report in self._verify(tasks, job_run, partitions, with_root=job_run.topics is None):
-            self._tell_findings(findings)
-            wanted = repair.plan_steps(findings) if self.is_repairing else []
-            if wanted:
-                steps += wanted
+            self._emit_findings(findings)
+            needed = repair.plan_steps(findings) if self.is_repairing else []
+            if needed:
+                steps += needed
                 waiting[TopicPartition(report.topic, report.partition)] = report
             else:
                 yield report
         if not steps:
             return
         for step in steps:
-            self.tell(step.tree())
+            self.emit(step.tree())
         if job_run.dry_run:
             yield from waiting.values()
             return
         self._take(tasks, job_run, steps)
         for findings, report in self._verify(tasks, job_run, sorted(waiting), with_root=_ROOT in waiting):
-            self._tell_findings(findings)
+            self._emit_findings(findings)
             yield report
 
-    def _tell_findings(self, findings: Iterable[Finding]) -> None:
+    def _emit_findings(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
-            self.tell(finding.tree())
+            self.emit(finding.tree())
 
     def _take(self, tasks: Tasks, job_run: JobRun, steps: Sequence[RepairStep]) -> None:
         """Execute the steps: first those of the root, then those of each partition in order, in one task."""
@@ -96,7 +96,7 @@ class VerifyJob:
         for step in steps:
             by_partition.setdefault(step.partition, []).append(step)
         for step, error in repair.take_steps(job_run.path, by_partition.pop(None), now_ms=job_run.now_ms):
-            self.tell(step.tree(error=error, is_done=error is None))
+            self.emit(step.tree(error=error, is_done=error is None))
         futures = {
             tasks.submit(partial(repair.take_steps, job_run.path, tuple(own), now_ms=job_run.now_ms)): own
             for own in by_partition.values()
@@ -107,7 +107,7 @@ class VerifyJob:
             except TaskFailedError as failure:
                 outcomes = [(step, str(failure)) for step in futures[future]]
             for step, error in outcomes:
-                self.tell(step.tree(error=error, is_done=error is None))
+                self.emit(step.tree(error=error, is_done=error is None))
 
     def _verify(
         self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition], *, with_root: bool
@@ -115,21 +115,21 @@ class VerifyJob:
         """Each partition's findings and report, when its last task is done."""
         root = job_run.open()
         root_findings = verify_root(root) if with_root else []
-        there = set(partitions_of(root, job_run.topics))
+        existing = set(partitions_of(root, job_run.topics))
         plan = plan_verification(
             root,
-            partitions=[each for each in partitions if each in there],
+            partitions=[each for each in partitions if each in existing],
             are_records_checked=self.are_records_checked,
         )
-        for where in partitions:
-            if where not in there and where != _ROOT:
-                yield [], replace(_empty_report(where), skipped="the topic was deleted meanwhile")
-        if with_root and _ROOT not in there:
+        for topic_partition in partitions:
+            if topic_partition not in existing and topic_partition != _ROOT:
+                yield [], replace(_empty_report(topic_partition), skipped="the topic was deleted meanwhile")
+        if with_root and _ROOT not in existing:
             yield root_findings, root_report(root_findings)
             root_findings = []
         open_units = {scope.topic_partition: len(units) for scope, units in plan}
         scopes = {scope.topic_partition: scope for scope, _ in plan}
-        done: dict[TopicPartition, list[UnitOutcome]] = {where: [] for where in scopes}
+        done: dict[TopicPartition, list[UnitOutcome]] = {topic_partition: [] for topic_partition in scopes}
         futures: dict[Future[list[UnitOutcome]], tuple[SegmentUnit, ...]] = {
             tasks.submit(partial(_run_units, load)): load for load in _loads(plan, tasks.slots)
         }
@@ -141,15 +141,15 @@ class VerifyJob:
                     done[outcome.topic_partition].append(outcome)
             except TaskFailedError as error:
                 lost.update((unit.scope.topic_partition, error) for unit in units)
-            for where in [unit.scope.topic_partition for unit in units]:
-                open_units[where] -= 1
-                if open_units[where]:
+            for topic_partition in [unit.scope.topic_partition for unit in units]:
+                open_units[topic_partition] -= 1
+                if open_units[topic_partition]:
                     continue
-                if where in lost:
-                    yield [], failed(where, ACTION, lost[where])
+                if topic_partition in lost:
+                    yield [], failed(topic_partition, ACTION, lost[topic_partition])
                     continue
-                findings, report = conclude(scopes[where], done.pop(where))
-                if where == _ROOT and root_findings:
+                findings, report = conclude(scopes[topic_partition], done.pop(topic_partition))
+                if topic_partition == _ROOT and root_findings:
                     findings, report = root_findings + findings, root_report(root_findings, report)
                 yield findings, report
 
@@ -170,8 +170,8 @@ def _loads(plan: Sequence[tuple[PartitionScope, list[SegmentUnit]]], slots: int)
         yield tuple(load)
 
 
-def _empty_report(where: TopicPartition) -> PartitionReport:
-    return PartitionReport(topic=where.topic, partition=where.partition, action=ACTION)
+def _empty_report(topic_partition: TopicPartition) -> PartitionReport:
+    return PartitionReport(topic=topic_partition.topic, partition=topic_partition.partition, action=ACTION)
 
 
 def _run_units(units: Sequence[SegmentUnit]) -> list[UnitOutcome]:

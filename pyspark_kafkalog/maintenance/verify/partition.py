@@ -45,7 +45,7 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.units import plural
 
-_BETWEEN_LOOKS_S: Final = 0.3
+_BETWEEN_CHECKS_S: Final = 0.3
 _RESTORE_LOG: Final = "restore the segment from a copy: committed records are missing"
 
 
@@ -99,23 +99,23 @@ def _sizes_and_snapshots(directory: Path) -> tuple[dict[int, int], set[int]]:
 
 def check_directory(scope: PartitionScope) -> list[Finding]:
     """The findings on the partition, without its segments, that a second check confirms."""
-    return found_twice(scope, _look)
+    return found_twice(scope, _check)
 
 
-def found_twice(scope: PartitionScope, look: Callable[[PartitionScope], list[Finding]]) -> list[Finding]:
-    """The findings of `look` that a second call confirms, on the partition as it is then."""
-    findings = look(scope)
+def found_twice(scope: PartitionScope, check: Callable[[PartitionScope], list[Finding]]) -> list[Finding]:
+    """The findings of `check` that a second call confirms, on the partition as it is then."""
+    findings = check(scope)
     if all(finding.severity is Severity.INFO for finding in findings):
         return findings
-    time.sleep(_BETWEEN_LOOKS_S)
+    time.sleep(_BETWEEN_CHECKS_S)
     renewed = scope.renewed()
     if renewed is None:
         return []
-    again = look(renewed)
+    again = check(renewed)
     return [finding for finding in again if finding in findings]
 
 
-def _look(scope: PartitionScope) -> list[Finding]:
+def _check(scope: PartitionScope) -> list[Finding]:
     sink = FindingSink(scope.topic_partition)
     if scope.directory.is_symlink():
         sink.add(
@@ -124,7 +124,7 @@ def _look(scope: PartitionScope) -> list[Finding]:
             scope.directory,
             expected="the partition's directory",
             found="a symbolic link, which is not followed",
-            advice="put the directory in its place, or mount it there (mount --bind)",
+            advice="replace the link by the directory, or mount the directory (mount --bind)",
         )
         return sink.result()
     try:
@@ -145,15 +145,15 @@ def _look(scope: PartitionScope) -> list[Finding]:
     _check_snapshots(scope, listing, sink)
     _check_epochs(scope, sink)
     if scope.unread is not None:
-        _tell_unread(scope.unread, scope, sink)
+        _report_unread(scope.unread, scope, sink)
     _check_names(scope, listing, sink)
     if listing.deleted:
-        found = f"{len(listing.deleted)} files of segments that are gone"
+        found = f"{len(listing.deleted)} files of removed segments"
         _leftover(sink, scope.directory, "deleted-files", found, "they are removed after file.delete.delay.ms")
     return sink.result()
 
 
-def _tell_unread(unread: UnreadOffsets, scope: PartitionScope, sink: FindingSink) -> None:
+def _report_unread(unread: UnreadOffsets, scope: PartitionScope, sink: FindingSink) -> None:
     """Report a broker's offsets that readers do not see: above the high watermark, or in remote storage."""
     found = unread.found
     if found.offsets_above_high_watermark:
@@ -174,7 +174,7 @@ def _tell_unread(unread: UnreadOffsets, scope: PartitionScope, sink: FindingSink
             offset=found.log_start_offset,
             expected=f"a segment with the log start {found.log_start_offset}",
             found=f"{found.local_log_start_offset} as the first offset in this directory",
-            advice="nothing: a tiering broker has moved the earlier segments to remote storage; read from there on",
+            advice="nothing: the broker has moved earlier segments to remote storage; read from this offset on",
         )
 
 
@@ -204,7 +204,7 @@ def _check_topic_id(scope: PartitionScope, sink: FindingSink) -> None:
             position=0,
             expected=f"the topic's id {scope.topic_id}",
             found=found,
-            advice="look whose directory this is: a topic of that name that was deleted, or another root's",
+            advice="find out whose directory this is: a deleted topic's of the same name, or another log directory's",
         )
 
 
@@ -305,18 +305,24 @@ def _check_names(scope: PartitionScope, listing: PartitionListing, sink: Finding
             Severity.WARNING,
             "unfinished-swap",
             scope.directory / swap.name,
-            expected="no swap under way",
+            expected="no unfinished swap",
             found="a file of one",
             advice=REPAIR if scope.state is not None else "nothing: the broker finishes it when it starts",
         )
     for cleaned in sorted(listing.cleaned):
-        found = "of a run under way, or of one killed"
+        found = "a file of a running or killed maintenance run"
         _leftover(sink, scope.directory / cleaned.name, "cleaned-file", found, "the next run removes it")
     for name in sorted(listing.staged):
-        found = "of a write under way, or of one that died"
-        _leftover(sink, scope.directory / name, "staged-file", found, "staging.retention.ms counts")
+        found = "a file of a running or failed write"
+        _leftover(sink, scope.directory / name, "staged-file", found, "it is removed after staging.retention.ms")
     for name in sorted(listing.temporary):
-        _leftover(sink, scope.directory / name, "temporary-file", "of a small file being written", NEXT_WRITER)
+        _leftover(
+            sink,
+            scope.directory / name,
+            "temporary-file",
+            "a small file being written, or left by a crash",
+            NEXT_WRITER,
+        )
     if scope.topic_partition.topic == CLUSTER_METADATA_TOPIC:
         for name in sorted(listing.others):
             if parse_metadata_snapshot(name) is not None:
@@ -328,7 +334,7 @@ def _check_segment_name(scope: PartitionScope, path: Path, parsed: tuple[int, st
     state = scope.state
     last = scope.visible_end if suffix == PRODUCER_SNAPSHOT_SUFFIX or state is None else state.active_base_offset
     if offset > last:
-        _leftover(sink, path, "uncommitted-file", "of a commit under way, or of one that died", NEXT_WRITER)
+        _leftover(sink, path, "uncommitted-file", "a file of a running or failed commit", NEXT_WRITER)
     elif suffix == LOG_SUFFIX and state is not None and offset == state.active_base_offset:
         try:
             size_bytes = path.stat().st_size
@@ -347,11 +353,11 @@ def _check_segment_name(scope: PartitionScope, path: Path, parsed: tuple[int, st
                 advice=NEXT_WRITER,
             )
     elif suffix not in (LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX) and not path.with_suffix(LOG_SUFFIX).exists():
-        _leftover(sink, path, "index-without-log", "no .log of its name", NEXT_WRITER)
+        _leftover(sink, path, "index-without-log", "no .log of the same name", NEXT_WRITER)
 
 
 def _leftover(sink: FindingSink, path: Path, what: str, found: str, advice: str) -> None:
-    sink.add(Severity.INFO, what, path, expected="nothing left over", found=found, advice=advice)
+    sink.add(Severity.INFO, what, path, expected="no leftover", found=found, advice=advice)
 
 
 def _check_metadata_snapshot(path: Path, sink: FindingSink) -> None:

@@ -85,9 +85,9 @@ def compare_producers(
                 path,
                 position=0,
                 offset=offset,
-                expected=f"what the log has: {found}",
+                expected=f"the state by the log: {found}",
                 found=str(entry),
-                advice="delete the file and run kafkalog reindex: it is made anew from the snapshot before it",
+                advice="delete the file and run kafkalog reindex: it is rebuilt from the previous snapshot",
             )
 
 
@@ -138,7 +138,7 @@ class ProducerCheck:
 
     def add(self, run: WalkedRun) -> None:
         """Process the next batches."""
-        chosen = telling_batches(run.good)
+        chosen = state_changing_batches(run.good)
         if not len(chosen):
             return
         try:
@@ -179,7 +179,7 @@ class ProducerCheck:
         return tuple(state.entry() for state in self._state.producers.values())
 
 
-def telling_batches(batches: NDArray[np.void]) -> NDArray[np.void]:
+def state_changing_batches(batches: NDArray[np.void]) -> NDArray[np.void]:
     """The relevant batches with a producer id: markers, and the first and last of each run of one kind and producer."""
     rows = np.flatnonzero(batches["producer_id"] >= 0)
     if len(rows) <= 2:
@@ -197,8 +197,8 @@ def telling_batches(batches: NDArray[np.void]) -> NDArray[np.void]:
     )
     is_last = np.ones(len(rows), dtype=np.bool_)
     is_last[:-1] = is_first[1:]
-    tells = is_first | is_last | ((sorted_kinds & CONTROL_MASK) != 0)
-    chosen: NDArray[np.void] = batches[rows[np.sort(order[tells])]]
+    is_relevant = is_first | is_last | ((sorted_kinds & CONTROL_MASK) != 0)
+    chosen: NDArray[np.void] = batches[rows[np.sort(order[is_relevant])]]
     return chosen
 
 
@@ -252,7 +252,7 @@ class _TxnIndexCheck:
                     "txn-index-missing",
                     max(self._slot, 0) * TXN_INDEX_ENTRY_BYTES,
                     f"an entry for the transaction of producer {batch.producer_id} that the marker at offset "
-                    f"{marker_offset} aborts: without it read_committed shows its records",
+                    f"{marker_offset} aborts: without it read_committed returns its records",
                     "none",
                     offset=marker_offset,
                 )
@@ -280,7 +280,7 @@ class _TxnIndexCheck:
             "txn-index-entry",
             self._slot * TXN_INDEX_ENTRY_BYTES,
             f"an abort marker of producer {entry.producer_id} at offset {entry.last_offset}",
-            "none there",
+            "none",
             offset=entry.last_offset,
         )
 

@@ -42,11 +42,11 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition, parse_partition_dir
 
 _TRIES: Final = 3
-_BETWEEN_LOOKS_S: Final = 0.3
+_BETWEEN_CHECKS_S: Final = 0.3
 
 _LEFTOVER_DIR = re.compile(r".+(-delete|-stray|-future)")
 
-_RESTORE_COMMIT: Final = "bring the file back from a backup: what was committed after it cannot be read"
+_RESTORE_COMMIT: Final = "restore the file from a backup: what was committed after it cannot be read"
 
 
 def check_metadata(root: Path) -> list[Finding]:
@@ -54,7 +54,7 @@ def check_metadata(root: Path) -> list[Finding]:
     findings: list[Finding] = []
     for number in range(_TRIES):
         # Old files are removed while they are read here: only findings of both checks count.
-        again = _Look(root).look()
+        again = _CommitLogCheck(root).run()
         if not again:
             return []
         findings = again if not number else [finding for finding in again if finding in findings]
@@ -62,7 +62,7 @@ def check_metadata(root: Path) -> list[Finding]:
 
 
 @dataclass(slots=True)
-class _Look:
+class _CommitLogCheck:
     """One check of the commit log."""
 
     root: Path
@@ -72,7 +72,7 @@ class _Look:
     def directory(self) -> Path:
         return metadata_dir(self.root)
 
-    def look(self) -> list[Finding]:
+    def run(self) -> list[Finding]:
         self._check_small_files()
         log = CommitLog(self.directory)
         head = log.head()
@@ -131,7 +131,7 @@ class _Look:
             except DiskFormatError as error:
                 self.sink.add_damage(Severity.ERROR, "metadata-snapshot", error, advice=REPAIR)
             except InvalidRecordError as error:
-                self._snapshot_differs(path, "records that go together", str(error))
+                self._snapshot_differs(path, "consistent records", str(error))
         return images
 
     def _replay(self, log: CommitLog, offsets: list[int], images: dict[int, MetadataImage]) -> MetadataImage | None:
@@ -149,7 +149,7 @@ class _Look:
                 Severity.ERROR,
                 "metadata-start",
                 self.directory,
-                expected="the first commit, or a whole snapshot to begin with",
+                expected="the first commit, or a complete snapshot to start from",
                 found="neither",
                 advice=_RESTORE_COMMIT,
             )
@@ -167,7 +167,7 @@ class _Look:
             known = images.get(image.next_offset)
             if known is not None and known != image:
                 path = self.directory / SnapshotId(image.next_offset, LEADER_EPOCH).file_name
-                self._snapshot_differs(path, "what the commits before it add up to", "something else")
+                self._snapshot_differs(path, "the image of the commits before it", "a different image")
         if offsets and offsets[-1] >= image.next_offset:
             self.sink.add(
                 Severity.ERROR,
@@ -207,7 +207,7 @@ class _Look:
                 log.path(commit.base_offset),
                 position=0,
                 offset=commit.base_offset,
-                expected="a commit that fits the ones before it",
+                expected="a commit that is consistent with those before it",
                 found=str(error),
                 advice="restore the metadata log from a copy made before this commit, with the data of that time",
             )
@@ -230,7 +230,7 @@ class _Look:
         for name in (HEAD_FILE, START_FILE):
             path = self.directory / name
             if path.exists() and OffsetHint(path, LOCAL).read() is None:
-                self._hint(path, "20 digits and their CRC", "something else")
+                self._hint(path, "20 digits and their CRC", "other contents")
         start = OffsetHint(self.directory / START_FILE, LOCAL).read()
         if start is not None and offsets and start > offsets[0]:
             self._hint(self.directory / START_FILE, f"at most {offsets[0]}, the oldest commit", str(start))
@@ -274,16 +274,16 @@ def _check_static(image: MetadataImage, sink: FindingSink, directory: Path) -> N
             "image-invariant",
             directory,
             offset=image.next_offset,
-            expected="an image that keeps the invariants",
+            expected="an image that satisfies the invariants",
             found=str(error),
             advice="restore the metadata log from a copy",
         )
 
 
-def check_own_root(root: Root) -> list[Finding]:
+def check_native_root(root: Root) -> list[Finding]:
     """The findings on a native log directory, without its commit log and partitions, that a second check confirms."""
 
-    def look() -> list[Finding]:
+    def check() -> list[Finding]:
         root.refresh()
         sink = FindingSink(None)
         image = root.native().store.image
@@ -293,13 +293,13 @@ def check_own_root(root: Root) -> list[Finding]:
         _check_entries(root.path, sink, image)
         return sink.result()
 
-    return _found_twice(look)
+    return _found_twice(check)
 
 
-def check_foreign_root(root: Path) -> list[Finding]:
+def check_broker_root(root: Path) -> list[Finding]:
     """The findings on a broker's directory, without its partitions, that a second check confirms."""
 
-    def look() -> list[Finding]:
+    def check() -> list[Finding]:
         sink = FindingSink(None)
         _check_meta_properties(root, sink, None)
         for name in CHECKPOINTS:
@@ -307,15 +307,15 @@ def check_foreign_root(root: Path) -> list[Finding]:
         _check_entries(root, sink, None)
         return sink.result()
 
-    return _found_twice(look)
+    return _found_twice(check)
 
 
-def _found_twice(look: Callable[[], list[Finding]]) -> list[Finding]:
-    findings = look()
+def _found_twice(check: Callable[[], list[Finding]]) -> list[Finding]:
+    findings = check()
     if all(finding.severity is Severity.INFO for finding in findings):
         return findings
-    time.sleep(_BETWEEN_LOOKS_S)
-    return [finding for finding in look() if finding in findings]
+    time.sleep(_BETWEEN_CHECKS_S)
+    return [finding for finding in check() if finding in findings]
 
 
 def _check_meta_properties(root: Path, sink: FindingSink, image: MetadataImage | None) -> None:
@@ -361,21 +361,21 @@ def _read(path: Path, sink: FindingSink) -> Mapping[TopicPartition, int]:
 def _check_own_checkpoint(root: Path, name: str, image: MetadataImage, sink: FindingSink) -> None:
     path = root / name
     offsets = _read(path, sink)
-    for where, offset in offsets.items():
-        topic = image.topics.get(where.topic)
-        if topic is None or not 0 <= where.partition < len(topic.partitions):
-            _checkpoint(path, sink, where, "a partition of the root", "none of that name", Severity.INFO)
+    for topic_partition, offset in offsets.items():
+        topic = image.topics.get(topic_partition.topic)
+        if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
+            _checkpoint(path, sink, topic_partition, "a partition of the root", "none of that name", Severity.INFO)
             continue
-        state = topic.partitions[where.partition].state
+        state = topic.partitions[topic_partition.partition].state
         if name == LOG_START_OFFSET_CHECKPOINT:
             if offset != state.log_start_offset:
-                _checkpoint(path, sink, where, f"the log start {state.log_start_offset}", str(offset))
+                _checkpoint(path, sink, topic_partition, f"the log start {state.log_start_offset}", str(offset))
         elif not 0 <= offset <= state.log_end_offset:
-            _checkpoint(path, sink, where, f"an offset up to the log end {state.log_end_offset}", str(offset))
+            _checkpoint(path, sink, topic_partition, f"an offset up to the log end {state.log_end_offset}", str(offset))
     if name == LOG_START_OFFSET_CHECKPOINT:
-        for where, state in _starts_inside(root, image):
-            if where not in offsets:
-                _checkpoint(path, sink, where, f"a line with the log start {state.log_start_offset}", "none")
+        for topic_partition, state in _starts_inside(root, image):
+            if topic_partition not in offsets:
+                _checkpoint(path, sink, topic_partition, f"a line with the log start {state.log_start_offset}", "none")
 
 
 def _starts_inside(root: Path, image: MetadataImage) -> list[tuple[TopicPartition, LogState]]:
@@ -383,18 +383,18 @@ def _starts_inside(root: Path, image: MetadataImage) -> list[tuple[TopicPartitio
     found = []
     for topic in image.topics.values():
         for each in topic.partitions:
-            where = TopicPartition(topic.name, each.partition)
-            if each.state.log_start_offset and (root / str(where)).is_dir():
-                first = min(list_base_offsets(root / str(where)), default=each.state.log_start_offset)
+            topic_partition = TopicPartition(topic.name, each.partition)
+            if each.state.log_start_offset and (root / str(topic_partition)).is_dir():
+                first = min(list_base_offsets(root / str(topic_partition)), default=each.state.log_start_offset)
                 if each.state.log_start_offset > first:
-                    found.append((where, each.state))
+                    found.append((topic_partition, each.state))
     return found
 
 
 def _checkpoint(
     path: Path,
     sink: FindingSink,
-    where: TopicPartition,
+    topic_partition: TopicPartition,
     expected: str,
     found: str,
     severity: Severity = Severity.WARNING,
@@ -404,7 +404,7 @@ def _checkpoint(
         "checkpoint-entry",
         path,
         position=0,
-        expected=f"{expected}, for {where}",
+        expected=f"{expected}, for {topic_partition}",
         found=found,
         advice=REPAIR,
     )
@@ -417,33 +417,33 @@ def _check_entries(root: Path, sink: FindingSink, image: MetadataImage | None) -
     except OSError as error:
         raise LogDirError(error.errno, f"cannot open the log directory: {error.strerror}", str(root)) from error
     for entry in entries:
-        where = parse_partition_dir(entry.name)
+        topic_partition = parse_partition_dir(entry.name)
         if _LEFTOVER_DIR.fullmatch(entry.name) and entry.is_dir():
             sink.add(
                 Severity.INFO,
                 "leftover-directory",
                 entry.path,
-                expected="nothing left over",
-                found="a directory that was put aside",
-                advice="a deleted topic's goes after file.delete.delay.ms; look at a stray one yourself",
+                expected="no leftover",
+                found="a directory pending deletion, or a stray one",
+                advice="a deleted topic's is removed after file.delete.delay.ms; inspect a stray one yourself",
             )
         elif entry.name.endswith(TEMPORARY_SUFFIX):
             sink.add(
                 Severity.INFO,
                 "temporary-file",
                 entry.path,
-                expected="nothing left over",
+                expected="no leftover",
                 found="a small file being written, or left by a crash",
                 advice=NEXT_WRITER,
             )
-        elif where is not None and image is not None and entry.name != METADATA_DIR and entry.is_dir():
-            topic = image.topics.get(where.topic)
-            if topic is None or where.partition >= len(topic.partitions):
+        elif topic_partition is not None and image is not None and entry.name != METADATA_DIR and entry.is_dir():
+            topic = image.topics.get(topic_partition.topic)
+            if topic is None or topic_partition.partition >= len(topic.partitions):
                 sink.add(
                     Severity.WARNING,
                     "stray-directory",
                     entry.path,
                     expected="a partition of the root",
                     found="none of that name",
-                    advice="look whether it is wanted; no reader sees it",
+                    advice="check whether it is needed; no reader sees it",
                 )

@@ -130,33 +130,33 @@ class PartitionScope:
         return replace(self, state=state, log_start_offset=state.log_start_offset, log_end_offset=state.log_end_offset)
 
 
-def own_scopes(
+def native_scopes(
     root: NativeRoot, partitions: list[TopicPartition], *, are_records_checked: bool
 ) -> list[PartitionScope]:
     """Scopes of partitions of a native log directory, from the image of its last refresh."""
     cleaned = checkpoint_or_empty(root.path / CLEANER_OFFSET_CHECKPOINT)
     configs: dict[str, LogConfig] = {}
     scopes = []
-    for where in partitions:
-        topic = root.store.image.topic(where.topic)
-        config = configs.setdefault(where.topic, root.log_config(where.topic))
-        state = topic.partitions[where.partition].state
+    for topic_partition in partitions:
+        topic = root.store.image.topic(topic_partition.topic)
+        config = configs.setdefault(topic_partition.topic, root.log_config(topic_partition.topic))
+        state = topic.partitions[topic_partition.partition].state
         scopes.append(
             PartitionScope(
                 root=root.path,
-                topic_partition=where,
+                topic_partition=topic_partition,
                 state=state,
                 topic_id=topic.topic_id,
                 log_start_offset=state.log_start_offset,
                 log_end_offset=state.log_end_offset,
-                has_gaps=config.compact or where in cleaned or where.topic in INTERNAL_TOPICS,
+                has_gaps=config.compact or topic_partition in cleaned or topic_partition.topic in INTERNAL_TOPICS,
                 are_records_checked=are_records_checked,
             )
         )
     return scopes
 
 
-def foreign_scopes(
+def broker_scopes(
     root: Root,
     partitions: list[TopicPartition],
     configs: Mapping[str, Mapping[str, str]],
@@ -176,25 +176,25 @@ def foreign_scopes(
     return [
         PartitionScope(
             root=path,
-            topic_partition=where,
+            topic_partition=topic_partition,
             state=None,
             topic_id=None,
-            log_start_offset=starts.get(where, 0),
-            log_end_offset=ends.get(where, -1),
-            recovery_point=recovery_points.get(where, 0),
+            log_start_offset=starts.get(topic_partition, 0),
+            log_end_offset=ends.get(topic_partition, -1),
+            recovery_point=recovery_points.get(topic_partition, 0),
             is_clean=is_clean,
-            has_gaps=_has_gaps(where, configs, cleaned),
-            unread=_unread(root, where, process),
+            has_gaps=_has_gaps(topic_partition, configs, cleaned),
+            unread=_unread(root, topic_partition, process),
             are_records_checked=are_records_checked,
         )
-        for where in partitions
+        for topic_partition in partitions
     ]
 
 
-def _unread(root: Root, where: TopicPartition, process: BrokerProcess) -> UnreadOffsets | None:
+def _unread(root: Root, topic_partition: TopicPartition, process: BrokerProcess) -> UnreadOffsets | None:
     """None if there are no such offsets, or if damage, which is reported elsewhere, hides them."""
     try:
-        found = root.partition(where.topic, where.partition)
+        found = root.partition(topic_partition.topic, topic_partition.partition)
     except (KafkalogError, OSError):
         return None
     if not found.offsets_above_high_watermark and not found.remote_offsets_count:
@@ -211,9 +211,13 @@ def checkpoint_or_empty(path: Path) -> dict[TopicPartition, int]:
 
 
 def _has_gaps(
-    where: TopicPartition, configs: Mapping[str, Mapping[str, str]], cleaned: Mapping[TopicPartition, int]
+    topic_partition: TopicPartition, configs: Mapping[str, Mapping[str, str]], cleaned: Mapping[TopicPartition, int]
 ) -> bool | None:
-    if where in cleaned or where.topic in INTERNAL_TOPICS or where.topic == CLUSTER_METADATA_TOPIC:
+    if (
+        topic_partition in cleaned
+        or topic_partition.topic in INTERNAL_TOPICS
+        or topic_partition.topic == CLUSTER_METADATA_TOPIC
+    ):
         return True
-    policy = configs.get(where.topic, {}).get("cleanup.policy")
+    policy = configs.get(topic_partition.topic, {}).get("cleanup.policy")
     return None if policy is None else "compact" in policy

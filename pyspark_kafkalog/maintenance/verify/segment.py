@@ -53,8 +53,8 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 
-_LOOKS_MAX: Final = 40
-_BETWEEN_LOOKS_S: Final = 0.02
+_CHECKS_MAX: Final = 40
+_BETWEEN_CHECKS_S: Final = 0.02
 _FILES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
 
 
@@ -85,41 +85,41 @@ def check_segment(
     """
     before: SegmentOutcome | None = None
     was: tuple[object, ...] | None = None
-    for _ in range(_LOOKS_MAX):
-        look = _Look(scope, base_offset, next_base)
-        outcome = _look_or_gone(look, producers)
+    for _ in range(_CHECKS_MAX):
+        check = _Check(scope, base_offset, next_base)
+        outcome = _check_or_gone(check, producers)
         if outcome.end_offset >= 0 and not outcome.findings:
             return outcome
-        is_same = was is not None and was == _identity(look)
+        is_same = was is not None and was == _identity(check)
         if is_same and before is not None and all(each in before.findings for each in outcome.findings):
             return outcome
         before = outcome if is_same else None
-        time.sleep(_BETWEEN_LOOKS_S)
+        time.sleep(_BETWEEN_CHECKS_S)
         renewed = scope.renewed()
         live = {} if renewed is None else renewed.live(renewed.bases())
         if renewed is None or base_offset not in live:
             return SegmentOutcome(base_offset)
         scope, next_base = renewed, live[base_offset]
-        was = _identity(_Look(scope, base_offset, next_base))
+        was = _identity(_Check(scope, base_offset, next_base))
     # An abandoned swap: of its files only the .log is certain to be correct.
-    return _look_or_gone(_Look(scope, base_offset, None, is_swapping=True), producers)
+    return _check_or_gone(_Check(scope, base_offset, None, is_swapping=True), producers)
 
 
-def _look_or_gone(look: _Look, producers: Producers | None) -> SegmentOutcome:
+def _check_or_gone(check: _Check, producers: Producers | None) -> SegmentOutcome:
     try:
-        return look.look(producers)
+        return check.run(producers)
     except FileNotFoundError:
-        return SegmentOutcome(look.base_offset)
+        return SegmentOutcome(check.base_offset)
 
 
-def _identity(look: _Look) -> tuple[object, ...] | None:
+def _identity(check: _Check) -> tuple[object, ...] | None:
     """Identifies the segment's files; None while it is being replaced, or if it is gone.
 
     The active segment's files grow, so only their inodes count.
     """
     found: list[object] = []
     for suffix in _FILES:
-        path = look.path(suffix)
+        path = check.path(suffix)
         if suffix == LOG_SUFFIX and path.with_name(path.name + SWAP_SUFFIX).exists():
             return None
         try:
@@ -127,12 +127,12 @@ def _identity(look: _Look) -> tuple[object, ...] | None:
         except FileNotFoundError:
             found.append(None)
             continue
-        found.append(status.st_ino if look.is_active else (status.st_ino, status.st_size, status.st_mtime_ns))
+        found.append(status.st_ino if check.is_active else (status.st_ino, status.st_size, status.st_mtime_ns))
     return None if found[0] is None else tuple(found)
 
 
 @dataclass(slots=True)
-class _Look:
+class _Check:
     """One check of a segment."""
 
     scope: PartitionScope
@@ -151,21 +151,21 @@ class _Look:
     def path(self, suffix: str) -> Path:
         return segment_file(self.scope.directory, self.base_offset, suffix)
 
-    def look(self, producers: Producers | None) -> SegmentOutcome:
+    def run(self, producers: Producers | None) -> SegmentOutcome:
         """Check the segment in its current state. Raises FileNotFoundError when it is gone."""
         with contextlib.ExitStack() as closing:
             fd = os.open(self.path(LOG_SUFFIX), READ_FLAGS)
             closing.callback(os.close, fd)
             size_bytes = os.fstat(fd).st_size
-            wanted_bytes = self.scope.end_of_segment(self.base_offset)
-            end = size_bytes if wanted_bytes is None else min(size_bytes, wanted_bytes)
-            if wanted_bytes is not None and size_bytes < wanted_bytes:
-                self._too_short(size_bytes, wanted_bytes)
+            committed_bytes = self.scope.end_of_segment(self.base_offset)
+            end = size_bytes if committed_bytes is None else min(size_bytes, committed_bytes)
+            if committed_bytes is not None and size_bytes < committed_bytes:
+                self._too_short(size_bytes, committed_bytes)
             offsets, times = self._open_indexes(closing)
             start, is_known = self._producers_at_start(producers)
             checks = self._open_producers(closing, start)
-            is_ours = self.scope.state is not None
-            epochs = EpochCheck.open(self.scope.directory, self.path(LOG_SUFFIX), self.sink, is_ours=is_ours)
+            is_native = self.scope.state is not None
+            epochs = EpochCheck.open(self.scope.directory, self.path(LOG_SUFFIX), self.sink, is_native=is_native)
             walk = BatchWalk(
                 fd,
                 str(self.path(LOG_SUFFIX)),
@@ -206,13 +206,13 @@ class _Look:
             producers=at_end if is_known else None,
         )
 
-    def _too_short(self, size_bytes: int, wanted_bytes: int) -> None:
+    def _too_short(self, size_bytes: int, committed_bytes: int) -> None:
         self.sink.add(
             Severity.ERROR,
             "log-too-short",
             self.path(LOG_SUFFIX),
             position=size_bytes,
-            expected=f"at least the {wanted_bytes} bytes that have been committed",
+            expected=f"at least the {committed_bytes} bytes that have been committed",
             found=f"{size_bytes} bytes",
             advice="restore the file from a backup: committed records are missing",
         )
@@ -321,17 +321,17 @@ class _Look:
             )
 
     def _check_index_end(self, state: LogState, offsets: OffsetIndexCheck | None) -> None:
-        """Check that the last committed entry is at the position that the image gives."""
-        wanted = state.active_size_bytes - state.bytes_since_last_index_entry
-        if offsets is not None and offsets.last_position != wanted:
+        """Check that the last committed entry is at the position that the image has."""
+        expected_position = state.active_size_bytes - state.bytes_since_last_index_entry
+        if offsets is not None and offsets.last_position != expected_position:
             self.sink.add(
                 Severity.WARNING,
                 "offset-index-end",
                 self.path(INDEX_SUFFIX),
                 offset=state.log_end_offset,
-                expected=f"a last entry with position {wanted}, as was committed",
+                expected=f"a last entry with position {expected_position}, as was committed",
                 found=f"position {offsets.last_position}",
-                advice="nothing: the next writer makes the file anew; so does kafkalog reindex",
+                advice="nothing: the next writer rebuilds the file; so does kafkalog reindex",
             )
 
 
@@ -342,13 +342,13 @@ class EpochCheck:
     path: Path
     log_path: Path
     sink: FindingSink
-    is_ours: bool
+    is_native: bool
     epochs: NDArray[np.int64]
     starts: NDArray[np.int64]
     latest: int = -1
 
     @classmethod
-    def open(cls, directory: Path, log_path: Path, sink: FindingSink, *, is_ours: bool) -> EpochCheck:
+    def open(cls, directory: Path, log_path: Path, sink: FindingSink, *, is_native: bool) -> EpochCheck:
         """A check against the checkpoint in `directory`; an unreadable checkpoint is reported elsewhere."""
         path = directory / LEADER_EPOCH_CHECKPOINT
         with contextlib.suppress(ValueError):
@@ -357,11 +357,11 @@ class EpochCheck:
                 path,
                 log_path,
                 sink,
-                is_ours,
+                is_native,
                 np.array([each.epoch for each in entries], dtype=np.int64),
                 np.array([each.start_offset for each in entries], dtype=np.int64),
             )
-        return cls(path, log_path, sink, is_ours, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+        return cls(path, log_path, sink, is_native, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
     def add(self, batches: NDArray[np.void]) -> None:
         """Report the first batch of a run whose epoch differs from the checkpoint, and the first with a lower epoch."""
@@ -377,7 +377,7 @@ class EpochCheck:
             row = int(is_wrong.argmax())
             batch = batches[row]
             self.sink.add(
-                Severity.ERROR if self.is_ours else Severity.WARNING,
+                Severity.ERROR if self.is_native else Severity.WARNING,
                 "leader-epoch",
                 self.path,
                 offset=int(batch["base_offset"]),
@@ -402,7 +402,7 @@ class EpochCheck:
                 offset=int(batches["base_offset"][row]),
                 expected=f"a leader epoch of {int(before[row])} or above, as in the batch before",
                 found=int(epochs[row]),
-                advice="restore the file from a copy: no CRC covers the epochs, records are not touched",
+                advice="restore the file from a copy: no CRC covers the epochs, records are unaffected",
             )
 
 

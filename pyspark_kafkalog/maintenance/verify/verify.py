@@ -23,8 +23,8 @@ from pyspark_kafkalog.maintenance.verify.partition import (
     check_order,
     segment_units,
 )
-from pyspark_kafkalog.maintenance.verify.root import check_foreign_root, check_metadata, check_own_root
-from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, foreign_scopes, own_scopes
+from pyspark_kafkalog.maintenance.verify.root import check_broker_root, check_metadata, check_native_root
+from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, broker_scopes, native_scopes
 from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, check_unit
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.protocol import Root
@@ -87,8 +87,8 @@ def verify(
 def verify_root(root: Root) -> list[Finding]:
     """The findings on the root itself, without its partitions."""
     if root.is_broker_directory:
-        return check_foreign_root(root.path)
-    return check_metadata(root.path) + check_own_root(root)
+        return check_broker_root(root.path)
+    return check_metadata(root.path) + check_native_root(root)
 
 
 def plan_verification(
@@ -103,14 +103,14 @@ def plan_verification(
     root.refresh()
     chosen = sorted(partitions_of(root, topics) if partitions is None else partitions)
     if root.is_broker_directory:
-        scopes = foreign_scopes(
+        scopes = broker_scopes(
             root,
             chosen,
             _topic_configs(root),
             are_records_checked=are_records_checked,
         )
     else:
-        scopes = own_scopes(root.native(), chosen, are_records_checked=are_records_checked)
+        scopes = native_scopes(root.native(), chosen, are_records_checked=are_records_checked)
     return [(scope, segment_units(scope, unit_bytes=unit_bytes)) for scope in scopes]
 
 
@@ -134,7 +134,10 @@ def _topic_configs(root: Root) -> Mapping[str, Mapping[str, str]]:
     try:
         return read_topic_configs(root.path)
     except (KafkalogError, OSError) as error:
-        _LOG.warning("the topics' configurations cannot be read, so gaps are taken for a cleaner's: %s", error)
+        _LOG.warning(
+            "the topics' configurations cannot be read, so gaps between offsets are attributed to the cleaner: %s",
+            error,
+        )
         return {}
 
 
@@ -154,9 +157,9 @@ def run_unit(unit: SegmentUnit) -> UnitOutcome:
             Severity.ERROR,
             "unreadable",
             getattr(error, "filename", None) or scope.directory,
-            expected="a file that can be read",
+            expected="a readable file",
             found=" ".join(str(error).split()),
-            advice="see to the file system or the permissions, and verify again",
+            advice="check the file system and the permissions, and verify again",
         )
     return UnitOutcome(scope.topic_partition, tuple(outcomes), tuple(sink.result()), time.perf_counter() - began)
 

@@ -213,10 +213,10 @@ def _verify(options: argparse.Namespace) -> int:
     log_dir, findings = open_or_findings(options.path)
     if log_dir is None:
         for finding in findings:
-            output.tell(finding.tree())
+            output.emit(finding.tree())
         sys.stderr.write(f"kafkalog verify: the metadata log of {options.path} cannot be loaded, see the findings\n")
         return 1
-    verify_job = VerifyJob(output.tell, is_repairing=options.repair, are_records_checked=options.deep)
+    verify_job = VerifyJob(output.emit, is_repairing=options.repair, are_records_checked=options.deep)
     return job.run_job(options, verify_job, interval_s=_hourly, output=output)
 
 

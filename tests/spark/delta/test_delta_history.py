@@ -84,5 +84,5 @@ def test_history_that_cannot_be_written_fails_with_one_line(
     spark: SparkSession, job_run: JobRun, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(KafkalogError, match="the run is over, but not in the history"):
+    with pytest.raises(KafkalogError, match="the run has ended, but is not in the history"):
         run(HistoryTable(str(tmp_path / "file" / "history")), job_run, "retention")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from format_roots import ROOTS, T0, contents, rows
 from metadata_roots import forget_images
-from verify_roots import findings_in, look_again_at_once
+from verify_roots import check_again_at_once, findings_in
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
@@ -78,7 +78,7 @@ def test_kept_root_is_sound_and_takes_writes_and_maintenance(
     copied: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     root, expected = copied
-    look_again_at_once(monkeypatch)
+    check_again_at_once(monkeypatch)
     assert findings_in(root) == []
     log_dir = opened(root)
     for topic, found in expected["topics"].items():

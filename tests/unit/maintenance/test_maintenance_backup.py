@@ -11,7 +11,7 @@ import pytest
 from adopted_roots import FIXTURES
 from metadata_roots import forget_images
 from stopping_filesystem import Killed, StoppingFileSystem, WatchedFileSystem
-from verify_roots import findings_in, look_again_at_once
+from verify_roots import check_again_at_once, findings_in
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError, ProducerFencedError
@@ -52,7 +52,7 @@ def values(rows: int, text: str, at_ms: int = NOW_MS) -> pa.Table:
 @pytest.fixture
 def original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogDir:
     """An adopted broker's directory, with transactions committed, aborted and open, and topics of our own."""
-    look_again_at_once(monkeypatch)
+    check_again_at_once(monkeypatch)
     root = tmp_path / "root"
     shutil.copytree(FIXTURES / "transactions", root, ignore=shutil.ignore_patterns("expected"))
     log_dir = LogDir.adopt(root, create_missing=True, clock=clock)

@@ -14,7 +14,7 @@ from full_disks import FILLER, CountingDisk, fill_blocks, fill_inodes, mounted
 from metadata_roots import forget_images
 from staged_writes import SMALL_SEGMENTS, stage, written_by
 from thread_tasks import ThreadTasks
-from verify_roots import findings_in, look_again_at_once
+from verify_roots import check_again_at_once, findings_in
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
@@ -109,7 +109,7 @@ def assert_freed(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     log_dir.commit_staged([stage(disk.root, "after", topic_partition=KEPT)])
     assert written_by(log_dir, "kept") == ["first", "second", "after"]
     assert len(disk.reserve()) == RESERVE_FILES
-    look_again_at_once(monkeypatch)
+    check_again_at_once(monkeypatch)
     assert [each for each in findings_in(disk.root) if each.severity != "info"] == []
 
 

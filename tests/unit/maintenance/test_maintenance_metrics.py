@@ -113,7 +113,7 @@ def test_uncleanable_bytes_count_only_dirty_closed_segments(log_dir: LogDir, cap
     assert uncleanable_bytes.values == {(str(log_dir.path),): sum(sizes[base] for base in closed[2:])}
     checkpoint.write_bytes(b"damaged")
     assert collected(log_dir)["uncleanable-bytes"].values == {(str(log_dir.path),): 0}
-    assert "what there is to clean of t-0 cannot be told" in caplog.text
+    assert "the cleanable bytes of t-0 are unknown" in caplog.text
 
 
 def test_lag_of_group_is_reported(log_dir: LogDir) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 from metadata_roots import forget_images
-from verify_roots import FIXTURES, T0, findings_in, flip, look_again_at_once, make_root
+from verify_roots import FIXTURES, T0, check_again_at_once, findings_in, flip, make_root
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import ReadOnlyLogDirError
@@ -33,7 +33,7 @@ DAY_MS = 86_400_000  # staging.retention.ms
 
 @pytest.fixture(autouse=True)
 def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    look_again_at_once(monkeypatch)
+    check_again_at_once(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def spread(
     log_dir = LogDir.open(root, clock=lambda: now_ms)
     cleaning = Cleaning(
         root=log_dir.root.native(),
-        where=TopicPartition(topic, 0),
+        topic_partition=TopicPartition(topic, 0),
         now_ms=now_ms,
         buffer_bytes=buffer_bytes,
         load_factor=0.9,

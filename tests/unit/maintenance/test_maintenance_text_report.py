@@ -107,8 +107,8 @@ def test_finding_is_printed_at_once_and_notes_are_only_counted() -> None:
     stream = io.StringIO()
     output = TextReport(stream, clock=iter((0.0, 1.25)).__next__)
     output.begin("verify", JobRun(path=Path("/")), 0)
-    output.tell(FINDING)
-    output.tell({**FINDING, "severity": "info"})
+    output.emit(FINDING)
+    output.emit({**FINDING, "severity": "info"})
     assert stream.getvalue() == (
         "error: a-1/0.log, position 61: batch-crc: expected 1, found 2\n    restore the file from a copy\n"
     )

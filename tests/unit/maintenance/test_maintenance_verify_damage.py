@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from metadata_roots import forget_images
-from verify_roots import FIXTURES, findings_in, flip, look_again_at_once, make_root
+from verify_roots import FIXTURES, check_again_at_once, findings_in, flip, make_root
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
@@ -25,7 +25,7 @@ METADATA = "__cluster_metadata-0"
 
 @pytest.fixture(autouse=True)
 def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    look_again_at_once(monkeypatch)
+    check_again_at_once(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from cleaner_reference import write_segment
-from verify_roots import FIXTURES, T0, findings_in, look_again_at_once, make_root
+from verify_roots import FIXTURES, T0, check_again_at_once, findings_in, make_root
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.log_config import LogConfig
@@ -25,7 +25,7 @@ NAMES = sorted(path.parent.parent.name for path in FIXTURES.glob("*/expected/man
 
 @pytest.fixture(autouse=True)
 def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    look_again_at_once(monkeypatch)
+    check_again_at_once(monkeypatch)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "unclean"])

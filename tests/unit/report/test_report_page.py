@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_roots import HOSTILE, hostile_facts, many_partitions
 
-from pyspark_kafkalog.report.facts import Finding
+from pyspark_kafkalog.report.facts import Advice
 from pyspark_kafkalog.report.page import PAGE_BYTES_MAX, json_for_script, key_text, render
 
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
@@ -111,7 +111,7 @@ def test_partition_with_error_is_not_left_out() -> None:
 
 
 def test_long_finding_is_cut() -> None:
-    root = replace(many_partitions(1, 1), findings=(Finding("note", "Long", "x" * 10_000),))
+    root = replace(many_partitions(1, 1), findings=(Advice("note", "Long", "x" * 10_000),))
 
     assert len(data_of(render(root))["findings"][0][2]) == 400
 

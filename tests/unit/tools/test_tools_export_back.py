@@ -10,7 +10,7 @@ from adopted_roots import ID_A, ID_B, ID_C, METADATA_DIR, config_record, topic_r
 from kafkalog_command import Command
 from metadata_roots import forget_images
 from stopping_filesystem import Killed, StoppingFileSystem
-from verify_roots import findings_in, look_again_at_once
+from verify_roots import check_again_at_once, findings_in
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
@@ -51,7 +51,7 @@ def partition_directory(root: Path, topic: str, partition: int, topic_id: str) -
 @pytest.fixture
 def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Adopted: a.b with two partitions, old with one; other nodes and directories have more."""
-    look_again_at_once(monkeypatch)
+    check_again_at_once(monkeypatch)
     root = tmp_path / "data"
     here = {"directories": (DIRECTORY,)}
     for topic, partition, topic_id in (("a.b", 0, ID_A), ("a.b", 1, ID_A), ("old", 0, ID_B), ("shared", 0, SHARED)):
@@ -213,7 +213,7 @@ def test_written_partition_of_another_node_is_a_difference(tool: Command, tmp_pa
     append(LogDir.open(tool.root), "shared", 0, "of this node")
     tool()
     append(LogDir.open(tool.root), "shared", 1, "of node 2")
-    assert "shared-1 was written to, which the cluster gives to other nodes" in tool.fails()
+    assert "shared-1 was written to, which the cluster assigns to other nodes" in tool.fails()
     assert any("shared-1 was written to" in line for line in script_of(tool, tmp_path / "aside"))
 
 
