@@ -24,7 +24,7 @@ import mmap
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.record.scan import scan_batches
@@ -107,10 +107,8 @@ def _merge_partition(root: NativeRoot, topic_partition: TopicPartition, now_ms: 
         _LOG.warning("%s: merging segments failed: %s", topic_partition, failure)
         error = failure
     copied_bytes = sum(each.size_bytes for group in done for each in group)
-    return PartitionReport(
-        topic=topic_partition.topic,
-        partition=topic_partition.partition,
-        action=ACTION,
+    return replace(
+        empty_report(topic_partition, ACTION),
         bytes_read=copied_bytes,
         bytes_kept=copied_bytes,
         segments_dropped=sum(len(group) - 1 for group in done),

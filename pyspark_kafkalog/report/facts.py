@@ -367,7 +367,7 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A finding of a report. `severity` is one of FINDING_SEVERITIES; `topic` is the topic concerned, if any."""
+    """Advice of a report to an operator. `severity` is one of FINDING_SEVERITIES; `topic` the one concerned, if any."""
 
     severity: str
     title: str

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.report.facts import (
+    Advice,
     CommitFacts,
     GroupLag,
     HeavyKey,
@@ -171,6 +171,6 @@ def hostile_facts() -> RootFacts:
                 by_bytes=(key,),
             ),
         ),
-        findings=(Finding("problem", HOSTILE, HOSTILE, HOSTILE),),
+        findings=(Advice("problem", HOSTILE, HOSTILE, HOSTILE),),
         notes=(HOSTILE,),
     )

@@ -25,7 +25,7 @@ T0 = 1_700_000_000_000
 def check_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody changes anything there is nothing to wait for between two looks."""
     for module in (verify_partition, verify_root, verify_segment):
-        monkeypatch.setattr(module, "_BETWEEN_LOOKS_S", 0.0)
+        monkeypatch.setattr(module, "_BETWEEN_CHECKS_S", 0.0)
 
 
 def make_root(root: Path) -> LogDir:

@@ -37,7 +37,7 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
 )
 from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, group_segments, plan_cleaning
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.metadata.root_lock import root_lock
@@ -88,7 +88,7 @@ def clean_partition(
     began = time.perf_counter()
     now = native.clock() if now_ms is None else now_ms
     broker = native.broker_config()
-    report = PartitionReport(topic=topic, partition=partition, action=ACTION)
+    report = empty_report(topic_partition, ACTION)
     cleaning = Cleaning(
         root=native,
         topic_partition=topic_partition,

@@ -27,8 +27,8 @@ from pyspark_kafkalog.maintenance.cleaner.clean import ACTION, Cleaning, clean_p
 from pyspark_kafkalog.maintenance.cleaner.offset_map import ENTRY_BYTES
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord
 from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun, failed, run_chunks
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks, Throttle
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -141,9 +141,7 @@ def _inspect(
         except (KafkalogError, OSError) as error:
             results.append(failed(topic_partition, ACTION, error))
             continue
-        report = judge(
-            PartitionReport(topic=topic_partition.topic, partition=topic_partition.partition, action=ACTION), found
-        )
+        report = judge(empty_report(topic_partition, ACTION), found)
         if report.skipped is None and not job_run.dry_run:
             plan = found.plan
             read_bytes = sum(each.size_bytes for each in plan.segments)

@@ -193,7 +193,7 @@ class CleanerRecord:
         return report
 
     def _mark(self, report: PartitionReport) -> None:
-        topic_partition = TopicPartition(report.topic, report.partition)
+        topic_partition = report.topic_partition
         if report.error is not None:
             mark_uncleanable(self._root, topic_partition, report.error, now_ms=self._root.clock())
         elif topic_partition in self._marked:

@@ -45,7 +45,7 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     save_map,
 )
 from pyspark_kafkalog.maintenance.jobs.partition_lock import file_claim, join_partition_lock, shared_partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks, Throttle
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
@@ -62,9 +62,7 @@ def clean_spread(tasks: Tasks, cleaning: Cleaning, *, bytes_per_second: float) -
     `bytes_per_second` is the rate at which each task may read and write.
     """
     began = time.perf_counter()
-    report = PartitionReport(
-        topic=cleaning.topic_partition.topic, partition=cleaning.topic_partition.partition, action=ACTION
-    )
+    report = empty_report(cleaning.topic_partition, ACTION)
     try:
         with shared_partition_lock(cleaning.directory, fs=cleaning.root.fs) as ticket:
             if ticket is None:

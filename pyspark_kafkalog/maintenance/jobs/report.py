@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -69,6 +69,11 @@ class PartitionReport:
     error: str | None = None
 
     @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition that the report is about."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
     def is_fine(self) -> bool:
         """Whether no operator action is needed."""
         return self.error is None and not self.errors_found
@@ -81,8 +86,16 @@ def values(report: PartitionReport) -> dict[str, Any]:
     return {name: value for name, value in named if value is not None and name not in others}
 
 
+def empty_report(topic_partition: TopicPartition, action: str) -> PartitionReport:
+    """The report of a partition about which nothing is known yet."""
+    return PartitionReport(topic=topic_partition.topic, partition=topic_partition.partition, action=action)
+
+
+def failed(topic_partition: TopicPartition, action: str, error: Exception) -> PartitionReport:
+    """The report of a partition of which only the error is known."""
+    return replace(empty_report(topic_partition, action), error=str(error))
+
+
 def left_to_another_run(topic_partition: TopicPartition, action: str) -> PartitionReport:
     """The report of a partition whose maintenance lock another run holds."""
-    return PartitionReport(
-        topic=topic_partition.topic, partition=topic_partition.partition, action=action, skipped=ANOTHER_RUN
-    )
+    return replace(empty_report(topic_partition, action), skipped=ANOTHER_RUN)

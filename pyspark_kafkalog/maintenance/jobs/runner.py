@@ -21,8 +21,7 @@ from pathlib import Path
 from threading import Event
 from typing import Final, Protocol, TypeVar
 
-from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, failed
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
@@ -222,10 +221,3 @@ class ChunkJob:
         yield from run_chunks(tasks, partitions, work, action=self.action, partitions_max=self.partitions_max)
         if self.finish is not None:
             self.finish(job_run)
-
-
-def failed(topic_partition: TopicPartition, action: str, error: KafkalogError | OSError) -> PartitionReport:
-    """The report of a partition of which only the error is known."""
-    return PartitionReport(
-        topic=topic_partition.topic, partition=topic_partition.partition, action=action, error=str(error)
-    )

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,7 @@ import numpy as np
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, UnknownTopicError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
@@ -113,10 +113,8 @@ def reindex_partition(
     except (KafkalogError, OSError) as failure:
         _LOG.warning("%s: reindexing failed: %s", topic_partition, failure)
         work.errors.append(failure)
-    return PartitionReport(
-        topic=topic_partition.topic,
-        partition=topic_partition.partition,
-        action=ACTION,
+    return replace(
+        empty_report(topic_partition, ACTION),
         bytes_read=work.bytes_read,
         bytes_kept=work.bytes_read,
         files_written=len(work.written),

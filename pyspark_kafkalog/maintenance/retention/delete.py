@@ -22,7 +22,7 @@ import logging
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +31,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.group import expire_offsets
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
 from pyspark_kafkalog.maintenance.retention.log_start import mark_deleted_below_log_start, write_log_start_checkpoint
 from pyspark_kafkalog.maintenance.retention.plan import RetentionPlan, plan_retention
@@ -269,17 +269,9 @@ def _report(work: _Work) -> PartitionReport:
     if not work.is_mine and work.error is None:
         return left_to_another_run(topic_partition, ACTION)
     if planned is None or work.error is not None:
-        return PartitionReport(
-            topic=topic_partition.topic,
-            partition=topic_partition.partition,
-            action=ACTION,
-            seconds=work.seconds,
-            error=str(work.error),
-        )
-    return PartitionReport(
-        topic=topic_partition.topic,
-        partition=topic_partition.partition,
-        action=ACTION,
+        return replace(empty_report(topic_partition, ACTION), seconds=work.seconds, error=str(work.error))
+    return replace(
+        empty_report(topic_partition, ACTION),
         bytes_kept=planned.kept_bytes,
         bytes_dropped=planned.dropped_bytes,
         segments_dropped=planned.plan.deleted_count,

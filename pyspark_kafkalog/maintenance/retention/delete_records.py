@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, OffsetOutOfRangeError, PolicyViolationError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.retention.log_start import cut_epochs, write_log_start_checkpoint
 from pyspark_kafkalog.root.log_starts import LogStartMove, MovedLogStart, look_at_log_starts, move_log_starts
 from pyspark_kafkalog.root.native import NativeRoot
@@ -85,10 +86,8 @@ def _update_kafka_files(root: NativeRoot, moved: Iterable[MovedLogStart]) -> Non
 
 
 def _report(each: MovedLogStart, seconds: float) -> PartitionReport:
-    return PartitionReport(
-        topic=each.topic_partition.topic,
-        partition=each.topic_partition.partition,
-        action=ACTION,
+    return replace(
+        empty_report(each.topic_partition, ACTION),
         log_start_offset=None if each.after is None else each.after.log_start_offset,
         seconds=seconds,
         error=None if each.error is None else str(each.error),

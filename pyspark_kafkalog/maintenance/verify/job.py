@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun, failed
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
 from pyspark_kafkalog.maintenance.repair import repair
 from pyspark_kafkalog.maintenance.repair.repair import RepairStep
@@ -71,7 +71,7 @@ class VerifyJob:
             needed = repair.plan_steps(findings) if self.is_repairing else []
             if needed:
                 steps += needed
-                waiting[TopicPartition(report.topic, report.partition)] = report
+                waiting[report.topic_partition] = report
             else:
                 yield report
         if not steps:
@@ -123,7 +123,7 @@ class VerifyJob:
         )
         for topic_partition in partitions:
             if topic_partition not in existing and topic_partition != _ROOT:
-                yield [], replace(_empty_report(topic_partition), skipped="the topic was deleted meanwhile")
+                yield [], replace(empty_report(topic_partition, ACTION), skipped="the topic was deleted meanwhile")
         if with_root and _ROOT not in existing:
             yield root_findings, root_report(root_findings)
             root_findings = []
@@ -168,10 +168,6 @@ def _loads(plan: Sequence[tuple[PartitionScope, list[SegmentUnit]]], slots: int)
         size_bytes += unit.size_bytes
     if load:
         yield tuple(load)
-
-
-def _empty_report(topic_partition: TopicPartition) -> PartitionReport:
-    return PartitionReport(topic=topic_partition.topic, partition=topic_partition.partition, action=ACTION)
 
 
 def _run_units(units: Sequence[SegmentUnit]) -> list[UnitOutcome]:

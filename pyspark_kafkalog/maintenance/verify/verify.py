@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, count_by_severity
 from pyspark_kafkalog.maintenance.verify.partition import (
     SegmentUnit,
@@ -175,10 +175,8 @@ def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> tuple[list[
     if is_gone:
         findings = []
     counts = count_by_severity(findings)
-    report = PartitionReport(
-        topic=scope.topic_partition.topic,
-        partition=scope.topic_partition.partition,
-        action=ACTION,
+    report = replace(
+        empty_report(scope.topic_partition, ACTION),
         bytes_read=sum(each.bytes_read for each in outcomes),
         records_read=sum(each.records for each in outcomes),
         segments_read=len(outcomes),
@@ -196,7 +194,7 @@ def root_report(findings: Sequence[Finding], report: PartitionReport | None = No
     """The report on the root itself, merged with that on the metadata log if it is a partition."""
     counts = count_by_severity(findings)
     if report is None:
-        report = PartitionReport(topic=CLUSTER_METADATA_TOPIC, partition=0, action=ACTION)
+        report = empty_report(TopicPartition(CLUSTER_METADATA_TOPIC, 0), ACTION)
     return replace(
         report,
         errors_found=(report.errors_found or 0) + counts[Severity.ERROR],

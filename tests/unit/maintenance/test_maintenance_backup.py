@@ -242,7 +242,7 @@ def test_killed_swap_is_finished_before_copy(original: LogDir, tmp_path: Path) -
         merge_segments(LogDir.open(original.path, clock=clock, fs=KilledSwap()).root)
     assert list((original.path / "orders-1").glob("*" + SWAP_SUFFIX))
     expected = rows(original)
-    with partition_lock(original.path / "orders-1"), pytest.raises(LogDirError, match="maintenance is at work"):
+    with partition_lock(original.path / "orders-1"), pytest.raises(LogDirError, match="maintenance is running"):
         export_to(original.root.native(), tmp_path / "copy")
     copy = restored(original, tmp_path / "copy")
     assert rows(copy) == expected
