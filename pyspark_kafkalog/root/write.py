@@ -41,11 +41,10 @@ from pyspark_kafkalog.root.write_transaction import (
     is_committed,
     producer_of,
 )
-from pyspark_kafkalog.storage.filesystem import FileSystem, note_unflushed
+from pyspark_kafkalog.storage.filesystem import FileSystem, in_parallel, note_unflushed
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.parallel import in_parallel
 from pyspark_kafkalog.storage.staging.cleanup import remove_abandoned
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, discard_staged
 

@@ -15,6 +15,9 @@ SIGKILL, and the kernel writes it to disk later.
 
 If a commit file reached the disk before an earlier one, a power failure would leave a gap in the commit log. A commit
 with `fsync` that finds the marker therefore first makes the kernel write out everything, then removes the marker.
+
+`in_parallel` runs file operations in threads that the process keeps, as starting them for each commit would cost most.
+It is meant only for calls that spend their time in the kernel: fsyncs, copies of much data.
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ import errno
 import functools
 import io
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
 
@@ -287,7 +292,7 @@ class FileSystem:
         return os.stat(path).st_mtime_ns
 
     def write_file_atomic(self, path: Path, data: bytes, *, durable: bool = True) -> None:
-        """Replace the whole file by way of `<name>.tmp` and a rename: a crash leaves the old content or the new."""
+        """Write `<name>.tmp` and rename it to `path`: a crash leaves the old content or the new."""
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
@@ -387,3 +392,45 @@ def flush_earlier(root: Path, fs: FileSystem) -> None:
 def time_ms() -> int:
     """Wall clock time in ms since 1970."""
     return time.time_ns() // NS_PER_MS
+
+
+_THREADS: Final = 8
+
+_Result = TypeVar("_Result")
+
+
+class _Pools:
+    """The pool of this process. A forked child drops its parent's pool, whose threads it does not have."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = -1
+        self._pool: ThreadPoolExecutor | None = None
+
+    def get(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None or self._pid != os.getpid():
+                self._pool = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="kafkalog")
+                self._pid = os.getpid()
+            return self._pool
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+
+
+_POOLS: Final = _Pools()
+os.register_at_fork(after_in_child=_POOLS.after_fork)
+
+
+def in_parallel(tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
+    """Run `tasks` in parallel; returns their results in order. If one raised, raises its error after all have ended."""
+    if len(tasks) < 2:
+        return [task() for task in tasks]
+    pool = _POOLS.get()
+    futures = [pool.submit(task) for task in tasks[1:]]
+    try:
+        first = tasks[0]()
+    finally:
+        # Also when interrupted: a task still running would write into files that the caller is about to close.
+        wait(futures)
+    return [first, *(future.result() for future in futures)]

@@ -148,7 +148,7 @@ def write_offset_checkpoint(
     path: Path, offsets: Mapping[TopicPartition, int], *, fs: FileSystem = LOCAL, durable: bool = True
 ) -> None:
     """Replace the file by one with `offsets`, ordered by topic and partition."""
-    lines = (f"{where.topic} {where.partition} {offset}" for where, offset in sorted(offsets.items()))
+    lines = (f"{each.topic} {each.partition} {offset}" for each, offset in sorted(offsets.items()))
     write_checkpoint(path, lines, fs=fs, durable=durable)
 
 
@@ -160,7 +160,7 @@ def forget_partitions(root: Path, partitions: Set[TopicPartition], *, fs: FileSy
     for name in CHECKPOINTS:
         with contextlib.suppress(CorruptIndexError):
             before = read_offset_checkpoint(root / name)
-            after = {where: offset for where, offset in before.items() if where not in partitions}
+            after = {each: offset for each, offset in before.items() if each not in partitions}
             if after != before:
                 write_offset_checkpoint(root / name, after, fs=fs)
 

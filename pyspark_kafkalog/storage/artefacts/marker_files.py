@@ -1,4 +1,4 @@
-"""The small files that tell what a directory is: whose root it is, whose partition, and whether it was closed cleanly.
+"""The small files that identify a root and a partition directory, or mark a clean shutdown.
 
 `meta.properties` in the root of a log directory: the ids of its cluster, node and directory. A Java properties file,
 written once, when the directory is formatted.
@@ -220,7 +220,7 @@ _IDENTITY_ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class RootIdentity:
-    """The ids of a log directory. At least one is known: brokers before 3.7 give directories no id of their own."""
+    """The ids of a log directory. At least one is known: brokers before 3.7 write no directory id."""
 
     cluster_id: str | None
     directory_id: str | None

@@ -101,7 +101,7 @@ class OffsetIndex(MappedIndex):
             raise CorruptIndexError(
                 file=str(self._path),
                 position=self.size_bytes - OFFSET_INDEX_ENTRY.itemsize,
-                expected=f"a last entry below offset {offset}, which is to be added",
+                expected=f"a last entry below offset {offset}, the new entry",
                 found=str(self.last_offset),
             )
 

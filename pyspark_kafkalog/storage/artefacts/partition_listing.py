@@ -53,7 +53,7 @@ class MarkedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionListing:
-    """The names in a partition directory. Inodes tell which names belong to the same file.
+    """The names in a partition directory. Names with equal inodes belong to the same file.
 
     `files` has, for each suffix of a segment and for `.snapshot`, the inodes by offset. `staged` has the inodes of
     staged files by name. The other fields are in no particular order.

@@ -126,7 +126,7 @@ class TimeIndex(MappedIndex):
             raise CorruptIndexError(
                 file=str(self._path),
                 position=self.size_bytes - TIME_INDEX_ENTRY.itemsize,
-                expected=f"a last entry not above timestamp {timestamp_ms}, offset {offset}, which is to be added",
+                expected=f"a last entry not above timestamp {timestamp_ms}, offset {offset}, the new entry",
                 found=f"timestamp {last.timestamp_ms}, offset {last.offset}",
             )
 

@@ -143,7 +143,7 @@ class TransactionIndex:
             raise CorruptIndexError(
                 file=str(self._path),
                 position=(self._entries - 1) * TXN_INDEX_ENTRY_BYTES,
-                expected=f"a last entry with a marker below offset {txn.last_offset}, which is to be added",
+                expected=f"a last entry with a marker below offset {txn.last_offset}, the new entry",
                 found=str(last.last_offset),
             )
         if self._fd == _NOT_OPEN:

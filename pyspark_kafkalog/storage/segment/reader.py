@@ -204,16 +204,16 @@ class SegmentReader:
             if limit_now is not None and len(batches) and batches["last_offset"][-1] >= limit:
                 limit = self._limit(limit_now())
             self._check_offsets(batches, limit)
-            wanted = _overlapping(batches, start_offset, end_offset)
-            if len(wanted):
+            selected = _overlapping(batches, start_offset, end_offset)
+            if len(selected):
                 if check_crcs:
-                    verify_crcs(buffer[:length], wanted, data_position=position, file=self.file)
-                yield BatchRun(self.file, buffer[:length], position, wanted)
+                    verify_crcs(buffer[:length], selected, data_position=position, file=self.file)
+                yield BatchRun(self.file, buffer[:length], position, selected)
             position += scan.consumed_bytes
             if len(batches):
                 self.reached_offset = int(batches["last_offset"][-1]) + 1
             if self.reached_offset >= end_offset:
-                if not len(wanted) or wanted["last_offset"][-1] < end_offset - 1:
+                if not len(selected) or selected["last_offset"][-1] < end_offset - 1:
                     self._check_jump(scan.fault, position)
                 return
             if scan.fault is not None:

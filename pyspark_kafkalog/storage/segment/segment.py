@@ -239,7 +239,7 @@ def read_chunks(
 ) -> Iterator[BatchChunk]:
     """Yield the batches that are whole in bytes [start, end), in chunks of at most about `chunk_bytes`.
 
-    Ends before an incomplete last batch. Offsets must increase, and lie within 2^31 of the segment's `base_offset`.
+    Ends before an incomplete last batch. Offsets must increase, and be within 2^31 of the segment's `base_offset`.
     Raises CorruptRecordError or UnsupportedFormatError at the first bad header, after the batches before it were
     yielded.
     """
@@ -291,7 +291,7 @@ def _out_of_reach(batch: np.void, max_offset: int, *, file: str) -> CorruptRecor
     return CorruptRecordError(
         file=file,
         position=int(batch["position"]),
-        expected=f"offsets of at most {max_offset}, which an index of the segment can tell",
+        expected=f"offsets of at most {max_offset}, the largest that the segment's indexes can hold",
         found=str(int(batch["last_offset"])),
     )
 
@@ -397,7 +397,10 @@ class LogSegment(SegmentFiles):
         )
 
     def find_batch(self, offset: int) -> BatchPosition | None:
-        """The batch that holds `offset` or, if none does, the first one above it; None if all are below."""
+        """The batch that holds `offset` or, if none does, the first one above it; None if all are below.
+
+        For a server's fetches and for truncation.
+        """
         for chunk in self.chunks(self.position_at_or_before(offset)):
             at = int(np.searchsorted(chunk.batches["last_offset"], offset, side="left"))
             if at < len(chunk.batches):

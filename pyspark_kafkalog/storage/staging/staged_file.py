@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.record.header import BATCH_DTYPE, Buffer
 from pyspark_kafkalog.storage.artefacts.partition_listing import refuse_link
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, in_parallel
 from pyspark_kafkalog.storage.names import STAGED_SUFFIX, TopicPartition
-from pyspark_kafkalog.storage.parallel import in_parallel
 
 #: Half of the 1024 files that a process may have open by default; finishing opens a few more.
 _OPEN_FILES_MAX: Final = 512

@@ -24,9 +24,8 @@ from pyspark_kafkalog.record.columns import RecordColumns
 from pyspark_kafkalog.record.encode import encode_batches
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.record.partitioner import Partitioner, group_rows
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, in_parallel
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.parallel import in_parallel
 from pyspark_kafkalog.storage.staging.row_buffer import RowBuffer, Rows
 from pyspark_kafkalog.storage.staging.staged_file import OpenStagedFiles, StagedFile, StagedFileWriter
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from pyspark_kafkalog.storage.parallel import in_parallel
+from pyspark_kafkalog.storage.filesystem import in_parallel
 
 
 def test_results_are_in_order_of_tasks() -> None:
