@@ -16,6 +16,7 @@ metadata, and the options of Spark and of the tools need only names.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from dataclasses import dataclass
 from enum import IntEnum
@@ -74,7 +75,7 @@ class Codec:
             return bytes(data)
         if self.levels is not None and level is None:
             level = self.levels.default
-        compressed: bytes = self._implementation().compress(_as_array(data), level)
+        compressed: bytes = _implementation(self.compression_type).compress(_as_array(data), level)
         return compressed
 
     def decompress(self, data: Buffer, *, file: str, file_position: int) -> NDArray[np.uint8]:
@@ -87,15 +88,13 @@ class Codec:
         if self.compression_type is CompressionType.NONE:
             return array
         try:
-            content: NDArray[np.uint8] = self._implementation().decompress(array, decompressed_limit_bytes(array.size))
+            limit_bytes = decompressed_limit_bytes(array.size)
+            content: NDArray[np.uint8] = _implementation(self.compression_type).decompress(array, limit_bytes)
         except BadCompressedDataError as error:
             raise CorruptRecordError(
                 file=file, position=file_position + error.at, expected=error.expected, found=error.found
             ) from error
         return content
-
-    def _implementation(self) -> Any:
-        return importlib.import_module(f"{__package__}.{self.name}")
 
 
 #: All codecs by their bits.
@@ -160,6 +159,11 @@ class BadCompressedDataError(KafkalogError, ValueError):
 def decompressed_limit_bytes(compressed_bytes: int) -> int:
     """The maximum decompressed size of `compressed_bytes` of a batch."""
     return min(max(1000 * compressed_bytes, 32 * MIB), 256 * MIB)
+
+
+@functools.cache
+def _implementation(compression_type: CompressionType) -> Any:
+    return importlib.import_module(f"{__package__}.{CODECS[compression_type].name}")
 
 
 def _as_array(data: Buffer) -> NDArray[np.uint8]:
