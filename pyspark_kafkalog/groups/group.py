@@ -36,7 +36,6 @@ from pyspark_kafkalog.groups.expiry import find_expired
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import (
     OffsetAndMetadata,
-    check_group_id,
     group_key,
     group_partition,
     offset_key,
@@ -48,7 +47,7 @@ from pyspark_kafkalog.groups.offsets_topic import GroupLogs, append_records, gro
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
 from pyspark_kafkalog.storage.filesystem import FlushMode
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import TopicPartition, validate_group_id
 from pyspark_kafkalog.units import INT64_MAX, MINUTE_MS
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class Group:
     """One group. It need not exist: its first commit creates it."""
 
     def __init__(self, root: Root, group_id: str) -> None:
-        self.group_id = check_group_id(group_id)
+        self.group_id = validate_group_id(group_id)
         self._root = root
         self._logs = GroupLogs.of(root)
 

@@ -6,8 +6,6 @@
 The last value of a key counts; a null value means that the offset was deleted or has expired. All other records of the
 topic (members, epochs, assignments) have the group's name at the same place in the key.
 
-A group may have any non-empty name of at most 32,767 bytes of UTF-8, so that it fits a record key.
-
 Source of the rules: org.apache.kafka.coordinator.group.GroupCoordinatorRecordHelpers and GroupCoordinatorService.
 """
 
@@ -17,12 +15,11 @@ import struct
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from pyspark_kafkalog.errors import CorruptRecordError, InvalidGroupError
+from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.coordinator_records import OffsetCommitKey, OffsetCommitValue
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.units import INT16_MAX
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 NO_LEADER_EPOCH: Final = -1
@@ -132,21 +129,3 @@ def parse_value(message: type[_M], value: bytes) -> _M:
         )
     version = int(_INT16.unpack_from(value)[0])
     return message.decode(version, value[_INT16.size :], file=OFFSETS_TOPIC, file_position=_INT16.size)
-
-
-_MAX_BYTES: Final = INT16_MAX
-
-
-def check_group_id(group: str) -> str:
-    """Return `group` if it is a valid name of a group. Raises InvalidGroupError otherwise."""
-    if not group:
-        raise InvalidGroupError("the name of a consumer group cannot be empty")
-    try:
-        size_bytes = len(group.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise InvalidGroupError(f"the name of a consumer group must be text, not {group!r}") from None
-    if size_bytes > _MAX_BYTES:
-        raise InvalidGroupError(
-            f"the name of a consumer group has {size_bytes} bytes, at most {_MAX_BYTES} are allowed"
-        )
-    return group

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import InvalidTopicError
-from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
+from pyspark_kafkalog.errors import InvalidGroupError, InvalidTopicError
+from pyspark_kafkalog.units import INT16_MAX, INT32_MAX, INT64_MAX
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -59,6 +59,22 @@ def validate_topic_name(topic: str) -> str:
     else:
         return topic
     raise InvalidTopicError(f"topic name {topic!r} is invalid: {reason}")
+
+
+def validate_group_id(group: str) -> str:
+    """Return `group` if it is a valid name of a consumer group. Raises InvalidGroupError otherwise.
+
+    Any non-empty text is valid, of at most 32,767 bytes of UTF-8, so that it fits the key of a record.
+    """
+    if not group:
+        raise InvalidGroupError("the name of a consumer group cannot be empty")
+    try:
+        size_bytes = len(group.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidGroupError(f"the name of a consumer group must be text, not {group!r}") from None
+    if size_bytes > INT16_MAX:
+        raise InvalidGroupError(f"the name of a consumer group has {size_bytes} bytes, at most {INT16_MAX} are allowed")
+    return group
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -25,7 +25,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import InvalidRecordError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.messages.json_form import struct_to_json
@@ -39,10 +39,12 @@ from pyspark_kafkalog.metadata.messages.schema import (
     is_default,
     write_unsigned_varint,
 )
-from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.names import decode_uuid
 from pyspark_kafkalog.storage.names import encode_uuid as encode_one_uuid
 from pyspark_kafkalog.units import INT16_MAX
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.record.header import Buffer  # loads numpy, which parsing options does not need
 
 Fields = Mapping[str, Any]
 _M = TypeVar("_M", bound="Message")

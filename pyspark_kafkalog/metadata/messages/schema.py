@@ -37,11 +37,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
-from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.units import INT16_MAX, INT32_MAX
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.record.header import Buffer  # loads numpy, which parsing options does not need
 
 #: Tagged fields with tags that the schema lacks: (tag, bytes), by tag.
 UnknownTags: TypeAlias = tuple[tuple[int, bytes], ...]

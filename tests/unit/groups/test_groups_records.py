@@ -11,7 +11,6 @@ import pytest
 from pyspark_kafkalog.errors import DiskFormatError, InvalidGroupError
 from pyspark_kafkalog.groups.offset_records import (
     OffsetAndMetadata,
-    check_group_id,
     group_of_key,
     group_partition,
     offset_key,
@@ -19,7 +18,7 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_key,
     parse_offset_value,
 )
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import TopicPartition, validate_group_id
 
 RECORDS = Path(__file__).parents[2] / "data/fixtures/consumer-offsets/expected/records"
 
@@ -89,7 +88,7 @@ def test_damaged_value_raises_disk_format_error(value: bytes) -> None:
 
 
 def test_invalid_group_ids_are_rejected() -> None:
-    assert check_group_id("any text, ключ / .. \0") == "any text, ключ / .. \0"
+    assert validate_group_id("any text, ключ / .. \0") == "any text, ключ / .. \0"
     for name in ("", "x" * 32768, "\ud800"):
         with pytest.raises(InvalidGroupError):
-            check_group_id(name)
+            validate_group_id(name)
