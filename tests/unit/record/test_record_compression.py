@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 import zstandard
 
-from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.record.codecs import lz4 as lz4_frame
 from pyspark_kafkalog.record.codecs import snappy as snappy_framing
-from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, decompressed_limit_bytes
+from pyspark_kafkalog.record.codecs.codec import (
+    CODEC_NAMES,
+    CODECS,
+    CompressionType,
+    codec_named,
+    decompressed_limit_bytes,
+    stored_codec,
+)
 
 COMPRESSING = [codec for codec in CompressionType if codec is not CompressionType.NONE]
 MIB = 1024 * 1024
@@ -51,6 +58,21 @@ def lz4_block(content: bytes) -> bytes:
 def snappy_framed(*blocks: bytes) -> bytes:
     header = snappy_framing.MAGIC + bytes.fromhex("0000000100000001")
     return header + b"".join(len(b).to_bytes(4, "big") + b for b in blocks)
+
+
+def test_every_codec_is_found_by_its_names_and_bits() -> None:
+    assert list(CODECS) == list(CompressionType)
+    for codec in CODECS.values():
+        assert codec_named(codec.name) is codec_named(codec.topic_name) is codec
+        assert stored_codec(codec.compression_type, file="x.log", position=21) is codec
+    assert CODEC_NAMES == ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@pytest.mark.parametrize("bits", [5, 6, 7])
+def test_unassigned_codec_bits_are_refused_with_their_position(bits: int) -> None:
+    with pytest.raises(UnsupportedFormatError, match="codec bits 0 to 4") as caught:
+        stored_codec(bits, file="x.log", position=21)
+    assert caught.value.position == 21
 
 
 @pytest.mark.parametrize("codec", list(CompressionType))

@@ -14,7 +14,7 @@ from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.log_config import LogConfig, validate_topic_config, validate_topic_configs
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError
-from pyspark_kafkalog.record.codecs.codec import CompressionType
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 
@@ -263,6 +263,14 @@ def test_disabling_tiered_storage_without_deletion_is_refused() -> None:
         validate_topic_configs({}, _TIERED, existing=before)
     validate_topic_configs({"remote.log.delete.on.disable": "true"}, _TIERED, existing=before)
     validate_topic_configs({}, _TIERED, existing={})
+
+
+def test_level_is_configurable_for_every_codec_with_levels() -> None:
+    for codec in CODECS.values():
+        expected = None if codec.levels is None else codec.levels.default
+        assert LogConfig().compression_level(codec.compression_type) == expected
+    config = LogConfig.from_properties({"compression.zstd.level": "19"})
+    assert config.compression_level(CompressionType.ZSTD) == 19
 
 
 def test_derived_values_follow_from_configs() -> None:
