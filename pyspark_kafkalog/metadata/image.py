@@ -135,6 +135,11 @@ class MetadataImage:
             raise UnknownTopicError(f"there is no topic {name!r}; topics there are: {there}")
         return found
 
+    def find(self, topic: str, partition: int) -> PartitionImage | None:
+        """One partition, None if it does not exist."""
+        found = self.topics.get(topic)
+        return None if found is None or not 0 <= partition < len(found.partitions) else found.partitions[partition]
+
     def partition(self, topic: str, partition: int) -> PartitionImage:
         """One partition. Raises UnknownTopicError."""
         partitions = self.topic(topic).partitions

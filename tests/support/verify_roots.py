@@ -11,8 +11,7 @@ from metadata_roots import forget_images
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.maintenance.verify import partition as verify_partition
-from pyspark_kafkalog.maintenance.verify import root as verify_root
+from pyspark_kafkalog.maintenance.verify import findings as verify_findings
 from pyspark_kafkalog.maintenance.verify import segment as verify_segment
 from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity
 from pyspark_kafkalog.maintenance.verify.verify import verify
@@ -24,7 +23,7 @@ T0 = 1_700_000_000_000
 
 def check_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody changes anything there is nothing to wait for between two looks."""
-    for module in (verify_partition, verify_root, verify_segment):
+    for module in (verify_findings, verify_segment):
         monkeypatch.setattr(module, "_BETWEEN_CHECKS_S", 0.0)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.repair.reindex import reindex_partition
-from pyspark_kafkalog.maintenance.retention.log_start import write_log_start_checkpoint
+from pyspark_kafkalog.maintenance.retention.log_start import first_base_offsets, write_log_start_checkpoint
 from pyspark_kafkalog.maintenance.swap import SwapTarget, remove_deleted_files
 from pyspark_kafkalog.maintenance.verify.verify import conclude, plan_verification, run_unit
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, OffsetHint
@@ -40,7 +40,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
 )
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
-from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import stored_batches
@@ -222,7 +222,7 @@ def rewrite_checkpoints(root: NativeRoot, now_ms: int) -> None:
             _rewrite(root, name, image)
         if _read(root, LOG_START_OFFSET_CHECKPOINT) is None:
             root.fs.unlink_if_there(root.path / LOG_START_OFFSET_CHECKPOINT)
-    write_log_start_checkpoint(root, _first_bases(root, image))
+    write_log_start_checkpoint(root, first_base_offsets(root.path, _log_ends(image)))
 
 
 def _rewrite(root: NativeRoot, name: str, image: MetadataImage) -> None:
@@ -240,12 +240,15 @@ def _rewrite(root: NativeRoot, name: str, image: MetadataImage) -> None:
     if name == CLEANER_OFFSET_CHECKPOINT or (root.path / UNFLUSHED_MARKER).exists():
         root.fs.unlink_if_there(path)  # cleaning, or recovery, then begins at the log start offset
         return
-    ends = {
+    write_offset_checkpoint(path, _log_ends(image), fs=root.fs)
+
+
+def _log_ends(image: MetadataImage) -> dict[TopicPartition, int]:
+    return {
         TopicPartition(topic.name, each.partition): each.state.log_end_offset
         for topic in image.topics.values()
         for each in topic.partitions
     }
-    write_offset_checkpoint(path, ends, fs=root.fs)
 
 
 def _read(root: NativeRoot, name: str) -> Mapping[TopicPartition, int] | None:
@@ -257,22 +260,8 @@ def _read(root: NativeRoot, name: str) -> Mapping[TopicPartition, int] | None:
 
 def _log_end(image: MetadataImage, topic_partition: TopicPartition) -> int:
     """The partition's log end offset, -1 for an unknown partition."""
-    topic = image.topics.get(topic_partition.topic)
-    if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
-        return -1
-    return topic.partitions[topic_partition.partition].state.log_end_offset
-
-
-def _first_bases(root: NativeRoot, image: MetadataImage) -> dict[TopicPartition, int]:
-    found = {}
-    for topic in image.topics.values():
-        for each in topic.partitions:
-            topic_partition = TopicPartition(topic.name, each.partition)
-            if (root.path / str(topic_partition)).is_dir():
-                bases = list_base_offsets(root.path / str(topic_partition))
-                if bases:
-                    found[topic_partition] = bases[0]
-    return found
+    partition = image.find(topic_partition.topic, topic_partition.partition)
+    return -1 if partition is None else partition.state.log_end_offset
 
 
 def remove_deleted_topics(root: NativeRoot, now_ms: int) -> None:

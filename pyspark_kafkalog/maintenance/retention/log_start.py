@@ -12,13 +12,13 @@ bounded number at a time, and only while the topic id is unchanged: the director
 from __future__ import annotations
 
 import bisect
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.maintenance.swap import mark_deleted
-from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
@@ -109,19 +109,22 @@ def write_log_start_checkpoint(root: NativeRoot, first_bases: Mapping[TopicParti
         before = read_offset_checkpoint(path)
         offsets: dict[TopicPartition, int] = {}
         for topic_partition in (*before, *first_bases):
-            log_start_offset = _log_start_in(image, topic_partition)
-            if log_start_offset > first_bases.get(topic_partition, 0):
-                offsets[topic_partition] = log_start_offset
+            partition = image.find(topic_partition.topic, topic_partition.partition)
+            if partition is not None and partition.state.log_start_offset > first_bases.get(topic_partition, 0):
+                offsets[topic_partition] = partition.state.log_start_offset
         if offsets != before:
             write_offset_checkpoint(path, offsets, fs=root.fs)
 
 
-def _log_start_in(image: MetadataImage, topic_partition: TopicPartition) -> int:
-    """The partition's log start offset, 0 for an unknown partition."""
-    topic = image.topics.get(topic_partition.topic)
-    if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
-        return 0
-    return topic.partitions[topic_partition.partition].state.log_start_offset
+def first_base_offsets(root: Path, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The base offset of the first segment of each of these partitions that has one."""
+    found = {}
+    for each in partitions:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            bases = list_base_offsets(root / str(each))
+            if bases:
+                found[each] = bases[0]
+    return found
 
 
 def _first_base(directory: Path, state: LogState) -> int | None:
@@ -141,10 +144,9 @@ def _first_kept_base(directory: Path, state: LogState) -> int | None:
 
 def _names_below(directory: Path, first_base: int) -> list[str]:
     """Names of all files of segments below `first_base`, oldest segment first."""
-    found = []
-    for suffix, offsets in PartitionListing.read(directory).files.items():
-        found += [(offset, _ORDER.index(suffix), suffix) for offset in offsets if offset < first_base]
-    return [offset_file_name(offset, suffix) for offset, _, suffix in sorted(found)]
+    files = PartitionListing.read(directory).files
+    found = [(base, at) for at, suffix in enumerate(_ORDER) for base in files[suffix] if base < first_base]
+    return [offset_file_name(base, _ORDER[at]) for base, at in sorted(found)]
 
 
 def _cut_epochs(directory: Path, state: LogState, root: NativeRoot) -> None:

@@ -6,7 +6,8 @@ unaffected, or the next writer or broker repairs it. `info`: a leftover that wil
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -22,6 +23,10 @@ RESTORE: Final = "restore the file from a copy: committed records in it are dama
 REINDEX: Final = "kafkalog verify --repair, or kafkalog reindex, rebuilds the file from the .log"
 REPAIR: Final = "kafkalog verify --repair corrects it"
 NEXT_WRITER: Final = "nothing: the next writer removes it"
+
+
+#: Between two checks of files that others may be changing.
+_BETWEEN_CHECKS_S: Final = 0.3
 
 
 class Severity(str, Enum):
@@ -142,3 +147,14 @@ def count_by_severity(findings: Iterable[Finding]) -> dict[Severity, int]:
     for finding in findings:
         counts[finding.severity] += 1
     return counts
+
+
+def confirmed(
+    check: Callable[[], list[Finding]], check_again: Callable[[], list[Finding]] | None = None
+) -> list[Finding]:
+    """The findings of `check` that a second check confirms, since others may be changing the files meanwhile."""
+    findings = check()
+    if all(finding.severity is Severity.INFO for finding in findings):
+        return findings
+    time.sleep(_BETWEEN_CHECKS_S)
+    return [finding for finding in (check_again or check)() if finding in findings]

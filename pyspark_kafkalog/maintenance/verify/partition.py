@@ -7,8 +7,7 @@ the state of the producers before it.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ from pyspark_kafkalog.maintenance.verify.findings import (
     Finding,
     FindingSink,
     Severity,
+    confirmed,
 )
 from pyspark_kafkalog.maintenance.verify.producers import read_producers
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, UnreadOffsets
@@ -45,7 +45,6 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.units import plural
 
-_BETWEEN_CHECKS_S: Final = 0.3
 _RESTORE_LOG: Final = "restore the segment from a copy: committed records are missing"
 
 
@@ -99,20 +98,12 @@ def _sizes_and_snapshots(directory: Path) -> tuple[dict[int, int], set[int]]:
 
 def check_directory(scope: PartitionScope) -> list[Finding]:
     """The findings on the partition, without its segments, that a second check confirms."""
-    return found_twice(scope, _check)
 
+    def check_renewed() -> list[Finding]:
+        renewed = scope.renewed()
+        return [] if renewed is None else _check(renewed)
 
-def found_twice(scope: PartitionScope, check: Callable[[PartitionScope], list[Finding]]) -> list[Finding]:
-    """The findings of `check` that a second call confirms, on the partition as it is then."""
-    findings = check(scope)
-    if all(finding.severity is Severity.INFO for finding in findings):
-        return findings
-    time.sleep(_BETWEEN_CHECKS_S)
-    renewed = scope.renewed()
-    if renewed is None:
-        return []
-    again = check(renewed)
-    return [finding for finding in again if finding in findings]
+    return confirmed(lambda: _check(scope), check_renewed)
 
 
 def _check(scope: PartitionScope) -> list[Finding]:
@@ -141,7 +132,7 @@ def _check(scope: PartitionScope) -> list[Finding]:
         )
         return sink.result()
     _check_topic_id(scope, sink)
-    _check_segments_are_there(scope, listing.base_offsets, sink)
+    _check_segments_exist(scope, listing.base_offsets, sink)
     _check_snapshots(scope, listing, sink)
     _check_epochs(scope, sink)
     if scope.unread is not None:
@@ -208,7 +199,7 @@ def _check_topic_id(scope: PartitionScope, sink: FindingSink) -> None:
         )
 
 
-def _check_segments_are_there(scope: PartitionScope, bases: list[int], sink: FindingSink) -> None:
+def _check_segments_exist(scope: PartitionScope, bases: list[int], sink: FindingSink) -> None:
     state = scope.state
     if scope.log_end_offset <= 0:
         return

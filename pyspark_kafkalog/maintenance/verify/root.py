@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import os
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidRecordError, LogDirError
-from pyspark_kafkalog.maintenance.verify.findings import NEXT_WRITER, REPAIR, Finding, FindingSink, Severity
+from pyspark_kafkalog.maintenance.retention.log_start import first_base_offsets
+from pyspark_kafkalog.maintenance.verify.findings import NEXT_WRITER, REPAIR, Finding, FindingSink, Severity, confirmed
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, Commit, CommitLog, OffsetHint
 from pyspark_kafkalog.metadata.delta import ImageChanges, ImageDelta, start_delta
 from pyspark_kafkalog.metadata.housekeeping import START_FILE
@@ -36,13 +36,11 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     read_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, read_topic_id
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.filesystem import LOCAL, TEMPORARY_SUFFIX
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition, parse_partition_dir
 
 _TRIES: Final = 3
-_BETWEEN_CHECKS_S: Final = 0.3
 
 _LEFTOVER_DIR = re.compile(r".+(-delete|-stray|-future)")
 
@@ -293,7 +291,7 @@ def check_native_root(root: Root) -> list[Finding]:
         _check_entries(root.path, sink, image)
         return sink.result()
 
-    return _found_twice(check)
+    return confirmed(check)
 
 
 def check_broker_root(root: Path) -> list[Finding]:
@@ -307,15 +305,7 @@ def check_broker_root(root: Path) -> list[Finding]:
         _check_entries(root, sink, None)
         return sink.result()
 
-    return _found_twice(check)
-
-
-def _found_twice(check: Callable[[], list[Finding]]) -> list[Finding]:
-    findings = check()
-    if all(finding.severity is Severity.INFO for finding in findings):
-        return findings
-    time.sleep(_BETWEEN_CHECKS_S)
-    return [finding for finding in check() if finding in findings]
+    return confirmed(check)
 
 
 def _check_meta_properties(root: Path, sink: FindingSink, image: MetadataImage | None) -> None:
@@ -362,11 +352,11 @@ def _check_own_checkpoint(root: Path, name: str, image: MetadataImage, sink: Fin
     path = root / name
     offsets = _read(path, sink)
     for topic_partition, offset in offsets.items():
-        topic = image.topics.get(topic_partition.topic)
-        if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
+        partition = image.find(topic_partition.topic, topic_partition.partition)
+        if partition is None:
             _checkpoint(path, sink, topic_partition, "a partition of the root", "none of that name", Severity.INFO)
             continue
-        state = topic.partitions[topic_partition.partition].state
+        state = partition.state
         if name == LOG_START_OFFSET_CHECKPOINT:
             if offset != state.log_start_offset:
                 _checkpoint(path, sink, topic_partition, f"the log start {state.log_start_offset}", str(offset))
@@ -380,15 +370,14 @@ def _check_own_checkpoint(root: Path, name: str, image: MetadataImage, sink: Fin
 
 def _starts_inside(root: Path, image: MetadataImage) -> list[tuple[TopicPartition, LogState]]:
     """Partitions whose log start offset is above the base of their first segment."""
-    found = []
-    for topic in image.topics.values():
-        for each in topic.partitions:
-            topic_partition = TopicPartition(topic.name, each.partition)
-            if each.state.log_start_offset and (root / str(topic_partition)).is_dir():
-                first = min(list_base_offsets(root / str(topic_partition)), default=each.state.log_start_offset)
-                if each.state.log_start_offset > first:
-                    found.append((topic_partition, each.state))
-    return found
+    states = {
+        TopicPartition(topic.name, each.partition): each.state
+        for topic in image.topics.values()
+        for each in topic.partitions
+        if each.state.log_start_offset
+    }
+    first_bases = first_base_offsets(root, states)
+    return [(each, states[each]) for each, base in first_bases.items() if states[each].log_start_offset > base]
 
 
 def _checkpoint(
@@ -437,8 +426,7 @@ def _check_entries(root: Path, sink: FindingSink, image: MetadataImage | None) -
                 advice=NEXT_WRITER,
             )
         elif topic_partition is not None and image is not None and entry.name != METADATA_DIR and entry.is_dir():
-            topic = image.topics.get(topic_partition.topic)
-            if topic is None or topic_partition.partition >= len(topic.partitions):
+            if image.find(topic_partition.topic, topic_partition.partition) is None:
                 sink.add(
                     Severity.WARNING,
                     "stray-directory",
