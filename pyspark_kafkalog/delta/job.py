@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.maintenance.jobs.session import check_delta, with_delta
-from pyspark_kafkalog.maintenance.jobs.stop_signal import stop_signal
+from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

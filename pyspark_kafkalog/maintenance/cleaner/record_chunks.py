@@ -1,13 +1,17 @@
 """A segment's records as the cleaner processes them: the location, offset and time of each, and the hash of its key.
 
 Segments are read in chunks of whole batches, verified and decompressed, so memory is bounded whatever a segment's size.
-If the process has more than one core, threads prefetch the next chunks (jobs/prefetch.py); the number of threads does
-not change the chunks.
+If the process has more than one core, threads prefetch the next chunks, in order (`work_ahead`). The work is mostly
+compiled code, which releases the GIL. The number of threads affects only the time taken, not the chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +22,6 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.maintenance.cleaner import kernels_cleaner as kernels
-from pyspark_kafkalog.maintenance.jobs.prefetch import BufferPool, Turns, spare_threads, work_ahead
 from pyspark_kafkalog.record.decode import LogBytes, Sections, check_counts, open_sections, record_fault
 from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
 from pyspark_kafkalog.record.kernels.layout import NO_FAULT, STATE_SIZE
@@ -33,12 +36,89 @@ _SCRATCH_SLACK_BYTES: Final = 1 << 20
 #: The stored bytes of a piece, which a thread takes at a time; compressed bytes count _EXPANSION times.
 _PIECE_WEIGHT: Final = 4 << 20
 _EXPANSION: Final = 2
+_THREADS_MAX: Final = 2
+#: Items requested in advance beyond one more than the number of threads: some take much longer, and results are in
+#: order. More of them would exceed the processor's cache.
+QUEUE_ITEMS: Final = 1
 
 #: Returns which of the batches (BATCH_DTYPE) need not be read, since none of their records stays.
 DropsBatches: TypeAlias = Callable[[NDArray[np.void]], NDArray[np.bool_]]
 
+Item = TypeVar("Item")
 Verdict = TypeVar("Verdict")
 Result = TypeVar("Result")
+
+
+def spare_threads() -> int:
+    """The useful number of threads besides the caller's: none on one core, else two, since callers often wait."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return _THREADS_MAX if cores > 1 else 0
+
+
+def work_ahead(items: Iterator[Item], work: Callable[[Item], Result], *, threads: int) -> Generator[Result, None, None]:
+    """work(item) for each item, in order. The caller's thread requests a few more items than there are threads.
+
+    An error of `items` or `work` is raised when its item's turn comes. When the caller stops early, this waits for
+    calls that have begun; so close it before the resources that `work` uses.
+    """
+    if not threads:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(threads, "work-ahead") as executor:
+        under_way: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                under_way.append(executor.submit(work, item))
+                if len(under_way) > threads + QUEUE_ITEMS:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            executor.shutdown(wait=True, cancel_futures=True)
+
+
+class Turns:
+    """Makes threads that process items concurrently do one part of the work item by item, in order."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._done: set[int] = set()
+        self._changed = threading.Condition()
+
+    def wait(self, number: int) -> None:
+        """Wait until all items before `number` are done with that part."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._next >= number)
+
+    def done(self, number: int) -> None:
+        """Item `number` is done with that part, or will not reach it."""
+        with self._changed:
+            self._done.add(number)
+            while self._next in self._done:
+                self._done.remove(self._next)
+                self._next += 1
+            self._changed.notify_all()
+
+
+class BufferPool:
+    """Reusable buffers of one size, which avoid the page faults of new memory. Not thread-safe."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._free: list[NDArray[np.uint8]] = []
+
+    def take(self, size_bytes: int) -> NDArray[np.uint8]:
+        """A buffer of at least `size_bytes`; one larger than the pool's size is not reused."""
+        if size_bytes <= self._size_bytes and self._free:
+            return self._free.pop()
+        return np.empty(max(size_bytes, self._size_bytes), np.uint8)
+
+    def give(self, data: NDArray[np.uint8]) -> None:
+        """Return a buffer from `take`, or a slice of it."""
+        buffer = data if data.base is None else data.base
+        assert isinstance(buffer, np.ndarray)
+        if len(buffer) == self._size_bytes:
+            self._free.append(buffer)
 
 
 @dataclass(frozen=True, slots=True)

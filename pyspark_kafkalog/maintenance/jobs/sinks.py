@@ -46,17 +46,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-
 _LOG: Final = logging.getLogger(__name__)
-
-
 _SECONDS_DIGITS: Final = 3
 _REDRAW_S: Final = 1.0
 _UNDERSCORE = re.compile(r"_([a-z])")
 
-
 PARTITION_METRICS: Final = ("Size", "NumLogSegments", "LogStartOffset", "LogEndOffset")
-
 ROOT_METRICS: Final = (
     "cleaner-recopy-percent",
     "max-clean-time-secs",
@@ -65,15 +60,10 @@ ROOT_METRICS: Final = (
     "uncleanable-partitions-count",
     "UnderReplicatedPartitions",
 )
-
 _RUN_COLUMNS: Final = "timestamp TIMESTAMP, run_id STRING, root STRING, dry_run BOOLEAN"
-
 _DDL_TYPES: Final = {int: "LONG", float: "DOUBLE", str: "STRING"}
-
 _TRIES: Final = 10
-
 _PAUSE_SECONDS: Final = 0.2
-
 #: Delta's errors for a lost race with another commit, after which a retry may succeed.
 _CAME_FIRST: Final = re.compile(r"CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED|TABLE_ALREADY_EXISTS|Concurrent")
 

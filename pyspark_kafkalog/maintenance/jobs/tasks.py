@@ -6,7 +6,8 @@ milliseconds for each call, and has advantages over one job with many tasks: res
 chooses the order, and a lost task (a killed executor, a worker out of memory) loses only its own result. On a cluster
 Spark retries a lost task elsewhere, so calls must be repeatable.
 
-`Throttle` limits the bytes that one task reads and writes in a second.
+`stop_signal` sets an event on SIGTERM and SIGINT, which tasks check at the points where they can stop. `Throttle`
+limits the bytes that one task reads and writes in a second.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import itertools
 import logging
 import os
 import queue
+import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import KafkalogError
@@ -28,13 +32,12 @@ from pyspark_kafkalog.errors import KafkalogError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 _LOG: Final = logging.getLogger(__name__)
+
 #: log.cleaner.io.max.bytes.per.second of Kafka's default: no limit.
 NO_LIMIT: Final = float("inf")
-
 _BURST_S: Final = 0.3  # Kafka's throttler uses intervals of 300 ms
-
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _POLL_S: Final = 0.25
 
 #: Priorities in the queue of calls.
@@ -274,3 +277,28 @@ class Throttle:
         self._then = now
         if self._tokens < 0:
             self._sleep(-self._tokens / self._rate)
+
+
+@contextmanager
+def stop_signal() -> Iterator[threading.Event]:
+    """An event that the first SIGTERM or SIGINT sets. A second signal is handled as before the block.
+
+    Outside of the main thread, where Python allows no signal handlers, the event is never set.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in _SIGNALS:
+        signal.signal(number, handle)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.repair import steps as repair_partition
-from pyspark_kafkalog.maintenance.repair import steps as repair_root
+from pyspark_kafkalog.maintenance.repair import steps as repair_steps
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.security.open import open_root
@@ -55,73 +54,73 @@ _KINDS: Final = (
         "metadata-snapshot",
         ("metadata-snapshot",),
         "write a snapshot of the current metadata, and remove damaged snapshots",
-        of_root=repair_root.replace_snapshots,
+        of_root=repair_steps.replace_snapshots,
     ),
     _Kind(
         "metadata-hints",
         ("metadata-hint",),
         "rewrite kafkalog-newest-snapshot, kafkalog-head and kafkalog-start from the existing files",
-        of_root=repair_root.rewrite_hints,
+        of_root=repair_steps.rewrite_hints,
     ),
     _Kind(
         "metadata-topic-id",
         ("topic-id",),
         "rewrite the metadata log's partition.metadata",
-        of_root=repair_root.write_metadata_topic_id,
+        of_root=repair_steps.write_metadata_topic_id,
     ),
     _Kind(
         "make-directory",
         ("directory-missing",),
         "create the directory of the empty partition",
-        of_partition=repair_partition.make_directory,
+        of_partition=repair_steps.make_directory,
     ),
     _Kind(
         "topic-id",
         ("topic-id",),
         "rewrite partition.metadata with the topic's id",
-        of_partition=repair_partition.write_partition_topic_id,
+        of_partition=repair_steps.write_partition_topic_id,
     ),
     _Kind(
         "finish-swap",
         ("unfinished-swap", "cleaned-file"),
         "finish or undo an interrupted swap of segments, unless another run works on it",
-        of_partition=repair_partition.finish_swap,
+        of_partition=repair_steps.finish_swap,
     ),
     _Kind(
         "drop-snapshots",
         ("producer-snapshot-differs",),
         "remove the producer snapshots that contradict the log",
-        of_partition=repair_partition.drop_wrong_snapshots,
+        of_partition=repair_steps.drop_wrong_snapshots,
     ),
     _Kind(
         "reindex",
         (*_REINDEX, "producer-snapshot-differs"),
         "rebuild missing or wrong indexes and producer snapshots from undamaged .log files",
-        of_partition=repair_partition.make_indexes,
+        of_partition=repair_steps.make_indexes,
     ),
     _Kind(
         "leader-epochs",
         ("leader-epochs", "leader-epoch"),
         "rewrite leader-epoch-checkpoint from the batches",
-        of_partition=repair_partition.rewrite_epochs,
+        of_partition=repair_steps.rewrite_epochs,
     ),
     _Kind(
         "remove-abandoned",
         ("staged-file", "deleted-files"),
         "remove staged files older than staging.retention.ms and .deleted files older than file.delete.delay.ms",
-        of_partition=repair_partition.remove_leftovers,
+        of_partition=repair_steps.remove_leftovers,
     ),
     _Kind(
         "checkpoints",
         ("checkpoint", "checkpoint-entry"),
         "rewrite wrong offset checkpoint files from the metadata",
-        of_root=repair_root.rewrite_checkpoints,
+        of_root=repair_steps.rewrite_checkpoints,
     ),
     _Kind(
         "remove-deleted-topics",
         ("leftover-directory",),
         "remove the directories of deleted topics older than file.delete.delay.ms",
-        of_root=repair_root.remove_deleted_topics,
+        of_root=repair_steps.remove_deleted_topics,
     ),
 )
 _BY_NAME: Final = {kind.name: kind for kind in _KINDS}

@@ -425,13 +425,18 @@ def _check_entries(root: Path, sink: FindingSink, image: MetadataImage | None) -
                 found="a small file being written, or left by a crash",
                 advice=NEXT_WRITER,
             )
-        elif topic_partition is not None and image is not None and entry.name != METADATA_DIR and entry.is_dir():
-            if image.find(topic_partition.topic, topic_partition.partition) is None:
-                sink.add(
-                    Severity.WARNING,
-                    "stray-directory",
-                    entry.path,
-                    expected="a partition of the root",
-                    found="none of that name",
-                    advice="check whether it is needed; no reader sees it",
-                )
+        elif image is not None and entry.is_dir() and _is_stray(topic_partition, entry.name, image):
+            sink.add(
+                Severity.WARNING,
+                "stray-directory",
+                entry.path,
+                expected="a partition of the root",
+                found="none of that name",
+                advice="check whether it is needed; no reader sees it",
+            )
+
+
+def _is_stray(topic_partition: TopicPartition | None, name: str, image: MetadataImage) -> bool:
+    if topic_partition is None or name == METADATA_DIR:
+        return False
+    return image.find(topic_partition.topic, topic_partition.partition) is None

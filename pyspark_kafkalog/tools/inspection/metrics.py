@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.jobs.stop_signal import stop_signal
+from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.tools.command import (
     UsageError,

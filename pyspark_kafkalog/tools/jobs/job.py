@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.maintenance.jobs.session import has_session, job_session
-from pyspark_kafkalog.maintenance.jobs.stop_signal import stop_signal
+from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
 from pyspark_kafkalog.tools.arguments import FORMS, time_ms
 from pyspark_kafkalog.tools.command import UsageError, add_path, positive
 from pyspark_kafkalog.units import NS_PER_MS

@@ -29,8 +29,7 @@ from pyspark_kafkalog.maintenance.cleaner.run_record import (
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, JobRun, run_chunks, run_loop, run_once
 from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
-from pyspark_kafkalog.maintenance.jobs.stop_signal import stop_signal
-from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks
+from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks, stop_signal
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.jobs.maintenance import OffsetFileError, parse_offsets
 

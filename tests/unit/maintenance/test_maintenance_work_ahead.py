@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pyspark_kafkalog.maintenance.jobs.prefetch import QUEUE_ITEMS, BufferPool, Turns, work_ahead
+from pyspark_kafkalog.maintenance.cleaner.record_chunks import QUEUE_ITEMS, BufferPool, Turns, work_ahead
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 4])
