@@ -54,5 +54,5 @@ def test_unlimited_throttle_never_sleeps() -> None:
 
 
 def test_zero_rate_is_rejected() -> None:
-    with pytest.raises(ValueError, match="would never end"):
+    with pytest.raises(ValueError, match="expected a rate above 0"):
         Throttle(0)
