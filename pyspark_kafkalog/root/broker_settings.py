@@ -26,23 +26,23 @@ def alter_broker_configs(
 
     Raises InvalidConfigError for an invalid name or value, and if a topic's overrides conflict with the new values.
     """
-    there = broker_configs(image)
-    unknown = sorted({*add, *delete} - BROKER_CONFIGS.keys() - there.keys())
+    configs = broker_configs(image)
+    unknown = sorted({*add, *delete} - BROKER_CONFIGS.keys() - configs.keys())
     if unknown:
         raise InvalidConfigError(
-            f"{', '.join(unknown)}: no broker-level config; there are {', '.join(sorted(BROKER_CONFIGS))}"
+            f"{', '.join(unknown)}: no such broker-level config; expected one of {', '.join(sorted(BROKER_CONFIGS))}"
         )
     both = sorted(add.keys() & set(delete))
     if both:
         raise InvalidConfigError(f"{', '.join(both)}: cannot be set and deleted at once")
-    kept = {name: text for name, text in there.items() if name not in delete}
+    kept = {name: text for name, text in configs.items() if name not in delete}
     config = BrokerConfig.from_properties({**kept, **add})
     for topic in image.topics.values():
         if topic.configs:
             _check_topic(config, topic.name, topic.configs)
     return [
-        *(broker_config_record(name, value) for name, value in add.items() if there.get(name) != value),
-        *(broker_config_record(name, None) for name in delete if name in there),
+        *(broker_config_record(name, value) for name, value in add.items() if configs.get(name) != value),
+        *(broker_config_record(name, None) for name in delete if name in configs),
     ]
 
 

@@ -69,16 +69,16 @@ def has_partition_directories(root: Path, topic: TopicImage) -> bool:
 
 
 def _ensure(root: Path, have_records: Mapping[TopicPartition, bool], topic_id: str, fs: FileSystem) -> None:
-    lacking = [where for where in have_records if topic_id_of(root / str(where)) != topic_id]
-    if not lacking:
+    missing = [each for each in have_records if topic_id_of(root / str(each)) != topic_id]
+    if not missing:
         return
     # Ids are written last: a process that finds them does not look for another log's lines in the checkpoints.
-    forget_partitions(root, {where for where in lacking if not have_records[where]}, fs=fs)
-    for where in lacking:
-        directory = root / str(where)
-        is_kept = have_records[where] and topic_id_of(directory) is None
+    forget_partitions(root, {each for each in missing if not have_records[each]}, fs=fs)
+    for topic_partition in missing:
+        directory = root / str(topic_partition)
+        is_kept = have_records[topic_partition] and topic_id_of(directory) is None
         if not is_kept and directory.exists() and _holds_a_log(directory):
-            put_aside(root, where, fs)
+            rename_for_deletion(root, topic_partition, fs)
         with contextlib.suppress(FileExistsError):
             fs.mkdir(directory)
         write_topic_id(directory / PARTITION_METADATA, topic_id, fs=fs)
@@ -97,18 +97,18 @@ def _holds_a_log(directory: Path) -> bool:
     return has_log(directory) or (directory / PARTITION_METADATA).exists()
 
 
-def name_put_aside(topic_partition: TopicPartition, suffix: str) -> str:
+def renamed_directory(topic_partition: TopicPartition, suffix: str) -> str:
     """A new name for the directory, as Kafka forms it; the topic's name is cut to fit."""
     end = f"-{topic_partition.partition}.{uuid.uuid4().hex}{suffix}"
     return f"{topic_partition.topic[: _NAME_MAX - len(end)]}{end}"
 
 
-def put_aside(root: Path, topic_partition: TopicPartition, fs: FileSystem) -> None:
+def rename_for_deletion(root: Path, topic_partition: TopicPartition, fs: FileSystem) -> None:
     """Rename the directory as Kafka does for a deleted topic, if it exists.
 
     If a full disk has no room for the longer name, the directory is removed immediately.
     """
-    target = root / name_put_aside(topic_partition, _DELETE_SUFFIX)
+    target = root / renamed_directory(topic_partition, _DELETE_SUFFIX)
     with contextlib.suppress(FileNotFoundError):
         try:
             fs.rename(root / str(topic_partition), target)
@@ -140,36 +140,43 @@ def _remove_tree(directory: Path, fs: FileSystem) -> None:
     fs.rmdir(directory)
 
 
-def find_left_by_deletions(root: Path, image: MetadataImage, log: CommitLog) -> Mapping[TopicPartition, str]:
-    """The partitions whose directories are left, with the id of the topic that was deleted. Raises OSError, and
-    CorruptRecordError for a damaged commit."""
+def find_unrenamed_directories(root: Path, image: MetadataImage, log: CommitLog) -> Mapping[TopicPartition, str]:
+    """The partitions of deleted topics whose directories keep their names, with the ids of the deleted topics.
+
+    Raises OSError; CorruptRecordError for a damaged commit.
+    """
     found: dict[TopicPartition, str] = {}
     with os.scandir(root) as entries:
         for entry in entries:
-            where = parse_partition_dir(entry.name)
-            if where is None or where.topic in image.topics or where.topic == CLUSTER_METADATA_TOPIC:
+            each = parse_partition_dir(entry.name)
+            if each is None or each.topic in image.topics or each.topic == CLUSTER_METADATA_TOPIC:
                 continue
             topic_id = topic_id_of(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else None
             if topic_id is not None:
-                found[where] = topic_id
+                found[each] = topic_id
     if not found:
         return found
     removed = _removed_ids(log, set(found.values()))
-    return {where: topic_id for where, topic_id in found.items() if topic_id in removed}
+    return {each: topic_id for each, topic_id in found.items() if topic_id in removed}
 
 
-def put_aside_left(root: Path, image: MetadataImage, left: Mapping[TopicPartition, str], fs: FileSystem) -> None:
-    """Rename these for deletion, unless a topic of that name exists by now. The caller holds the root's lock."""
-    for where, topic_id in left.items():
-        if where.topic not in image.topics and topic_id_of(root / str(where)) == topic_id:
-            put_aside(root, where, fs)
+def rename_left_directories(
+    root: Path, image: MetadataImage, left: Mapping[TopicPartition, str], fs: FileSystem
+) -> None:
+    """Rename the directories `left` for deletion, except those of topics whose names exist again.
+
+    The caller holds the root's lock.
+    """
+    for each, topic_id in left.items():
+        if each.topic not in image.topics and topic_id_of(root / str(each)) == topic_id:
+            rename_for_deletion(root, each, fs)
 
 
-def _removed_ids(log: CommitLog, wanted: Collection[str]) -> set[str]:
+def _removed_ids(log: CommitLog, topic_ids: Collection[str]) -> set[str]:
     removed: set[str] = set()
     for offset in islice(reversed(list_base_offsets(log.directory)), _COMMITS_MAX):
         commit = log.read(offset)
         for each in () if commit is None else commit.records:
-            if isinstance(each, RemoveTopicRecord) and each.topic_id in wanted:
+            if isinstance(each, RemoveTopicRecord) and each.topic_id in topic_ids:
                 removed.add(each.topic_id)
     return removed

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitConflictError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, partition_state_record
+from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.record.codecs.codec import CompressionType
@@ -39,7 +39,7 @@ from pyspark_kafkalog.root.open_transactions import (
     producers_of,
     transaction_states_of,
 )
-from pyspark_kafkalog.root.write import PartitionLogs
+from pyspark_kafkalog.root.write import PartitionLogs, changed_error
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import ProducerState
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -74,7 +74,7 @@ class EndedTransaction:
     elsewhere: tuple[TopicPartition, ...] = ()
 
 
-def abort_transaction(root: NativeRoot, where: TopicPartition, first_offset: int) -> EndedTransaction:
+def abort_transaction(root: NativeRoot, topic_partition: TopicPartition, first_offset: int) -> EndedTransaction:
     """Abort the open transaction that began at `first_offset` of the partition, in one durable commit.
 
     If `__transaction_state` has the transaction, it is aborted in all its partitions. Raises OffsetOutOfRangeError if
@@ -83,12 +83,12 @@ def abort_transaction(root: NativeRoot, where: TopicPartition, first_offset: int
     """
     with root_lock(root.path, fs=root.fs):
         ending = _Ending(root)
-        producer = ending.open_producer(where, first_offset)
+        producer = ending.open_producer(topic_partition, first_offset)
         states = transaction_states_of(root).values()
-        state = next((each for each in states if each.covers(where, producer.producer_id)), None)
+        state = next((each for each in states if each.covers(topic_partition, producer.producer_id)), None)
         if state is not None:
             return _abort(ending, state)
-        marked = ending.mark(where, producer, ControlRecordType.ABORT, producer.producer_epoch)
+        marked = ending.mark(topic_partition, producer, ControlRecordType.ABORT, producer.producer_epoch)
         ending.publish(_ABORT_OPERATION)
         return EndedTransaction(None, False, (marked,))
 
@@ -145,14 +145,14 @@ def _end(ending: _Ending, state: TransactionState, *, is_commit: bool) -> EndedT
         epoch = min(epoch + 1, MAX_EPOCH)
     kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
     marked = []
-    for where in sorted(state.partitions):
-        producer = ending.producer_in_transaction(where, state.producer_id)
+    for topic_partition in sorted(state.partitions):
+        producer = ending.producer_in_transaction(topic_partition, state.producer_id)
         if producer is not None:
-            marked.append(ending.mark(where, producer, kind, max(epoch, producer.producer_epoch)))
-    ending.note_completed(state, is_commit=is_commit, producer_epoch=epoch)
+            marked.append(ending.mark(topic_partition, producer, kind, max(epoch, producer.producer_epoch)))
+    ending.append_completed(state, is_commit=is_commit, producer_epoch=epoch)
     decided = state.status in _DECIDED
     ending.publish(_COMPLETE_OPERATION if decided else _ABORT_OPERATION)
-    elsewhere = tuple(where for where in sorted(state.partitions) if not ending.has(where))
+    elsewhere = tuple(each for each in sorted(state.partitions) if not ending.has(each))
     return EndedTransaction(state.transactional_id, is_commit, tuple(marked), elsewhere)
 
 
@@ -165,46 +165,46 @@ class _Ending:
         self._logs = PartitionLogs.at(root.path, self._image, clock=root.clock, fs=root.fs)
         self._appended: dict[TopicPartition, LogState] = {}
 
-    def open_producer(self, where: TopicPartition, first_offset: int) -> ProducerState:
+    def open_producer(self, topic_partition: TopicPartition, first_offset: int) -> ProducerState:
         """The producer whose transaction began at `first_offset`. Raises OffsetOutOfRangeError if there is no such."""
-        self._image.partition(where.topic, where.partition)
-        for producer in self._open_producers(where):
+        self._image.partition(topic_partition.topic, topic_partition.partition)
+        for producer in self._open_producers(topic_partition):
             if producer.current_txn_first_offset == first_offset:
                 return producer
         raise OffsetOutOfRangeError(
-            f"Could not find any open transactions starting at offset {first_offset} on partition {where}"
+            f"Could not find any open transactions starting at offset {first_offset} on partition {topic_partition}"
         )
 
-    def has(self, where: TopicPartition) -> bool:
+    def has(self, topic_partition: TopicPartition) -> bool:
         """Whether the root contains the partition."""
-        topic = self._image.topics.get(where.topic)
-        return topic is not None and 0 <= where.partition < len(topic.partitions)
+        topic = self._image.topics.get(topic_partition.topic)
+        return topic is not None and 0 <= topic_partition.partition < len(topic.partitions)
 
-    def producer_in_transaction(self, where: TopicPartition, producer_id: int) -> ProducerState | None:
+    def producer_in_transaction(self, topic_partition: TopicPartition, producer_id: int) -> ProducerState | None:
         """The producer if it has an open transaction in the partition; None also if the root lacks the partition."""
-        if not self.has(where):
+        if not self.has(topic_partition):
             return None
-        return next((each for each in self._open_producers(where) if each.producer_id == producer_id), None)
+        return next((each for each in self._open_producers(topic_partition) if each.producer_id == producer_id), None)
 
-    def _open_producers(self, where: TopicPartition) -> list[ProducerState]:
-        if self._image.partition(where.topic, where.partition).state.first_unstable_offset < 0:
+    def _open_producers(self, topic_partition: TopicPartition) -> list[ProducerState]:
+        if self._image.partition(topic_partition.topic, topic_partition.partition).state.first_unstable_offset < 0:
             return []
         producers = producers_of(
-            self._root.partition(where.topic, where.partition),
+            self._root.partition(topic_partition.topic, topic_partition.partition),
             expiration_ms=self._logs.broker_config.producer_id_expiration_ms,
             now_ms=self._root.clock(),
         )
         return [each for each in producers if each.current_txn_first_offset >= 0]
 
     def mark(
-        self, where: TopicPartition, producer: ProducerState, kind: ControlRecordType, epoch: int
+        self, topic_partition: TopicPartition, producer: ProducerState, kind: ControlRecordType, epoch: int
     ) -> EndedPartition:
         """Append the marker and wait for the disk."""
         marker = EndTransactionMarker(control_type=kind, coordinator_epoch=max(producer.coordinator_epoch, 0))
         key, value = build_control_record(marker)
-        after = self._append(where, key, value, producer_id=producer.producer_id, producer_epoch=epoch)
+        after = self._append(topic_partition, key, value, producer_id=producer.producer_id, producer_epoch=epoch)
         return EndedPartition(
-            topic_partition=where,
+            topic_partition=topic_partition,
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
             first_offset=producer.current_txn_first_offset,
@@ -212,14 +212,14 @@ class _Ending:
             last_stable_offset=after.last_stable_offset,
         )
 
-    def note_completed(self, state: TransactionState, *, is_commit: bool, producer_epoch: int) -> None:
+    def append_completed(self, state: TransactionState, *, is_commit: bool, producer_epoch: int) -> None:
         """Append the record to `__transaction_state` that all markers are written."""
         key, value = state.completed(is_commit=is_commit, producer_epoch=producer_epoch, now_ms=self._root.clock())
         self._append(TopicPartition(TRANSACTION_STATE_TOPIC, state.state_partition), key, value)
 
     def _append(
         self,
-        where: TopicPartition,
+        topic_partition: TopicPartition,
         key: bytes,
         value: bytes,
         *,
@@ -227,8 +227,8 @@ class _Ending:
         producer_epoch: int = -1,
     ) -> LogState:
         """Append one record, a marker of `producer_id` if given, and wait for the disk."""
-        before = self._image.partition(where.topic, where.partition).state
-        with self._logs.resume(where, before) as log:
+        before = self._image.partition(topic_partition.topic, topic_partition.partition).state
+        with self._logs.resume(topic_partition, before) as log:
             leader_epoch = before.leader_epoch + 1 if log.is_recovered else before.leader_epoch
             record = Record(offset=log.log_end_offset, timestamp_ms=self._root.clock(), key=key, value=value)
             is_marker = producer_id is not None
@@ -245,22 +245,23 @@ class _Ending:
             )
             log.append_as_coordinator(data, leader_epoch=leader_epoch)
             log.flush(is_last=True)
-            self._appended[where] = log.state()
-        return self._appended[where]
+            self._appended[topic_partition] = log.state()
+        return self._appended[topic_partition]
 
     def publish(self, operation: str) -> None:
         """Commit the appends. Raises CommitConflictError if a topic was changed without the root's lock."""
 
         def build(newest: MetadataImage) -> list[MetadataRecord]:
             return [
-                partition_state_record(self._unchanged(newest, where).topic_id, where.partition, state)
-                for where, state in self._appended.items()
+                partition_state_record(self._checked_topic_id(newest, each), each.partition, state)
+                for each, state in self._appended.items()
             ]
 
         self._root.store.commit(build, operation=operation)
 
-    def _unchanged(self, newest: MetadataImage, where: TopicPartition) -> TopicImage:
-        topic = self._image.topic(where.topic)
-        if newest.topics.get(where.topic) != topic:
-            raise CommitConflictError(f"{where} was changed by another writer without the root's lock; run this again")
-        return topic
+    def _checked_topic_id(self, newest: MetadataImage, topic_partition: TopicPartition) -> str:
+        """The topic's id. Raises CommitConflictError if the partition differs between the two images."""
+        topic_id = self._image.topic(topic_partition.topic).topic_id
+        if newest.state_of(topic_partition, topic_id) != self._image.state_of(topic_partition, topic_id):
+            raise changed_error(topic_partition)
+        return topic_id

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.write import PartitionLogs
+from pyspark_kafkalog.root.write import PartitionLogs, changed_error
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -76,27 +76,30 @@ def move_log_starts(root: NativeRoot, moves: Sequence[LogStartMove], *, operatio
     return moved
 
 
-def look_at_log_starts(root: NativeRoot, moves: Sequence[LogStartMove]) -> list[MovedLogStart]:
+def preview_log_starts(root: NativeRoot, moves: Sequence[LogStartMove]) -> list[MovedLogStart]:
     """The results that `move_log_starts` would have, for moves that do not roll; changes nothing."""
     image = root.store.refresh()
     return [_move(root, image, each) for each in moves]
 
 
 def _move(root: NativeRoot, image: MetadataImage, move: LogStartMove) -> MovedLogStart:
-    where = move.topic_partition
+    topic_partition = move.topic_partition
     try:
-        topic = image.topic(where.topic)
+        topic = image.topic(topic_partition.topic)
         if move.topic_id is not None and topic.topic_id != move.topic_id:
-            raise UnknownTopicError(f"topic {where.topic!r} was deleted and made anew meanwhile")
-        before = image.partition(where.topic, where.partition).state
+            raise UnknownTopicError(
+                f"topic {topic_partition.topic!r} was deleted and re-created: expected the topic id {move.topic_id}, "
+                f"found {topic.topic_id}"
+            )
+        before = image.partition(topic_partition.topic, topic_partition.partition).state
         return MovedLogStart(
-            topic_partition=where,
+            topic_partition=topic_partition,
             topic_id=topic.topic_id,
             before=before,
             after=_moved_state(root, image, move, before),
         )
     except (KafkalogError, OSError) as error:
-        return MovedLogStart(topic_partition=where, error=error)
+        return MovedLogStart(topic_partition=topic_partition, error=error)
 
 
 def _moved_state(root: NativeRoot, image: MetadataImage, move: LogStartMove, before: LogState) -> LogState:
@@ -118,10 +121,10 @@ def _moved_state(root: NativeRoot, image: MetadataImage, move: LogStartMove, bef
     return replace(before, log_start_offset=max(target, before.log_start_offset))
 
 
-def _rolled(root: NativeRoot, image: MetadataImage, where: TopicPartition, before: LogState) -> LogState:
+def _rolled(root: NativeRoot, image: MetadataImage, topic_partition: TopicPartition, before: LogState) -> LogState:
     """The state with an empty active segment, which is durable, and no other segments."""
     logs = PartitionLogs.at(root.path, image, clock=root.clock, fs=root.fs)
-    with logs.resume(where, before) as log:
+    with logs.resume(topic_partition, before) as log:
         log.roll()
         if log.is_recovered:  # as a writer does after a recovery
             log.assign_epoch(before.leader_epoch + 1, log.log_end_offset)
@@ -147,6 +150,4 @@ def _check_unchanged(newest: MetadataImage, moved: Iterable[MovedLogStart]) -> N
         if each.after is None:
             continue
         if newest.state_of(each.topic_partition, each.topic_id) != each.before:
-            raise CommitConflictError(
-                f"{each.topic_partition} was changed by another writer without the root's lock; run this again"
-            )
+            raise changed_error(each.topic_partition)

@@ -25,11 +25,11 @@ from pyspark_kafkalog.root import topics as topic_records
 from pyspark_kafkalog.root.broker_settings import alter_broker_configs
 from pyspark_kafkalog.root.directories import (
     ensure_partition_directories,
-    find_left_by_deletions,
+    find_unrenamed_directories,
     has_partition_directories,
-    put_aside,
-    put_aside_left,
     remove_deleted,
+    rename_for_deletion,
+    rename_left_directories,
 )
 from pyspark_kafkalog.root.planned_state import PlannedState
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
@@ -245,9 +245,11 @@ class NativeRoot:
             self._commit_locked(
                 lambda image: topic_records.delete_topic(image, name), operation="delete topic", frees_space=True
             )
-            with _after_commit(f"topic {name} is deleted, but its files are not all put aside or removed"):
+            with _after_commit(
+                f"topic {name} is deleted, but some of its directories are not renamed or removed; retention does that"
+            ):
                 for partition in topic.partitions:
-                    put_aside(self.path, TopicPartition(name, partition.partition), self._fs)
+                    rename_for_deletion(self.path, TopicPartition(name, partition.partition), self._fs)
                 self._fs.fsync_dir(self.path)
                 self._remove_deleted(None, delay_ms)
 
@@ -257,9 +259,9 @@ class NativeRoot:
         Directories that a killed deletion did not rename are renamed first. `now_ms` is the current time, by default
         the file system's. Raises OSError, CorruptRecordError.
         """
-        left = find_left_by_deletions(self.path, self._store.refresh(), self._store.log)
+        left = find_unrenamed_directories(self.path, self._store.refresh(), self._store.log)
         with root_lock(self.path, fs=self._fs):
-            put_aside_left(self.path, self._store.refresh(), left, self._fs)
+            rename_left_directories(self.path, self._store.refresh(), left, self._fs)
             delay_ms = self.broker_config().log_config({}).file_delete_delay_ms
             self._remove_deleted(now_ms, delay_ms)
             self._store.log.restore_reserve()

@@ -123,9 +123,9 @@ class TransactionState:
             for partition in topic.partition_ids
         )
 
-    def covers(self, where: TopicPartition, producer_id: int) -> bool:
+    def covers(self, topic_partition: TopicPartition, producer_id: int) -> bool:
         """Whether the producer's open transaction in the partition is this one."""
-        return self.is_open and self.producer_id == producer_id and where in self.partitions
+        return self.is_open and self.producer_id == producer_id and topic_partition in self.partitions
 
     def completed(self, *, is_commit: bool, producer_epoch: int, now_ms: int) -> tuple[bytes, bytes]:
         """Key and value of the record that says that all markers are written (TransactionMetadata.prepareComplete)."""
@@ -180,7 +180,7 @@ def _decode(key: bytes | None, value: bytes | None, partition: int) -> Transacti
         name = TransactionLogKey.decode(0, key[_INT16.size :], allow_trailing=True).transactional_id
         decoded = TransactionLogValue.decode(version, value[_INT16.size :], allow_trailing=True)
     except KafkalogError as error:
-        _LOG.warning("a record of %s-%d is passed over: %s", TRANSACTION_STATE_TOPIC, partition, error)
+        _LOG.warning("%s-%d: a record that cannot be decoded is skipped: %s", TRANSACTION_STATE_TOPIC, partition, error)
         return None
     return TransactionState(transactional_id=name, state_partition=partition, version=version, value=decoded)
 
@@ -223,17 +223,17 @@ def find_open_transactions(
     names = {state.producer_id: name for name, state in states.items()}
     found = []
     for each in partitions:
-        where = TopicPartition(each.topic, each.partition)
+        topic_partition = TopicPartition(each.topic, each.partition)
         for producer in producers_of(each, expiration_ms=expiration_ms, now_ms=now_ms):
             if producer.current_txn_first_offset < 0:
                 continue
             name = names.get(producer.producer_id)
             state = None if name is None else states[name]
-            is_covered = state is not None and state.covers(where, producer.producer_id)
+            is_covered = state is not None and state.covers(topic_partition, producer.producer_id)
             start_ms = state.start_ms if state is not None and is_covered else -1
             found.append(
                 OpenTransaction(
-                    topic_partition=where,
+                    topic_partition=topic_partition,
                     producer=producer,
                     start_ms=start_ms if start_ms >= 0 else _first_timestamp_ms(each, producer),
                     transactional_id=name,
@@ -247,9 +247,9 @@ def open_transactions_of(root: NativeRoot) -> OpenTransactions:
     """The open transactions of a native root, as of its last refresh."""
     image = root.store.image
     unstable = [
-        root.partition(where.topic, where.partition)
-        for where in root.partitions()
-        if image.partition(where.topic, where.partition).state.first_unstable_offset >= 0
+        root.partition(topic_partition.topic, topic_partition.partition)
+        for topic_partition in root.partitions()
+        if image.partition(topic_partition.topic, topic_partition.partition).state.first_unstable_offset >= 0
     ]
     return find_open_transactions(
         unstable,
@@ -266,16 +266,16 @@ def transaction_states_of(root: NativeRoot) -> Mapping[str, TransactionState]:
     return read_transaction_states(root.topic(TRANSACTION_STATE_TOPIC).partitions)
 
 
-def producers_of(found: PartitionSnapshot, *, expiration_ms: int, now_ms: int) -> Collection[ProducerState]:
+def producers_of(snapshot: PartitionSnapshot, *, expiration_ms: int, now_ms: int) -> Collection[ProducerState]:
     """The producers of a partition at its high watermark, by id. Raises DiskFormatError for damage."""
     from pyspark_kafkalog.storage.log.producer_replay import producer_state_at  # compiled code behind it
 
-    if found.local_log_start_offset == found.high_watermark:
+    if snapshot.local_log_start_offset == snapshot.high_watermark:
         return ()
     producers = producer_state_at(
-        found.directory,
-        found.high_watermark,
-        log_start_offset=found.local_log_start_offset,
+        snapshot.directory,
+        snapshot.high_watermark,
+        log_start_offset=snapshot.local_log_start_offset,
         expiration_ms=expiration_ms,
         now_ms=now_ms,
     )

@@ -60,13 +60,15 @@ def delete_topic(image: MetadataImage, name: str) -> list[MetadataRecord]:
 def add_partitions(image: MetadataImage, name: str, *, total: int) -> list[MetadataRecord]:
     """Add partitions up to `total`. Raises UnknownTopicError, or InvalidTopicError if that is not an increase."""
     topic = image.topic(name)
-    there = len(topic.partitions)
+    count = len(topic.partitions)
     if name in INTERNAL_TOPICS:
-        raise InvalidTopicError(f"partitions of {name} cannot be added: its records are found by the number there is")
-    if total <= there:
-        raise InvalidTopicError(f"topic {name!r} has {there} partitions; their number can only grow, not be {total}")
-    _check_partitions(name, total, first=there)
-    return [_partition_record(image, topic.topic_id, partition) for partition in range(there, total)]
+        raise InvalidTopicError(f"partitions of {name} cannot be added: the partition of a key depends on their number")
+    if total <= count:
+        raise InvalidTopicError(
+            f"topic {name!r} has {count} partitions: expected a larger number, found {total}; none can be removed"
+        )
+    _check_partitions(name, total, first=count)
+    return [_partition_record(image, topic.topic_id, partition) for partition in range(count, total)]
 
 
 def alter_configs(
@@ -99,7 +101,7 @@ def _check_new_name(image: MetadataImage, name: str) -> None:
     if name == CLUSTER_METADATA_TOPIC:
         raise InvalidTopicError(f"topic name {name!r} is the metadata log's")
     if name in image.topics:
-        raise TopicExistsError(f"topic {name!r} is there already")
+        raise TopicExistsError(f"topic {name!r} already exists")
     # Kafka's metric names turn '.' into '_', so two topics that differ only in that would share their metrics.
     collides = _metric_name(name)
     for other in image.topics:

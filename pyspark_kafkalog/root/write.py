@@ -287,15 +287,20 @@ def _check_unchanged(
     for each in appended:
         topic_partition = each.committed.topic_partition
         if newest.state_of(topic_partition, each.topic_id) != each.before:
-            raise CommitConflictError(
-                f"{topic_partition} was changed by another writer without the root's lock; write again"
-            )
+            raise changed_error(topic_partition)
     if transaction is not None:
         name = transaction.transactional_id
         if newest.transactional_ids.get(name) != image.transactional_ids.get(name):
             raise CommitConflictError(
-                f"transactional id {name!r} was used by another writer without the root's lock; write again"
+                f"transactional id {name!r}: another writer used it without the root's lock; write again"
             )
+
+
+def changed_error(topic_partition: TopicPartition) -> CommitConflictError:
+    """The error for a partition whose state changed between the refresh under the root's lock and the commit."""
+    return CommitConflictError(
+        f"{topic_partition}: another writer changed the partition without the root's lock; run this again"
+    )
 
 
 def _commit_records(newest: MetadataImage, write: Write, appended: Sequence[AppendedPartition]) -> list[MetadataRecord]:

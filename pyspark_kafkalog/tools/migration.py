@@ -122,7 +122,7 @@ def _run_adopt(options: argparse.Namespace) -> int:
 
 
 def _adoption_lines(outcome: Adoption) -> Iterator[str]:
-    if outcome.was_ours:
+    if outcome.was_native:
         yield f"{outcome.root} is a log directory of this package already: nothing to do.\n"
     elif outcome.dry_run:
         yield f"{outcome.root} can be adopted: {len(outcome.topics)} topics. Nothing was changed.\n"
@@ -135,7 +135,7 @@ def _adoption_lines(outcome: Adoption) -> Iterator[str]:
         if each.cut_bytes:
             yield f"  {each.topic_partition}: {each.cut_bytes} bytes of a damaged tail were cut off\n"
     yield from _transaction_lines(outcome)
-    if outcome.kept_metadata is not None and not outcome.was_ours:
+    if outcome.kept_metadata is not None and not outcome.was_native:
         done = "would be kept" if outcome.dry_run else "is kept"
         yield f"  the broker's metadata log {done} as {outcome.kept_metadata.name}\n"
 
@@ -165,7 +165,7 @@ def _adoption_tree(outcome: Adoption) -> dict[str, Any]:
     return {
         "path": str(outcome.root),
         "dryRun": outcome.dry_run,
-        "wasNative": outcome.was_ours,
+        "wasNative": outcome.was_native,
         "topics": [{"topic": name, "topicId": topic_id} for name, topic_id in outcome.topics.items()],
         "partitions": [_adopted_tree(each) for each in outcome.partitions],
         "nextProducerId": outcome.next_producer_id,

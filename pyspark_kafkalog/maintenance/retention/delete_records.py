@@ -16,7 +16,7 @@ from typing import Final
 from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, OffsetOutOfRangeError, PolicyViolationError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.retention.log_start import cut_epochs, write_log_start_checkpoint
-from pyspark_kafkalog.root.log_starts import LogStartMove, MovedLogStart, look_at_log_starts, move_log_starts
+from pyspark_kafkalog.root.log_starts import LogStartMove, MovedLogStart, move_log_starts, preview_log_starts
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
@@ -49,7 +49,7 @@ def delete_records(
             moves.append(_move(native, topic_partition, offset))
         except KafkalogError as error:
             results[topic_partition] = MovedLogStart(topic_partition=topic_partition, error=error)
-    moved = look_at_log_starts(native, moves) if dry_run else move_log_starts(native, moves, operation="delete records")
+    moved = preview_log_starts(native, moves) if dry_run else move_log_starts(native, moves, operation="delete records")
     results |= {each.topic_partition: each for each in moved}
     if not dry_run:
         _update_kafka_files(native, moved)

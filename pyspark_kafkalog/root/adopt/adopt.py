@@ -47,7 +47,13 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_native_root, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.root.adopt.logs import AdoptedLog, LogFacts, adopt_log, transactions_of_plan, transactions_of_root
+from pyspark_kafkalog.root.adopt.logs import (
+    AdoptedLog,
+    LogSummary,
+    adopt_log,
+    transactions_of_plan,
+    transactions_of_root,
+)
 from pyspark_kafkalog.root.adopt.plan import (
     KEPT_METADATA_DIR,
     WORK_DIR,
@@ -58,7 +64,7 @@ from pyspark_kafkalog.root.adopt.plan import (
 )
 from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.broker_settings import broker_config_record
-from pyspark_kafkalog.root.directories import name_put_aside
+from pyspark_kafkalog.root.directories import renamed_directory
 from pyspark_kafkalog.root.open_transactions import OpenTransactions
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     RECOVERY_POINT_CHECKPOINT,
@@ -86,7 +92,7 @@ _WATCHED: Final = (REPLICATION_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT)
 _OPERATION: Final = "adopt"
 _PARTITIONS_PER_COMMIT: Final = 10_000
 
-#: Brokers receive producer ids in blocks of this size, and may have given out any id of a block.
+#: Brokers receive producer ids in blocks of this size, and may have allocated any id of a block.
 _PRODUCER_ID_BLOCK: Final = 1000
 
 
@@ -110,7 +116,7 @@ class AdoptedPartition:
 class Adoption:
     """The result of an adoption, or with `dry_run` its expected result.
 
-    `was_ours` means that the directory was already native, and nothing was done. `topics` are given with their ids.
+    `was_native` means that the directory was already native, and nothing was done. `topics` are given with their ids.
     `partitions` is empty in a dry run, which recovers no log. The user has to end the `open_transactions`.
     """
 
@@ -122,7 +128,7 @@ class Adoption:
     notes: tuple[str, ...]
     open_transactions: OpenTransactions
     dry_run: bool = False
-    was_ours: bool = False
+    was_native: bool = False
 
 
 def adopt(
@@ -163,7 +169,7 @@ def adopt(
         logs = _adopt_logs(plan, clock, fs)
         next_producer_id = _next_producer_id(plan, logs)
         _build(plan, logs, next_producer_id, clock, rng, fs)
-        _take_over(plan, fs)
+        _replace_metadata_log(plan, fs)
         return _outcome(plan, logs, next_producer_id, transactions_of_root(root, clock, fs))
 
 
@@ -178,10 +184,10 @@ def _finish(root: Path, clock: Callable[[], int], fs: FileSystem) -> Adoption:
         topics=topics,
         partitions=(),
         next_producer_id=store.image.next_producer_id,
-        kept_metadata=_if_there(root / KEPT_METADATA_DIR),
+        kept_metadata=_if_exists(root / KEPT_METADATA_DIR),
         notes=notes,
         open_transactions=open_transactions,
-        was_ours=True,
+        was_native=True,
     )
 
 
@@ -219,18 +225,18 @@ def _prepare_directories(plan: AdoptionPlan, fs: FileSystem) -> None:
     remove_clean_shutdown(plan.root, fs=fs)
     fs.fsync_dir(plan.root)
     for stray in plan.strays:
-        fs.rename(plan.root / str(stray), plan.root / name_put_aside(stray, "-stray"))
+        fs.rename(plan.root / str(stray), plan.root / renamed_directory(stray, "-stray"))
     for topic in plan.topics:
         for number in topic.missing:
             fs.mkdir(plan.root / str(TopicPartition(topic.name, number)))
         for number in range(topic.partitions_count):
             path = plan.root / str(TopicPartition(topic.name, number)) / PARTITION_METADATA
-            if not _says(path, topic.topic_id):
+            if not _has_topic_id(path, topic.topic_id):
                 write_topic_id(path, topic.topic_id, fs=fs)
     fs.fsync_dir(plan.root)
 
 
-def _says(path: Path, topic_id: str) -> bool:
+def _has_topic_id(path: Path, topic_id: str) -> bool:
     try:
         return read_topic_id(path) == topic_id
     except (FileNotFoundError, DiskFormatError):
@@ -239,7 +245,7 @@ def _says(path: Path, topic_id: str) -> bool:
 
 def _adopt_logs(plan: AdoptionPlan, clock: Callable[[], int], fs: FileSystem) -> Mapping[TopicPartition, AdoptedLog]:
     def adopt_one(topic: TopicPlan, topic_partition: TopicPartition) -> AdoptedLog:
-        facts = LogFacts(
+        summary = LogSummary(
             recovery_point=plan.recovery_points.get(topic_partition, 0),
             log_start_offset=plan.log_starts.get(topic_partition, 0),
             leader_epoch=topic.leader_epochs.get(topic_partition.partition, -1),
@@ -248,24 +254,26 @@ def _adopt_logs(plan: AdoptionPlan, clock: Callable[[], int], fs: FileSystem) ->
         return adopt_log(
             plan.root / str(topic_partition),
             plan.broker_config.log_config(topic.configs),
-            facts,
+            summary,
             producer_id_expiration_ms=plan.broker_config.producer_id_expiration_ms,
             clock=clock,
             fs=fs,
         )
 
-    wanted = [
+    partitions = [
         (topic, TopicPartition(topic.name, number)) for topic in plan.topics for number in range(topic.partitions_count)
     ]
-    if not wanted:
+    if not partitions:
         return {}
-    with ThreadPoolExecutor(max_workers=min(len(wanted), plan.broker_config.num_recovery_threads_per_data_dir)) as pool:
-        adopted = pool.map(adopt_one, *zip(*wanted, strict=True))
-        return {topic_partition: log for (_, topic_partition), log in zip(wanted, adopted, strict=True)}
+    with ThreadPoolExecutor(
+        max_workers=min(len(partitions), plan.broker_config.num_recovery_threads_per_data_dir)
+    ) as pool:
+        adopted = pool.map(adopt_one, *zip(*partitions, strict=True))
+        return {topic_partition: log for (_, topic_partition), log in zip(partitions, adopted, strict=True)}
 
 
 def _next_producer_id(plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog]) -> int:
-    """A producer id above all that the cluster has given out, as far as the directory shows."""
+    """A producer id above all that the cluster has allocated, as far as the directory shows."""
     largest = max((log.largest_producer_id for log in logs.values()), default=-1)
     if largest < 0:
         return plan.next_producer_id
@@ -296,7 +304,7 @@ def _build(
         for records in _commits(plan, logs, next_producer_id, store.image.node):
             store.commit(lambda image, records=records: records, operation=_OPERATION)  # type: ignore[misc]
     except CommitStateUnknownError as error:
-        raise LogDirError(f"{plan.root} is not ours yet, adopt it again: {error}") from error
+        raise LogDirError(f"{plan.root} is still a broker's directory: adopt it again: {error}") from error
 
 
 def _commits(
@@ -327,7 +335,7 @@ def _commits(
         yield records
 
 
-def _take_over(plan: AdoptionPlan, fs: FileSystem) -> None:
+def _replace_metadata_log(plan: AdoptionPlan, fs: FileSystem) -> None:
     root = plan.root
     if plan.metadata_dir == root / METADATA_DIR:
         fs.rename(plan.metadata_dir, root / KEPT_METADATA_DIR)
@@ -368,7 +376,7 @@ def _outcome(
     )
 
 
-def _if_there(path: Path) -> Path | None:
+def _if_exists(path: Path) -> Path | None:
     return path if path.exists() else None
 
 

@@ -5,9 +5,9 @@ closed as by a stopping broker: indexes trimmed, a producer snapshot at its end.
 watermark, as on a broker with a single replica. A crash leaves a log that a broker, or the next attempt, opens in the
 same way.
 
-The second half finds the open transactions of the directory, which the user has to end: before adoption, for a dry run,
-from the last valid batches, where recovery would end the logs; after it from the commit log. Damage that prevents
-reading transactions is noted for the user; it fails neither the adoption nor the dry run.
+The second half finds the open transactions of the directory, which the user has to end. For a dry run, each log is read
+up to its last valid batch, because recovery would truncate the rest. Damage that prevents reading transactions is noted
+for the user; it fails neither the adoption nor the dry run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from pyspark_kafkalog.storage.segment.segment import LogSegment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogFacts:
+class LogSummary:
     """The broker's data about a log outside of its files: checkpointed offsets, the cluster's leader epoch."""
 
     recovery_point: int
@@ -69,7 +69,7 @@ class AdoptedLog:
 def adopt_log(
     directory: Path,
     config: LogConfig,
-    facts: LogFacts,
+    summary: LogSummary,
     *,
     producer_id_expiration_ms: int,
     clock: Callable[[], int],
@@ -84,19 +84,19 @@ def adopt_log(
     largest_producer_id = _largest_snapshot_producer_id(directory)
     # Read before loading, which drops an epoch without records, because a broker would begin another one.
     latest_epoch = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).latest
-    epoch = max(facts.leader_epoch, -1 if latest_epoch is None else latest_epoch.epoch)
+    epoch = max(summary.leader_epoch, -1 if latest_epoch is None else latest_epoch.epoch)
     log = UnifiedLog.open(
         directory,
         config,
-        recovery_point=facts.recovery_point,
-        log_start_offset=facts.log_start_offset,
-        clean_shutdown=facts.clean_shutdown,
+        recovery_point=summary.recovery_point,
+        log_start_offset=summary.log_start_offset,
+        clean_shutdown=summary.clean_shutdown,
         producer_id_expiration_ms=producer_id_expiration_ms,
         clock=clock,
         fs=fs,
     )
     try:
-        _assign_epoch(log, epoch if facts.clean_shutdown else epoch + 1)
+        _assign_epoch(log, epoch if summary.clean_shutdown else epoch + 1)
         _count_index_bytes(log.active_segment)
         state = log.state()
         kept_bytes = sum(segment.size_bytes for segment in log.segments)
@@ -158,7 +158,7 @@ def transactions_of_plan(plan: AdoptionPlan, clock: Callable[[], int]) -> tuple[
     try:
         states = read_transaction_states(each for each in found if each.topic == TRANSACTION_STATE_TOPIC)
     except DiskFormatError as error:
-        notes.append(f"transactional ids cannot be told: {error}")
+        notes.append(f"transactional ids cannot be read: {error}")
     for each in found:
         try:
             of_partition = find_open_transactions(
@@ -168,18 +168,18 @@ def transactions_of_plan(plan: AdoptionPlan, clock: Callable[[], int]) -> tuple[
                 now_ms=clock(),
             )
         except DiskFormatError as error:
-            notes.append(f"open transactions of {each.topic}-{each.partition} cannot be told: {error}")
+            notes.append(f"open transactions of {each.topic}-{each.partition} cannot be read: {error}")
         else:
             in_partitions += of_partition.in_partitions
     return OpenTransactions(tuple(in_partitions), tuple(each for each in states.values() if each.is_open)), tuple(notes)
 
 
-def _describe(plan: AdoptionPlan, where: TopicPartition) -> PartitionSnapshot:
-    directory = plan.root / str(where)
-    state = load_read_only(directory, log_start_offset=plan.log_starts.get(where, 0))
+def _describe(plan: AdoptionPlan, topic_partition: TopicPartition) -> PartitionSnapshot:
+    directory = plan.root / str(topic_partition)
+    state = load_read_only(directory, log_start_offset=plan.log_starts.get(topic_partition, 0))
     return PartitionSnapshot(
-        topic=where.topic,
-        partition=where.partition,
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
         topic_id=None,
         directory=directory,
         leader_epoch=-1,
@@ -198,4 +198,4 @@ def transactions_of_root(
     try:
         return open_transactions_of(NativeRoot(MetadataStore.open(root, clock=clock, fs=fs), clock=clock, fs=fs)), ()
     except DiskFormatError as error:
-        return OpenTransactions(), (f"open transactions cannot be told: {error}",)
+        return OpenTransactions(), (f"open transactions cannot be read: {error}",)

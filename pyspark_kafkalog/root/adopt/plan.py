@@ -68,7 +68,7 @@ WORK_DIR: Final = f"{METADATA_DIR}.adopting-stray"
 
 #: With more missing, the directory probably only looks like a partition's (backup-20240101) and is not a topic.
 _MISSING_MAX: Final = 10_000
-_PUT_ASIDE: Final = ("-delete", "-stray", "-future")
+_RENAMED_SUFFIXES: Final = ("-delete", "-stray", "-future")
 
 #: The configurations of a broker's internal topics. Without them retention would delete what compaction should keep.
 _INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -154,7 +154,7 @@ def make_plan(root: Path, *, server_properties: Path | None, create_missing: boo
     )
     if not create_missing:
         _refuse_missing(root, topics)
-    _note_what_stays(root, metadata, topics, strays, notes)
+    _note_omissions(root, metadata, topics, strays, notes)
     return AdoptionPlan(
         root=root,
         properties=properties,
@@ -184,11 +184,11 @@ def _metadata_dir(root: Path) -> Path | None:
 def _properties(root: Path, rng: random.Random) -> MetaProperties:
     """The root's identity, with new ids if meta.properties has none."""
     path = root / META_PROPERTIES
-    there = read_meta_properties(path) if path.exists() else MetaProperties()
+    found = read_meta_properties(path) if path.exists() else MetaProperties()
     return MetaProperties(
-        cluster_id=there.cluster_id or random_uuid(rng),
-        node_id=DEFAULT_NODE_ID if there.node_id is None else there.node_id,
-        directory_id=there.directory_id or random_uuid(rng),
+        cluster_id=found.cluster_id or random_uuid(rng),
+        node_id=DEFAULT_NODE_ID if found.node_id is None else found.node_id,
+        directory_id=found.directory_id or random_uuid(rng),
     )
 
 
@@ -201,7 +201,7 @@ def _is_stray(root: Path, each: TopicPartition, metadata: BrokerMetadata, node_i
         return node_id not in partition.replicas
     if metadata.damage is not None:
         raise LogDirError(
-            f"{each} is not in the broker's metadata log, which is damaged ({metadata.damage}), so it cannot be told "
+            f"{each} is not in the broker's metadata log, which is damaged ({metadata.damage}), so it is unknown "
             f"whether it was deleted: restore {METADATA_DIR}, or move it out of {root} to go by the directories alone"
         )
     return True
@@ -313,7 +313,7 @@ def _numbers(numbers: Sequence[int], most: int = 20) -> str:
     return text if len(numbers) <= most else f"{text}, ... ({len(numbers)} in all)"
 
 
-def _note_what_stays(
+def _note_omissions(
     root: Path,
     metadata: BrokerMetadata | None,
     topics: Sequence[TopicPlan],
@@ -325,13 +325,15 @@ def _note_what_stays(
         if elsewhere:
             notes.append(f"no partition here of {len(elsewhere)} topics of the cluster: {', '.join(elsewhere[:20])}")
     elif topics:
-        notes.append(f"no {METADATA_DIR} here: configurations of topics cannot be told and are left at their defaults")
-    notes.extend(f"{each} is a stray to the broker, and is put aside" for each in strays)
+        notes.append(f"no {METADATA_DIR} here: the topics get the default configuration")
+    notes.extend(f"{each} is a stray to the broker and is renamed" for each in strays)
     notes.extend(f"{topic.name}: empty partitions for {_numbers(topic.missing)}" for topic in topics if topic.missing)
     ignored = sorted(
-        name for name in os.listdir(root) if name.endswith(_PUT_ASIDE) and name not in (KEPT_METADATA_DIR, WORK_DIR)
+        name
+        for name in os.listdir(root)
+        if name.endswith(_RENAMED_SUFFIXES) and name not in (KEPT_METADATA_DIR, WORK_DIR)
     )
-    notes.extend(f"{name} stays as it is" for name in ignored)
+    notes.extend(f"{name} is left unchanged" for name in ignored)
 
 
 def _checkpoint(path: Path, notes: list[str]) -> Mapping[TopicPartition, int]:

@@ -178,7 +178,7 @@ def test_commit_of_another_writer_is_seen_after_refresh(log_dir: LogDir, group: 
 
 def test_adding_partitions_to_offsets_topic_is_rejected(log_dir: LogDir, group: Group) -> None:
     group.commit({P0: 12})
-    with pytest.raises(InvalidTopicError, match="its records are found by the number there is"):
+    with pytest.raises(InvalidTopicError, match="the partition of a key depends on their number"):
         log_dir.add_partitions(OFFSETS_TOPIC, 6)
     assert offsets_of(group) == {P0: 12}
 

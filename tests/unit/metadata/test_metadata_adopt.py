@@ -121,7 +121,7 @@ def test_second_adoption_changes_nothing(tmp_path: Path) -> None:
     adopt(root, clock=clock)
     before = contents(root)
     again = adopt(root, clock=clock)
-    assert again.was_ours
+    assert again.was_native
     assert not again.partitions
     assert contents(root) == before
 

@@ -93,7 +93,7 @@ def test_fresh_copy_without_writer_is_adopted(tmp_path: Path, monkeypatch: pytes
     root = copy_of("unclean", tmp_path)
     os.utime(root / "replication-offset-checkpoint")
     monkeypatch.setattr(adopt_module, "WATCH_S", 0.1)
-    assert not adopt(root, clock=clock).was_ours
+    assert not adopt(root, clock=clock).was_native
 
 
 def test_missing_or_other_directory_is_refused(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_deleted_future_and_stray_directories_stay_unadopted(tmp_path: Path) -> 
     for name in ("moved-0.0123456789abcdef0123456789abcdef-future", "odd-0.0123456789abcdef0123456789abcdef-stray"):
         (root / name).mkdir()
     outcome = adopt(root, clock=clock)
-    assert f"{aside} stays as it is" in outcome.notes
-    assert sum(note.endswith("stays as it is") for note in outcome.notes) == 3
+    assert f"{aside} is left unchanged" in outcome.notes
+    assert sum(note.endswith("is left unchanged") for note in outcome.notes) == 3
     assert (root / aside).is_dir()
     assert LogDir.open(root).topics() == ("delete-records", "retention-bytes")
 

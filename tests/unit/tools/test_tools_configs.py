@@ -129,7 +129,10 @@ def test_json_is_one_object_per_line(tool: Command) -> None:
         (("--broker", "one", "--describe"), "must be a valid integer broker id"),
         (("--broker", "7", "--describe"), "The broker '7' doesn't exist"),
         (("--broker", "1", "--alter", "--add-config", "num.partitions=2"), "use --entity-default"),
-        (("--broker-defaults", "--alter", "--add-config", "num.partition=2"), "num.partition: no broker-level config"),
+        (
+            ("--broker-defaults", "--alter", "--add-config", "num.partition=2"),
+            "num.partition: no such broker-level config",
+        ),
         (("--broker-defaults", "--alter", "--add-config", "num.partitions=0"), "num.partitions=0 is not allowed"),
         (("--entity-type", "users", "--describe"), "invalid choice: 'users'"),
     ],

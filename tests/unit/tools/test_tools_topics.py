@@ -108,7 +108,7 @@ def test_internal_topics_are_listed_unless_excluded(tmp_path: Path, capsys: pyte
 
 def test_missing_and_existing_topics_are_rejected_unless_flag_permits(tool: Command) -> None:
     tool("--create", "--topic", "a")
-    assert "'a' is there already" in tool.fails("--create", "--topic", "a")
+    assert "'a' already exists" in tool.fails("--create", "--topic", "a")
     assert tool("--create", "--topic", "a", "--if-not-exists") == ""
     for action in (["--describe"], ["--delete"], ["--alter", "--partitions", "3"]):
         assert "Topic 'b' does not exist as expected" in tool.fails(*action, "--topic", "b")
