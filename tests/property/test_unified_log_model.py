@@ -17,10 +17,14 @@ from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.storage.log.follower_append import append_as_follower
+from pyspark_kafkalog.storage.log.follower import (
+    append_as_follower,
+    delete_records,
+    truncate_fully_and_start_at,
+    truncate_to,
+)
 from pyspark_kafkalog.storage.log.leader_append import append_as_leader
 from pyspark_kafkalog.storage.log.lookup import Isolation, offset_for_timestamp, read
-from pyspark_kafkalog.storage.log.truncation import delete_records, truncate_fully_and_start_at, truncate_to
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter

@@ -21,9 +21,9 @@ from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagedFileWriter
 
-COPIED, ADOPTED, ROLLED = 2, 30, 60
+COPIED, SPLICED, ROLLED = 2, 30, 60
 T0 = 1_700_000_000_000
-#: A segment takes 5 kB, so that a staged file of ADOPTED batches becomes a segment by itself, and one of ROLLED batches
+#: A segment takes 5 kB, so that a staged file of SPLICED batches becomes a segment by itself, and one of ROLLED batches
 #: is copied and rolls inside.
 SMALL_SEGMENTS = {"internal.segment.bytes": "5000", "index.interval.bytes": "300"}
 ORDERS = TopicPartition("orders", 0)

@@ -9,6 +9,5 @@
     reader            reads a partition while others write and clean it
     isolation         what read_committed leaves out
 
-For the Kafka protocol server: leader_append (Produce), lookup (Fetch, ListOffsets). For following a leader:
-follower_append, truncation.
+For the Kafka protocol server: leader_append (Produce), lookup (Fetch, ListOffsets). For following a leader: follower.
 """

@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from staged_writes import (
-    ADOPTED,
     COPIED,
     ORDERS,
     OTHER,
+    SPLICED,
     T0,
     ClockedFileSystem,
     Failing,
@@ -55,7 +55,7 @@ def leave_tail(log_dir: LogDir, batches: int) -> None:
     shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("batches", [COPIED, ADOPTED, 90])
+@pytest.mark.parametrize("batches", [COPIED, SPLICED, 90])
 def test_recovery_starts_a_leader_epoch(log_dir: LogDir, batches: int) -> None:
     log_dir.commit_staged([stage(log_dir.path, "a")])
     for crash in range(1, 4):

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from open_files import open_files_left
 from staged_writes import (
-    ADOPTED,
     COPIED,
     ORDERS,
     OTHER,
     ROLLED,
+    SPLICED,
     Failing,
     check_files,
     failing_dir,
@@ -120,7 +120,7 @@ def test_restored_directory_of_deleted_topic_is_replaced_before_write(log_dir: L
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("before", "batches"), [(0, COPIED), (0, ADOPTED), (COPIED, ADOPTED), (ADOPTED, COPIED), (COPIED, ROLLED)]
+    ("before", "batches"), [(0, COPIED), (0, SPLICED), (COPIED, SPLICED), (SPLICED, COPIED), (COPIED, ROLLED)]
 )
 def test_commit_that_fails_at_any_call_is_written_once_on_retry(
     log_dir: LogDir, tmp_path: Path, before: int, batches: int
@@ -148,7 +148,7 @@ def test_commit_that_fails_at_any_call_is_written_once_on_retry(
             assert not failing.commit_staged([staged]).is_duplicate
         expected.append("w")
         assert written_by(other) == expected
-        other.commit_staged([stage(root, "last", ADOPTED)])
+        other.commit_staged([stage(root, "last", SPLICED)])
         assert written_by(other) == [*expected, "last"]
         check_files(other)
         shutil.rmtree(root)
@@ -158,10 +158,10 @@ def test_commit_that_fails_at_any_call_is_written_once_on_retry(
 
 
 def test_retry_of_committed_staged_file_leaves_segment_unchanged(log_dir: LogDir) -> None:
-    staged = stage(log_dir.path, "a", ADOPTED)
+    staged = stage(log_dir.path, "a", SPLICED)
     inode = staged.path(log_dir.path).stat().st_ino
     stuck = failing_dir(log_dir, Failing(lambda call, path: call == "unlink" and path.endswith(".staged")))
-    assert stuck.commit_staged([staged]).partitions[0].records == ADOPTED * 5
+    assert stuck.commit_staged([staged]).partitions[0].records == SPLICED * 5
     directory = log_dir.path / str(ORDERS)
     segment = directory / f"{0:020d}.log"
     assert staged.path(log_dir.path).stat().st_ino == segment.stat().st_ino == inode
@@ -169,14 +169,14 @@ def test_retry_of_committed_staged_file_leaves_segment_unchanged(log_dir: LogDir
     with pytest.raises(UnknownTopicError, match="already committed"):
         log_dir.commit_staged([staged, stage(log_dir.path, "b")])
     assert not staged.path(log_dir.path).exists()
-    log_dir.commit_staged([stage(log_dir.path, "c", ADOPTED)])
+    log_dir.commit_staged([stage(log_dir.path, "c", SPLICED)])
     assert segment.read_bytes() == before
     assert written_by(log_dir) == ["a", "c"]
     check_files(log_dir)
 
 
 def test_staged_file_with_another_hard_link_is_not_changed(log_dir: LogDir, tmp_path: Path) -> None:
-    staged = stage(log_dir.path, "a", ADOPTED)
+    staged = stage(log_dir.path, "a", SPLICED)
     backup = tmp_path / "backup"
     os.link(staged.path(log_dir.path), backup)
     before = backup.read_bytes()
@@ -190,7 +190,7 @@ def test_commit_of_unknown_state_is_duplicate_on_retry(log_dir: LogDir) -> None:
     is_broken = [True]
     fs = Failing(lambda call, path: is_broken[0] and call == "fsync_dir" and path.endswith(METADATA_DIR), errno.EIO)
     broken = failing_dir(log_dir, fs)
-    staged = [stage(log_dir.path, "a"), stage(log_dir.path, "a", ADOPTED, topic_partition=OTHER)]
+    staged = [stage(log_dir.path, "a"), stage(log_dir.path, "a", SPLICED, topic_partition=OTHER)]
     with pytest.raises(CommitStateUnknownError):
         broken.commit_staged(staged)
     assert len(staged_left(log_dir)) == 2

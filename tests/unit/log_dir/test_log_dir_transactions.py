@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from staged_writes import ADOPTED, OTHER, check_files, known, make_log_dir, stage, staged_left, written_by
+from staged_writes import OTHER, SPLICED, check_files, known, make_log_dir, stage, staged_left, written_by
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,
@@ -140,13 +140,13 @@ def no_lock(*_: object, **__: object) -> Iterator[None]:
 
 def test_without_lock_second_commit_on_same_state_conflicts(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_commit, "root_lock", no_lock)
-    staged = stage(log_dir.path, "late", ADOPTED)
+    staged = stage(log_dir.path, "late", SPLICED)
     other = LogDir.open(log_dir.path)
     publish = MetadataStore.commit
 
     def late(self: MetadataStore, *args: Any, **kwargs: Any) -> CommitOutcome:
         monkeypatch.setattr(MetadataStore, "commit", publish)
-        other.commit_staged([stage(log_dir.path, "early", ADOPTED)])
+        other.commit_staged([stage(log_dir.path, "early", SPLICED)])
         return publish(self, *args, **kwargs)
 
     monkeypatch.setattr(MetadataStore, "commit", late)

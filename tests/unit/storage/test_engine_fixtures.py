@@ -22,11 +22,10 @@ from rebuilt_indexes import rebuild_indexes
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.log.follower_append import append_as_follower
+from pyspark_kafkalog.storage.log.follower import append_as_follower, delete_records
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
 from pyspark_kafkalog.storage.log.lookup import Isolation, offset_for_timestamp, offset_of_max_timestamp, read
-from pyspark_kafkalog.storage.log.truncation import delete_records
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import segment_file
 

@@ -21,12 +21,11 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
-from pyspark_kafkalog.storage.log.follower_append import append_as_follower
+from pyspark_kafkalog.storage.log.follower import append_as_follower, delete_records, truncate_to
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.leader_append import append_as_leader
 from pyspark_kafkalog.storage.log.lookup import Isolation, read
 from pyspark_kafkalog.storage.log.producers import ProducerState, ProducerStateManager, java_hash_order
-from pyspark_kafkalog.storage.log.truncation import delete_records, truncate_to
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 T0 = 1_700_000_000_000

@@ -42,7 +42,7 @@ def test_staged_file_above_segment_bytes_rolls_by_size(directory: Path) -> None:
     assert all((directory / f"{base:020d}.snapshot").exists() for base in bases[1:])
 
 
-def test_large_staged_file_is_adopted_as_segment(directory: Path) -> None:
+def test_large_staged_file_becomes_a_segment(directory: Path) -> None:
     state = committed(directory, LogState(), staged(directory, 2), config())
     large = staged(directory, 20)
     assert config().segment_bytes // 2 <= large.size_bytes <= config().segment_bytes
@@ -65,7 +65,7 @@ def test_large_staged_file_above_segment_bytes_is_copied_and_rolled(directory: P
     assert len(check_whole(directory, config(), 200)) == 2
 
 
-def test_staged_files_below_adoption_threshold_are_copied(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staged_files_below_splice_threshold_are_copied(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unified_log, "SPLICE_BYTES", 1 << 40)
     big = config(internal_segment_bytes="1000000")
     state = committed(directory, LogState(), staged(directory, 40), big)

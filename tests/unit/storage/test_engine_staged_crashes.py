@@ -40,7 +40,7 @@ def test_uncommitted_data_of_crashed_writer_is_truncated(directory: Path) -> Non
     assert state.log_end_offset == 45
 
 
-def test_uncommitted_file_adopted_into_empty_segment_is_removed(directory: Path) -> None:
+def test_uncommitted_file_spliced_into_empty_segment_is_removed(directory: Path) -> None:
     with resumed(directory, LogState(), config()) as log:
         log.append_staged(staged(directory, 20), leader_epoch=0)
     state = committed(directory, LogState(), staged(directory, 2, task=1), config())
@@ -69,7 +69,7 @@ def test_committed_segment_that_is_too_short_is_reported(directory: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batches", [40, 20], ids=["copied", "adopted"])
+@pytest.mark.parametrize("batches", [40, 20], ids=["copied", "spliced"])
 def test_kill_at_any_change_keeps_each_committed_batch_once(directory: Path, batches: int, tmp_path: Path) -> None:
     committed_once = committed(directory, LogState(), staged(directory, 3), config())
     kept = tmp_path / "kept"
@@ -98,7 +98,7 @@ def test_kill_at_any_change_keeps_each_committed_batch_once(directory: Path, bat
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 3], ids=["at the same offset", "at another offset"])
 @pytest.mark.parametrize("before", [0, 3], ids=["empty", "not empty"])
-@pytest.mark.parametrize("batches", [2, 20, 40], ids=["copied", "adopted", "rolled"])
+@pytest.mark.parametrize("batches", [2, 20, 40], ids=["copied", "spliced", "rolled"])
 def test_staged_file_of_killed_append_is_committed_whole_on_retry(
     directory: Path, batches: int, before: int, others: int, tmp_path: Path
 ) -> None:
