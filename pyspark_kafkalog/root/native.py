@@ -35,7 +35,7 @@ from pyspark_kafkalog.root.planned_state import PlannedState
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, take_over
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
-from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flush_earlier, flushing_file_system
+from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 from pyspark_kafkalog.units import NS_PER_MS
@@ -339,13 +339,7 @@ class NativeRoot:
             yield
 
     def _commit_locked(self, build: _Build, *, operation: str, frees_space: bool = False) -> MetadataImage:
-        def flushed(image: MetadataImage) -> Sequence[MetadataRecord]:
-            records = build(image)
-            if records:
-                flush_earlier(self.path, self._fs)
-            return records
-
-        return self._store.commit(flushed, operation=operation, frees_space=frees_space).image
+        return self._store.commit(build, operation=operation, frees_space=frees_space).image
 
 
 @contextlib.contextmanager
