@@ -182,16 +182,18 @@ class AclFilter:
 def check_acl(acl: Acl) -> None:
     """Raises InvalidAclError for an entry that Kafka does not accept."""
     if acl.resource_type == ResourceType.ANY or acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
-        raise InvalidAclError(f"an entry is about literal or prefixed names of one type of resource, not {acl}")
+        raise InvalidAclError(f"an entry needs one type of resource and a literal or prefixed name, found {acl}")
     if not acl.resource_name:
-        raise InvalidAclError("a resource name is empty; * is for all")
+        raise InvalidAclError("the resource name is empty; use * for all resources")
     if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
-        raise InvalidAclError(f"the cluster's name is {CLUSTER_NAME}, not {acl.resource_name}")
+        raise InvalidAclError(f"expected the cluster's name {CLUSTER_NAME}, found {acl.resource_name}")
     check_principal(acl.principal)
     allowed = OPERATIONS[acl.resource_type] | {AclOperation.ALL}
     if acl.operation not in allowed:
         names = ", ".join(each.name for each in sorted(allowed))
-        raise InvalidAclError(f"{acl.resource_type.name} has no operation {acl.operation.name}, there are: {names}")
+        raise InvalidAclError(
+            f"{acl.resource_type.name} has no operation {acl.operation.name}; its operations: {names}"
+        )
 
 
 def check_principal(principal: str) -> str:

@@ -166,7 +166,7 @@ class CommitLog:
             position=0,
             expected=f"a commit at offset {offset}, since the log has reached {reached}",
             found="no such file",
-            advice=f"bring the file back from a backup; in a copy made while commits went on, remove {HEAD_FILE} and "
+            advice=f"restore the file from a backup; in a copy that was made during commits, remove {HEAD_FILE} and "
             "the later commits",
         )
 
@@ -227,7 +227,7 @@ class CommitLog:
             if not is_linked and is_out_of_space(error):
                 raise  # unlike other errors a definite answer: the directory has no room for the name
             raise CommitStateUnknownError(
-                f"publishing {path} failed, the commit may be there or not: {error}"
+                f"publishing {path} failed, so it is unknown whether the commit exists: {error}"
             ) from error
 
     def _link(self, temporary: Path, path: Path) -> None:
@@ -244,7 +244,9 @@ class CommitLog:
         try:
             self._head.write(next_offset)
         except OSError as error:
-            _LOG.warning("%s could not be written, so a commit that gets lost may pass unseen: %s", HEAD_FILE, error)
+            _LOG.warning(
+                "%s could not be written, so the loss of a commit file might not be detected: %s", HEAD_FILE, error
+            )
 
     def sync(self) -> None:
         """Make the names of all existing commits durable."""
@@ -272,7 +274,7 @@ class CommitLog:
 
 def _encode_commit(base_offset: int, records: Sequence[MetadataRecord], timestamp_ms: int) -> bytes:
     if not records:
-        raise InvalidRecordError("a commit needs at least one record")
+        raise InvalidRecordError("a commit needs at least one record, found none")
     batch = [
         Record(offset=base_offset + i, timestamp_ms=timestamp_ms, key=None, value=encode_record(metadata_record))
         for i, metadata_record in enumerate(records)
@@ -306,10 +308,10 @@ def _decode_commit(data: bytes, base_offset: int, file: str) -> Commit:
 
 
 def _decode_commit_record(record: Record, file: str) -> MetadataRecord:
-    where = f"{file} (value of the record at offset {record.offset})"
+    location = f"{file} (value of the record at offset {record.offset})"
     if record.value is None:
-        raise CorruptRecordError(file=where, position=0, expected="a metadata record", found="null")
-    return decode_record(record.value, file=where)
+        raise CorruptRecordError(file=location, position=0, expected="a metadata record", found="null")
+    return decode_record(record.value, file=location)
 
 
 def _check_batch(batch: RecordBatch, base_offset: int, file_size: int, file: str) -> None:
@@ -400,8 +402,8 @@ class LogTail:
     """The log behind an image.
 
     `last_file` is the file that the image was last read from or published as, a commit's or a snapshot's: when it is
-    gone, a newer snapshot has taken its place. `snapshot` is the newest that is known. `since_ms` is the time of the
-    last commit in it, or of the first of all (-1: there is none); `bytes_since` the size of the commits after it.
+    gone, a newer snapshot has replaced it. `snapshot` is the newest that is known. `since_ms` is the time of the
+    last commit in it, or of the first of all (-1: none); `bytes_since` the size of the commits after it.
     """
 
     last_file: Path

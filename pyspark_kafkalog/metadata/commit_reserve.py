@@ -95,7 +95,7 @@ class CommitReserve:
         except OSError as error:
             if not is_out_of_space(error):
                 raise
-            _LOG.info("the commit log's reserve takes what it can get: %s", error)
+            _LOG.info("the disk has no room for the whole reserve of the commit log: %s", error)
 
     def _restore(self, path: Path) -> None:
         with self._claimed(path, os.O_RDWR | os.O_CREAT) as fd:
@@ -111,7 +111,7 @@ class CommitReserve:
                 self._extend(fd, 0)
 
     def _extend(self, fd: int, length: int) -> None:
-        # In small steps, so that a nearly full disk gives as much as it has.
+        # In small steps, to use all the room of a nearly full disk.
         for at in range(length, RESERVE_BYTES, _STEP_BYTES):
             self._fs.pwrite_all(fd, bytes(min(_STEP_BYTES, RESERVE_BYTES - at)), at)
 

@@ -169,7 +169,7 @@ class ImageDelta:
         names = self.base.topic_names if self._topic_names is None else self._topic_names
         name = names.get(topic_id)
         if name is None:
-            raise InvalidRecordError(f"a metadata record names topic id {topic_id}, which is no topic's")
+            raise InvalidRecordError(f"a metadata record names topic id {topic_id}, which no topic has")
         return name
 
     def _has_topic(self, name: str) -> bool:
@@ -199,7 +199,9 @@ class ImageDelta:
         name, topic_id = record.name, record.topic_id
         topics, names = self._own_topics(), self._own_topic_names()
         if name in topics or topic_id in names:
-            raise InvalidRecordError(f"a TopicRecord makes topic {name!r} with id {topic_id}; one of them is taken")
+            raise InvalidRecordError(
+                f"a TopicRecord creates topic {name!r} with id {topic_id}; one of the two is already used"
+            )
         topics[name] = TopicImage(name, topic_id)
         names[topic_id] = name
         self.changes.topics.add(name)
@@ -337,7 +339,9 @@ class ImageDelta:
         return self._acls
 
     def _abort_transaction(self, record: AbortTransactionRecord) -> None:
-        raise InvalidRecordError("the metadata log aborts a metadata transaction; commits here are whole or not there")
+        raise InvalidRecordError(
+            "the metadata log aborts a metadata transaction, which native roots never begin: each commit is atomic"
+        )
 
 
 _Handler = Callable[[ImageDelta, Any], None]

@@ -69,9 +69,9 @@ class Housekeeping:
             config = self._config_of(loaded.image)
             # Independent steps: a full disk has no room for a snapshot, but removing files frees some.
             if snapshot_is_due(loaded.tail, config, now_ms=now_ms):
-                with _noting_failures():
+                with _logging_failures():
                     newer = self._newer_snapshot(loaded)
-                with _noting_failures():
+                with _logging_failures():
                     now_ns = file_system_time_ns(self._directory.parent, self._fs)
                     remove_leftovers(self._directory, now_ns=now_ns, fs=self._fs)
             for snapshot in (loaded.tail.snapshot, newer):
@@ -79,11 +79,11 @@ class Housekeeping:
                     self._sound_end_offset = max(self._sound_end_offset, snapshot.end_offset)
             if config.max_retention_ms >= 0:
                 kept_ms = max(config.max_retention_ms, DELETE_DELAY_MS)
-                with _noting_failures():
+                with _logging_failures():
                     self._retention.remove_expired(
                         snapshot_end_offset=self._sound_end_offset, older_than_ms=now_ms - kept_ms
                     )
-            with _noting_failures():
+            with _logging_failures():
                 self._log.restore_reserve()
         finally:
             self._lock.release()
@@ -112,11 +112,11 @@ class Housekeeping:
 
 
 @contextlib.contextmanager
-def _noting_failures() -> Iterator[None]:
+def _logging_failures() -> Iterator[None]:
     try:
         yield
     except (OSError, KafkalogError) as error:
-        _LOG.warning("after a commit, which is made, looking after the metadata log failed: %s", error)
+        _LOG.warning("metadata housekeeping failed after a successful commit, the next commit tries again: %s", error)
 
 
 START_FILE: Final = "kafkalog-start"
@@ -181,6 +181,6 @@ def remove_leftovers(directory: Path, *, now_ns: int, fs: FileSystem) -> None:
         try:
             written_ns = os.stat(path).st_mtime_ns
         except FileNotFoundError:
-            continue  # it was at work after all, or another process was first
+            continue  # its process still renamed it, or another process removed it first
         if now_ns - written_ns > _AGE_NS:
             fs.unlink_if_there(path)

@@ -131,8 +131,8 @@ class MetadataImage:
         """The topic called `name`. Raises UnknownTopicError, whose message lists the existing topics."""
         found = self.topics.get(name)
         if found is None:
-            there = ", ".join(sorted(self.topics)[:20]) or "none"
-            raise UnknownTopicError(f"there is no topic {name!r}; topics there are: {there}")
+            existing = ", ".join(sorted(self.topics)[:20]) or "none"
+            raise UnknownTopicError(f"there is no topic {name!r}; existing topics: {existing}")
         return found
 
     def find(self, topic: str, partition: int) -> PartitionImage | None:

@@ -86,10 +86,10 @@ def active_segment_within_log(before: MetadataImage, after: MetadataImage, chang
     return None
 
 
-def partitions_never_go_alone(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+def partitions_are_never_removed(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
     for old, new in _kept_topics(before, after, changes):
         if len(new.partitions) < len(old.partitions):
-            return f"topic {old.name} goes from {len(old.partitions)} to {len(new.partitions)} partitions"
+            return f"topic {old.name} would change from {len(old.partitions)} to {len(new.partitions)} partitions"
     return None
 
 
@@ -145,11 +145,11 @@ def fenced_incarnations_stay_fenced(before: MetadataImage, after: MetadataImage,
 
 def format_version_stays(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
     if after.format_version != before.format_version:
-        return f"the format version goes from {before.format_version} to {after.format_version}"
+        return f"the format version would change from {before.format_version} to {after.format_version}"
     return None
 
 
-def producer_ids_handed_out_once(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+def producer_ids_allocated_once(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
     if after.next_producer_id < before.next_producer_id:
         return f"the next producer id falls from {before.next_producer_id} to {after.next_producer_id}"
     return None
@@ -161,13 +161,13 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     leader_epoch_never_falls,
     log_start_within_log,
     active_segment_within_log,
-    partitions_never_go_alone,
+    partitions_are_never_removed,
     topics_have_partitions,
     topic_ids_unique,
     transaction_versions_rise,
     producer_epochs_never_fall,
     fenced_incarnations_stay_fenced,
-    producer_ids_handed_out_once,
+    producer_ids_allocated_once,
     format_version_stays,
 )
 

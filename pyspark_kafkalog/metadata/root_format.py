@@ -12,7 +12,7 @@ loses the race for the next commit.
 While an export creates a root as a copy of another, the marker is "unfinished copy\\n", which every version refuses.
 
 The marker is replaced by a rename, so a crash leaves the old one or the new one. An upgrade publishes its commit first;
-a crash before the marker follows is harmless, as either of the two keeps earlier packages away.
+a crash before the marker follows is harmless, as either of the two keeps earlier versions away.
 """
 
 from __future__ import annotations
@@ -56,11 +56,6 @@ def is_native_root(root: Path) -> bool:
     return (directory / FORMAT_MARKER).is_file() or (directory / HEAD_FILE).is_file()
 
 
-def is_copied(root: Path) -> bool:
-    """Whether `root` is an unfinished copy: of a running export, or of one that was killed."""
-    return is_unfinished_copy(metadata_dir(root))
-
-
 def write_marker(directory: Path, fs: FileSystem, version: int = FORMAT_VERSION) -> None:
     """Mark the root with the metadata directory `directory` as native, with format `version`, durably."""
     fs.write_file_atomic(directory / FORMAT_MARKER, b"version=%d\n" % version)
@@ -71,14 +66,14 @@ def mark_unfinished_copy(directory: Path, fs: FileSystem) -> None:
     fs.write_file_atomic(directory / FORMAT_MARKER, _UNFINISHED_COPY)
 
 
-def is_unfinished_copy(directory: Path) -> bool:
-    """Whether the marker file in the metadata directory `directory` is that of an unfinished copy."""
-    return _read_marker(directory) == _UNFINISHED_COPY
+def is_unfinished_copy(root: Path) -> bool:
+    """Whether `root` is an unfinished copy: of a running export, or of one that was killed."""
+    return _read_marker(metadata_dir(root)) == _UNFINISHED_COPY
 
 
 def refuse_unfinished_copy(directory: Path) -> None:
-    """Raise LogDirError for an unfinished copy."""
-    if is_unfinished_copy(directory):
+    """Raise LogDirError if the root with the metadata directory `directory` is an unfinished copy."""
+    if _read_marker(directory) == _UNFINISHED_COPY:
         raise LogDirError(
             f"{directory.parent} is a copy that kafkalog export has not finished: run the same export again, or "
             "remove it"
@@ -94,7 +89,7 @@ def check_marker(directory: Path) -> None:
     path = directory / FORMAT_MARKER
     data = _read_marker(directory)
     if data is None:
-        raise _damaged_marker(path, "no such file, beside the commits of this package")
+        raise _damaged_marker(path, "no such file, although the directory has commits of this package")
     refuse_unfinished_copy(directory)
     match = _MARKER.fullmatch(data)
     if match is None:

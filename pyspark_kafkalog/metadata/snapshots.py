@@ -97,7 +97,7 @@ class Snapshots:
             try:
                 return LoadedSnapshot(self._load(pointed.end_offset))
             except (FileNotFoundError, CorruptRecordError) as error:
-                _LOG.warning("the newest metadata snapshot cannot be used, looking for another: %s", error)
+                _LOG.warning("the newest metadata snapshot cannot be used, trying an older one: %s", error)
         damage: CorruptRecordError | None = None
         must_reach = 0
         for end_offset in sorted(self._listed(), reverse=True):
@@ -125,7 +125,7 @@ class Snapshots:
             delta.replay(snapshot.records)
         except InvalidRecordError as error:
             raise CorruptRecordError(
-                file=str(path), position=0, expected="metadata records that go together", found=str(error)
+                file=str(path), position=0, expected="metadata records that fit together", found=str(error)
             ) from error
         known = KnownSnapshot(end_offset, snapshot.size_bytes, timestamp_ms, is_sound=True)
         return LoadedImage(delta.build(end_offset), LogTail(path, known, timestamp_ms))
@@ -209,7 +209,7 @@ MAX_SNAPSHOT_BYTES: Final = 256 << 20
 
 _RECORDS_A_BATCH: Final = 1000
 _FILE_NAME = re.compile(r"(\d{20})-(\d{10})" + re.escape(CHECKPOINT_SUFFIX))
-_ADVICE: Final = "remove the file when the commits from offset 0 on are there, else bring it back from a backup"
+_ADVICE: Final = "remove the file if the commits from offset 0 on exist, otherwise restore it from a backup"
 
 
 @dataclass(frozen=True, slots=True, order=True)

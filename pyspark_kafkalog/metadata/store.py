@@ -87,7 +87,7 @@ Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """The result of `MetadataStore.commit`: the newest image, and the commit, None if there was nothing to commit."""
+    """The result of `MetadataStore.commit`: the newest image, and the commit, None without records to commit."""
 
     image: MetadataImage
     commit: Commit | None
@@ -151,7 +151,9 @@ class MetadataStore:
         for a damaged or lost commit, UnsupportedFormatError for a format version that this package does not read.
         """
         if not is_native_root(root):
-            raise LogDirError(f"{root} has no metadata log of this package ({METADATA_DIR}/{FORMAT_MARKER})")
+            raise LogDirError(
+                f"{root} is not a native log directory: expected {METADATA_DIR}/{FORMAT_MARKER}, found no such file"
+            )
         check_marker(metadata_dir(root))
         store = MetadataStore(root, clock=clock, rng=rng, fs=fs)
         if store.log.head() is None:
@@ -218,7 +220,8 @@ class MetadataStore:
             raise another_root_error(self.root, self.identity, found)
         if self.identity is None or marker is None:
             raise LogDirError(
-                f"{self.root} is not the log directory that was opened: it, or its commit log, was removed or replaced"
+                f"{self.root} is not the log directory that was opened: "
+                "it, or its commit log, was removed or replaced; open it again"
             )
         loaded = self._reload(self._loaded)
         self._marker = marker
@@ -256,7 +259,7 @@ class MetadataStore:
                 position=0,
                 expected=f"this file, or a snapshot of the commits up to offset {behind.image.next_offset}",
                 found="no such file",
-                advice="bring the file back from a backup",
+                advice="restore the file from a backup",
             )
         return loaded
 
@@ -391,10 +394,10 @@ class MetadataStore:
             if loaded.image is image:
                 loaded = LoadedImage(after, loaded.tail.after_commit(commit, self.log.path(commit.base_offset)))
                 self._set_loaded(loaded)
-        self._keep_house(loaded, timestamp_ms)
+        self._run_housekeeping(loaded, timestamp_ms)
         return CommitOutcome(after, commit)
 
-    def _keep_house(self, loaded: LoadedImage, now_ms: int) -> None:
+    def _run_housekeeping(self, loaded: LoadedImage, now_ms: int) -> None:
         snapshot = self._housekeeping.after_commit(loaded, now_ms=now_ms)
         if snapshot is not None:
             with self._refresh_lock:
@@ -415,7 +418,8 @@ def _in_doubt(unsure_since: int | None) -> Iterator[None]:
         if unsure_since is None:
             raise
         raise CommitStateUnknownError(
-            f"a commit at offset {unsure_since} or later may be there or not: looking for it failed: {error}"
+            f"it is unknown whether a commit at offset {unsure_since} or later was made: reading the commit log "
+            f"failed: {error}"
         ) from error
 
 

@@ -84,13 +84,13 @@ def create_root(
     rng = rng if rng is not None else random.SystemRandom()
     make_dir(root, fs)
     with root_lock(root, is_new=True, fs=fs):
-        _refuse_foreign(root)
+        _refuse_broker_directory(root)
         directory = metadata_dir(root)
         refuse_unfinished_copy(directory)
         make_dir(directory, fs)
         log = CommitLog(directory, fs=fs)
-        if next(log.listed_offsets(), None) is not None:  # the first one may have been retired
-            raise LogDirError(f"{root} is a log directory already: open it")
+        if next(log.listed_offsets(), None) is not None:  # the first one may have been removed
+            raise LogDirError(f"{root} is already a log directory: open it")
         write_marker(directory, fs)
         write_topic_id(directory / PARTITION_METADATA, METADATA_TOPIC_ID, fs=fs)
         properties = _write_ids(root, cluster_id, node_id, rng, fs)
@@ -125,13 +125,13 @@ def _is_begun(entry: Path) -> bool:
     )
 
 
-def _refuse_foreign(root: Path) -> None:
+def _refuse_broker_directory(root: Path) -> None:
     if is_native_root(root):
         return
     for entry in root.iterdir():
         if entry.name == META_PROPERTIES or (parse_partition_dir(entry.name) is not None and not _is_begun(entry)):
             raise ReadOnlyLogDirError(
-                f"{root} holds {entry.name}, so it is a Kafka broker's log directory: it can be read, not written to"
+                f"{root} contains {entry.name}, so it is a Kafka broker's log directory, which is only read"
             )
 
 

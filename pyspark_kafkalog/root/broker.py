@@ -225,7 +225,7 @@ class BrokerRoot:
         there = self._partitions.get(topic)
         if there is None:
             names = ", ".join(self.topics()[:20]) or "none"
-            raise UnknownTopicError(f"there is no topic {topic!r} in {self.path}; topics there are: {names}")
+            raise UnknownTopicError(f"there is no topic {topic!r} in {self.path}; existing topics: {names}")
         return there
 
     def _describe(self, topic_partition: TopicPartition) -> PartitionSnapshot:

@@ -56,7 +56,7 @@ from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
     METADATA_DIR,
-    is_copied,
+    is_unfinished_copy,
     metadata_dir,
     write_marker,
 )
@@ -371,7 +371,7 @@ def only_topics(image: MetadataImage, topics: Collection[TopicImage]) -> Metadat
 
 def _make_empty(target: Path) -> None:
     """Remove the contents of an unfinished copy. Raises LogDirError for a directory that contains anything else."""
-    if not is_copied(target) and not is_vacant(target):
+    if not is_unfinished_copy(target) and not is_vacant(target):
         raise LogDirError(
             f"{target} is neither empty nor a broker's log directory (it has no {META_PROPERTIES}): name another"
         )

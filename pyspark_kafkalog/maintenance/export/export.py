@@ -43,7 +43,7 @@ from pyspark_kafkalog.maintenance.export.copy import (
     write_checkpoints,
 )
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
-from pyspark_kafkalog.metadata.root_format import is_copied, is_native_root
+from pyspark_kafkalog.metadata.root_format import is_native_root, is_unfinished_copy
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.native import NativeRoot
@@ -113,7 +113,7 @@ def export_to(
 
 def refuse_target(root: NativeRoot, target: Path) -> None:
     """Raise LogDirError when `target` is a native log directory or inside of `root`."""
-    is_root = is_native_root(target) and not is_copied(target)
+    is_root = is_native_root(target) and not is_unfinished_copy(target)
     if is_root or Path(os.path.realpath(target)).is_relative_to(os.path.realpath(root.path)):
         raise LogDirError(f"{target} is a log directory of this package, or inside of {root.path}: name another")
 

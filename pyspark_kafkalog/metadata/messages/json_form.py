@@ -1,9 +1,10 @@
 """The JSON form of messages, and JSON text as Kafka's tools print it.
 
-Fields stand in declared order; a Uuid is its text, bytes are base64, null is null. Left out: fields that the version
-lacks, and tagged fields that hold their default. Source: the *JsonConverter classes of Kafka 4.1; text as Jackson's
-ObjectNode.toString gives it: no blanks, only control characters, quote and backslash escaped, doubles as Java prints
-them.
+Fields have their declared order; a Uuid is its text, bytes are base64, null is null. Fields that the version lacks, and
+tagged fields with their default, are omitted.
+
+Source: the *JsonConverter classes of Kafka 4.1; for the text, Jackson's ObjectNode.toString: no blanks; only control
+characters, quotes and backslashes are escaped; doubles as Java prints them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyspark_kafkalog.metadata.messages.schema import FieldSpec, is_default
 
 
 def struct_to_json(fields: tuple[FieldSpec, ...], version: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A struct's values as a JSON object. Names left out of `values` count as their defaults."""
+    """A struct's values as a JSON object. Names missing in `values` have their defaults."""
     node: dict[str, Any] = {}
     for field in fields:
         if version not in field.versions:
@@ -76,7 +77,7 @@ def _string_text(text: str) -> str:
 
 
 def _double_text(value: float) -> str:
-    """Java's Double.toString: plain from 10^-3 to 10^7, else d.dddE±x; what is no number goes in quotes."""
+    """Java's Double.toString: plain from 10^-3 to 10^7, else d.dddE±x; NaN and infinities are quoted."""
     if math.isnan(value):
         return '"NaN"'
     if math.isinf(value):

@@ -185,7 +185,7 @@ def load_schema_file(file: str) -> Mapping[str, MessageSpec]:
 
 
 def find_spec(name: str) -> MessageSpec:
-    """The message called `name` of any schema file. Raises KeyError when there is none."""
+    """The message called `name` of any schema file. Raises KeyError for an unknown name."""
     for file in SCHEMA_FILES:
         spec = load_schema_file(file).get(name)
         if spec is not None:
@@ -197,7 +197,7 @@ _VARINT_MAX_BYTES = 5
 
 
 class MessageReader:
-    """A cursor over one message's bytes. `file` and `file_position` (of byte 0) go into errors only."""
+    """A cursor over one message's bytes. `file` and `file_position` (of byte 0) only appear in errors."""
 
     __slots__ = ("at", "data", "end", "file", "file_position")
 
@@ -213,11 +213,11 @@ class MessageReader:
         return self.end - self.at
 
     def error(self, *, expected: str, found: str) -> CorruptRecordError:
-        """The error to raise for what lies at the cursor."""
+        """The error to raise for the bytes at the cursor."""
         return CorruptRecordError(file=self.file, position=self.file_position + self.at, expected=expected, found=found)
 
     def advance(self, size: int, what: str) -> int:
-        """Step over `size` bytes and return where they begin; raises CorruptRecordError when they are not there."""
+        """Step over `size` bytes and return their position; raises CorruptRecordError if fewer are left."""
         at = self.at
         if size < 0 or size > self.end - at:
             raise self.error(expected=f"{what} of {size} bytes", found=f"{self.end - at} bytes left")

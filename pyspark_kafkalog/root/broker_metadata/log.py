@@ -59,12 +59,12 @@ class BrokerLog:
             if self._has_footer:
                 self.end_offset, self.leader_epoch = end_offset, epoch
                 return batches
-            self.note(f"{path} has no end")
+            self.note(f"{path} has no snapshot footer")
         self.end_offset = self.leader_epoch = 0
         return []
 
     def after_snapshot(self, *, control_only: bool = False) -> Iterator[BrokerBatch]:
-        """The batches of the log from where `snapshot` ended. Raises OSError."""
+        """The batches of the log after the end of the snapshot. Raises OSError."""
         start_offset = self.end_offset
         for base_offset in list_base_offsets(self._directory):
             yield from self._batches(segment_file(self._directory, base_offset, LOG_SUFFIX), start_offset, control_only)

@@ -4,7 +4,7 @@ For a native root: its node is the single voter. For a broker's directory: what 
 
     meta.properties                      cluster; the node itself
     __cluster_metadata-0/quorum-state    leader and epoch, unless the log has a later epoch
-    the log's KRAFT_VOTERS records       the voters, the newest record counts; where there is none, they are configured:
+    the log's KRAFT_VOTERS records       the voters, the newest record counts; without one, they are configured:
     its LEADER_CHANGE records            ids of the voters at the last election, else those in quorum-state
 
 Nodes receive the high watermark from the leader and do not write it to disk. It is known only for a node that is the
@@ -76,7 +76,7 @@ class Quorum:
         return 0 if replica.node_id == self.leader_id and replica in (self.voters or ()) else None
 
 
-def own_quorum(root: NativeRoot) -> Quorum:
+def native_quorum(root: NativeRoot) -> Quorum:
     """A native root's quorum: its node is the single voter and leader; the high watermark follows the last commit."""
     properties = read_meta_properties(root.path / META_PROPERTIES)
     node_id = root.store.image.node.broker_id
@@ -132,12 +132,12 @@ def _voters_in(log: BrokerLog) -> tuple[QuorumReplica, ...] | None:
     for batches in (log.snapshot(control_only=True), log.after_snapshot(control_only=True)):
         for batch in batches:
             for each in batch.records:
-                said = parse_control_record(each.key, each.value, file=batch.file, file_position=batch.position)
-                if isinstance(said, KRaftVoters):
-                    voters = tuple(map(_replica, said.voters))
-                elif isinstance(said, LeaderChange):
+                control = parse_control_record(each.key, each.value, file=batch.file, file_position=batch.position)
+                if isinstance(control, KRaftVoters):
+                    voters = tuple(map(_replica, control.voters))
+                elif isinstance(control, LeaderChange):
                     elected = tuple(
-                        QuorumReplica(voter.voter_id, _directory_id(voter.directory_id)) for voter in said.voters
+                        QuorumReplica(voter.voter_id, _directory_id(voter.directory_id)) for voter in control.voters
                     )
     return elected if voters is None else voters
 
@@ -189,12 +189,12 @@ QUORUM_STATE: Final = "quorum-state"
 NO_LEADER: Final = -1
 _VERSION_MAX: Final = 1
 _BYTES_MAX: Final = 1 << 16
-_ADVICE: Final = "copy the file again, or start the node: it makes one when there is none"
+_ADVICE: Final = "copy the file again, or start the node, which creates a missing file"
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """Leader (NO_LEADER: not known), its epoch, and ids of configured voters, None where the log has them."""
+    """Leader (NO_LEADER: not known), its epoch, and ids of configured voters, None if the log has them."""
 
     leader_id: int
     leader_epoch: int

@@ -171,9 +171,9 @@ def _run_quorum(options: argparse.Namespace) -> int:
 
 
 def _quorum(log_dir: LogDir) -> Quorum:
-    from pyspark_kafkalog.root.broker_metadata.quorum import own_quorum, read_broker_quorum
+    from pyspark_kafkalog.root.broker_metadata.quorum import native_quorum, read_broker_quorum
 
-    return read_broker_quorum(log_dir.path) if log_dir.is_broker_directory else own_quorum(log_dir.root.native())
+    return read_broker_quorum(log_dir.path) if log_dir.is_broker_directory else native_quorum(log_dir.root.native())
 
 
 def _show_status(quorum: Quorum, output: Output) -> None:

@@ -63,7 +63,7 @@ def test_newer_format_marker_is_refused_by_every_way_to_open(root: Path, tmp_pat
     for opener in (LogDir.open, LogDir.open_or_create, LogDir.adopt, lambda path: adopt(path, dry_run=True)):
         with pytest.raises(UnsupportedFormatError, match=REFUSED):
             opener(root)
-    with pytest.raises(LogDirError, match="is a log directory already"):
+    with pytest.raises(LogDirError, match="is already a log directory"):
         LogDir.create(root)
 
 
@@ -125,7 +125,7 @@ def test_damaged_format_marker_is_refused_with_expected_content(root: Path, text
 def test_root_without_format_marker_is_not_read_as_that_of_a_broker(root: Path) -> None:
     os.remove(metadata_dir(root) / FORMAT_MARKER)
     assert is_native_root(root)
-    with pytest.raises(DiskFormatError, match="no such file, beside the commits of this package"):
+    with pytest.raises(DiskFormatError, match="no such file, although the directory has commits of this package"):
         LogDir.open(root)
     os.remove(metadata_dir(root) / HEAD_FILE)
     assert not is_native_root(root)
@@ -233,6 +233,6 @@ def test_root_older_than_supported_is_refused_with_upgrade_advice(root: Path, mo
 
 def test_create_over_root_without_its_first_commit_is_refused(root: Path) -> None:
     os.remove(metadata_dir(root) / "00000000000000000000.log")
-    with pytest.raises(LogDirError, match="is a log directory already"):
+    with pytest.raises(LogDirError, match="is already a log directory"):
         LogDir.create(root)
     assert not (metadata_dir(root) / "00000000000000000000.log").exists()

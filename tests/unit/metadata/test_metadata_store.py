@@ -84,7 +84,7 @@ def test_parent_directories_are_created_and_file_as_root_is_refused(tmp_path: Pa
 
 
 def test_directory_without_metadata_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LogDirError, match="no metadata log"):
+    with pytest.raises(LogDirError, match="is not a native log directory"):
         MetadataStore.open(tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_empty_topic_and_falling_producer_id_are_not_published(store: MetadataSt
     with pytest.raises(InvalidRecordError, match="topics_have_partitions"):
         store.commit(lambda image: [TopicRecord(name="a", topic_id="EGc7GxAfRGaDNJO-5OFO6A")], operation="x")
     store.commit(lambda image: [ProducerIdsRecord(next_producer_id=10)], operation="x")
-    with pytest.raises(InvalidRecordError, match="producer_ids_handed_out_once"):
+    with pytest.raises(InvalidRecordError, match="producer_ids_allocated_once"):
         store.commit(lambda image: [ProducerIdsRecord(next_producer_id=9)], operation="x")
 
 
