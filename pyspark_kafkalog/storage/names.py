@@ -36,6 +36,8 @@ PARTITION_METADATA: Final = "partition.metadata"
 META_PROPERTIES: Final = "meta.properties"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
+#: Topics for which Kafka 4.1 says internal (org.apache.kafka.common.internals.Topic): `kafka-topics --exclude-internal`
+#: leaves out these, and lists __remote_log_metadata.
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 _NUMBERED_SUFFIXES: Final = frozenset((*SEGMENT_SUFFIXES, PRODUCER_SNAPSHOT_SUFFIX))

@@ -28,7 +28,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -134,17 +133,29 @@ def run(options: argparse.Namespace) -> int:
 def _list(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
     found = list(_transactions(log_dir).values())
     if options.transactional_id_pattern:
-        try:
-            pattern = re.compile(options.transactional_id_pattern)
-        except re.error as error:
-            raise UsageError(f"{options.transactional_id_pattern} is an invalid regex: {error}") from error
-        found = [each for each in found if pattern.fullmatch(each.transactional_id)]
+        matching = _matching([each.transactional_id for each in found], options.transactional_id_pattern)
+        found = [each for each in found if each.transactional_id in matching]
     if options.duration_filter is not None and options.duration_filter >= 0:
         now_ms = time_ms()
         found = [each for each in found if 0 <= each.start_ms < now_ms - options.duration_filter]
     header = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
     node = _node(log_dir)
     _show(header, [(each.transactional_id, node, each.producer_id, each.state) for each in found], output)
+
+
+def _matching(names: Sequence[str], pattern: str) -> set[str]:
+    """The names that match the pattern as a whole. Its syntax is RE2, as in a broker since Kafka 4.1 (RE2/J)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = pa.array(names, pa.string())
+    try:
+        pc.match_substring_regex(pa.array([""]), pattern=pattern)  # an error names the pattern alone
+        return set(texts.filter(pc.match_substring_regex(texts, pattern=rf"\A(?:{pattern})\z")).to_pylist())
+    except pa.ArrowInvalid as error:
+        raise UsageError(
+            f"--transactional-id-pattern {pattern}: expected a regular expression of RE2: {error}"
+        ) from None
 
 
 def _describe(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:

@@ -61,6 +61,7 @@ from pyspark_kafkalog.root.adopt.plan import (
     TopicPlan,
     make_plan,
     unread_notes,
+    without_remote_storage,
 )
 from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.broker_settings import broker_config_record
@@ -146,7 +147,8 @@ def adopt(
 
     - `server_properties`: the broker's configuration file, whose topic-level defaults become settings of the root
     - `create_missing`: create, empty, the partitions that the root does not contain
-    - `local_only`: give up the offsets that a broker has moved to tiered storage
+    - `local_only`: give up the offsets that a broker has moved to tiered storage; topics lose remote.storage.enable,
+      with which retention would wait for copies in remote storage
     - `dry_run`: only check whether the directory can be adopted
 
     Raises LogDirError for a running broker's directory, for a path that is not a log directory, and for directories
@@ -163,6 +165,8 @@ def adopt(
         _check_ends(plan)
         notes = unread_notes(root, _partitions(plan), local_only=local_only, clock=clock)
         plan = replace(plan, notes=(*plan.notes, *notes))
+        if local_only:
+            plan = without_remote_storage(plan)
         if dry_run:
             return _outcome(plan, {}, plan.next_producer_id, transactions_of_plan(plan, clock), dry_run=True)
         _prepare_directories(plan, fs)

@@ -18,7 +18,7 @@ import contextlib
 import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -68,6 +68,7 @@ WORK_DIR: Final = f"{METADATA_DIR}.adopting-stray"
 
 #: With more missing, the directory probably only looks like a partition's (backup-20240101) and is not a topic.
 _MISSING_MAX: Final = 10_000
+_REMOTE_STORAGE_ENABLE: Final = "remote.storage.enable"
 _RENAMED_SUFFIXES: Final = ("-delete", "-stray", "-future")
 
 #: The configurations of a broker's internal topics. Without them retention would delete what compaction should keep.
@@ -342,6 +343,23 @@ def _checkpoint(path: Path, notes: list[str]) -> Mapping[TopicPartition, int]:
         return read_offset_checkpoint(path)
     notes.append(f"{path.name} is damaged and not used, as by a broker")
     return {}
+
+
+def without_remote_storage(plan: AdoptionPlan) -> AdoptionPlan:
+    """The plan without the topics' own remote.storage.enable=true; a note names each topic that loses it.
+
+    Nothing copies segments to remote storage any more, so retention must not wait for that.
+    """
+    topics = []
+    notes = []
+    for topic in plan.topics:
+        if topic.configs.get(_REMOTE_STORAGE_ENABLE, "").strip().lower() != "true":
+            topics.append(topic)
+            continue
+        kept = {name: value for name, value in topic.configs.items() if name != _REMOTE_STORAGE_ENABLE}
+        topics.append(replace(topic, configs=kept))
+        notes.append(f"topic {topic.name}: removed {_REMOTE_STORAGE_ENABLE}=true, as its remote segments are given up")
+    return replace(plan, topics=tuple(topics), notes=(*plan.notes, *notes))
 
 
 def unread_notes(

@@ -26,9 +26,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.arguments import topic_partitions
-from pyspark_kafkalog.tools.command import UsageError, add_path, add_read_to_log_end, open_log_dir, tell_unread
+from pyspark_kafkalog.tools.command import (
+    UsageError,
+    add_path,
+    add_read_to_log_end,
+    describe_topic,
+    open_log_dir,
+    tell_unread,
+)
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of
 
 if TYPE_CHECKING:
@@ -103,6 +111,8 @@ def run(options: argparse.Namespace) -> int:
     action = next(name for name in _ACTIONS if getattr(options, name))
     _check_options(action, options)
     log_dir = open_log_dir(options)
+    if OFFSETS_TOPIC in log_dir.topics():
+        describe_topic("consumer-groups", log_dir, OFFSETS_TOPIC)  # names partitions that are symbolic links
     try:
         return _run(action, log_dir, options)
     finally:

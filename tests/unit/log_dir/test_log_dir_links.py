@@ -100,6 +100,23 @@ def test_partitions_beside_link_are_described_and_link_is_named(
         assert all(each in printed.out for each in (("orders:0:1", "orders:2:1") if name == "get-offsets" else ()))
 
 
+def test_groups_beside_linked_offsets_partition_are_listed_and_link_is_named(
+    linked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    native = LogDir.create(tmp_path / "native")
+    native.create_topic("orders", partitions=1)
+    native.alter_broker_configs(add={"offsets.topic.num.partitions": "2"})
+    for name in ("a", "b", "c", "d"):
+        native.group(name).commit({("orders", 0): 0})
+    for each in native.path.glob("__consumer_offsets-*"):
+        shutil.move(each, linked / each.name)
+    move_away(linked / "__consumer_offsets-1", tmp_path)
+    assert main(["consumer-groups", "--path", str(linked), "--list"]) == 0
+    printed = capsys.readouterr()
+    assert 0 < len(printed.out.splitlines()) < 4
+    assert "__consumer_offsets-1 is a symbolic link, which is not followed" in printed.err
+
+
 def test_partitions_beside_link_are_read_and_whole_topic_is_rejected(linked: Path) -> None:
     def batch(**options: str) -> KafkalogBatchReader:
         return KafkalogBatchReader(parse_read_options({"path": str(linked), **options}), read_schema(False))

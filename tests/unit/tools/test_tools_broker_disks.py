@@ -182,7 +182,11 @@ def test_adopt_rejects_remote_offsets_unless_local_only(tiered: Path, capsys: py
         assert "--local-only" in err
     with pytest.raises(LogDirError, match="remote storage"):
         LogDir.adopt(tiered)
-    assert "tiered-0: 0 to 551" in command("--dry-run", "--local-only")
+    dry_run = command("--dry-run", "--local-only")
+    assert "tiered-0: 0 to 551" in dry_run
+    assert "topic tiered: removed remote.storage.enable=true" in dry_run
+    assert LogDir.open(tiered).topic("tiered").configs["remote.storage.enable"] == "true"
     adopted = LogDir.adopt(tiered, local_only=True)
     assert adopted.partition("tiered", 0).log_start_offset == 552
     assert adopted.read("tiered", partition=0).column("offset").to_pylist() == list(range(552, 690))
+    assert not any("remote.storage.enable" in adopted.topic(name).configs for name in adopted.topics())

@@ -141,7 +141,11 @@ def test_ids_of_writes_and_of_coordinator_are_listed(tmp_path: Path, capsys: pyt
     ]
     assert [each["transactionalId"] for each in ours.json("list", "--transactional-id-pattern", "n.*")] == ["nightly"]
     assert "`nope`: it is not known" in ours.fails("describe", "--transactional-id", "nope")
-    assert "invalid regex" in ours.fails("list", "--transactional-id-pattern", "(")
+    assert "regular expression of RE2" in ours.fails("list", "--transactional-id-pattern", "(")
+    assert "regular expression of RE2" in ours.fails("list", "--transactional-id-pattern", "n(?=i).*")
+    assert ours.json("list", "--transactional-id-pattern", r"\Qnightl\E|nightl") == []
+    (found,) = ours.json("list", "--transactional-id-pattern", r"\Qnight\E\pL+")
+    assert found["transactionalId"] == "nightly"
 
     theirs = Command("transactions", FIXTURES / "transaction-state", capsys)
     states = {each["transactionalId"]: each["transactionState"] for each in theirs.json("list")}
