@@ -32,7 +32,6 @@ and nothing is checked. A copy keeps the ids of the original, and so does an ado
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from datetime import datetime
@@ -199,12 +198,6 @@ CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 def was_clean_shutdown(root: Path) -> bool:
     """Whether the last broker on `root` was stopped cleanly."""
     return (root / CLEAN_SHUTDOWN_FILE).exists()
-
-
-def write_clean_shutdown(root: Path, broker_epoch: int, *, fs: FileSystem = LOCAL) -> None:
-    """Mark all of `root` as flushed and closed."""
-    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-    fs.write_file_atomic(root / CLEAN_SHUTDOWN_FILE, content.encode())
 
 
 def remove_clean_shutdown(root: Path, *, fs: FileSystem = LOCAL) -> None:

@@ -18,7 +18,7 @@ from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
-from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
+from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_file_name, segment_file
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.units import NS_PER_MS
 
@@ -64,11 +64,15 @@ def closed_segments(directory: Path, active_base_offset: int, *, with_index_size
     except FileNotFoundError:
         return []
     found: dict[int, tuple[int, int, int, int]] = {}
+    prefix = f"{directory}{os.sep}"  # building a Path for each file would take longer than its stat
     for base_offset in sorted(base for base in files[LOG_SUFFIX] if base < active_base_offset):
+        name = prefix + offset_file_name(base_offset, "")
         with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-            status = segment_file(directory, base_offset, LOG_SUFFIX).stat()
-            index_bytes = _size_bytes(directory, base_offset, INDEX_SUFFIX) if with_index_sizes else 0
-            time_index_bytes = _size_bytes(directory, base_offset, TIME_INDEX_SUFFIX) if with_index_sizes else 0
+            status = os.stat(name + LOG_SUFFIX)
+            index_bytes = time_index_bytes = 0
+            if with_index_sizes:
+                index_bytes = _size_bytes(name + INDEX_SUFFIX)
+                time_index_bytes = _size_bytes(name + TIME_INDEX_SUFFIX)
             found[base_offset] = (status.st_size, index_bytes, time_index_bytes, status.st_mtime_ns)
     return [
         StoredSegment(base_offset, next_base_offset, *found[base_offset])
@@ -104,9 +108,9 @@ def largest_timestamp_ms(directory: Path, base_offset: int) -> int:
     return largest_ms
 
 
-def _size_bytes(directory: Path, base_offset: int, suffix: str) -> int:
+def _size_bytes(path: str) -> int:
     try:
-        return segment_file(directory, base_offset, suffix).stat().st_size
+        return os.stat(path).st_size
     except FileNotFoundError:
         return 0
 

@@ -11,7 +11,7 @@ from broker_disks import broker_lock, cut_transaction_index, killed
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.storage.artefacts.marker_files import write_clean_shutdown
+from pyspark_kafkalog.storage.artefacts.marker_files import CLEAN_SHUTDOWN_FILE
 
 __all__ = ["killed"]
 
@@ -115,7 +115,7 @@ def test_warning_distinguishes_running_broker_from_killed_one(killed: Path, capl
 
 def test_warning_distinguishes_clean_stop_from_kill(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A follower may stop before the other replicas have all of its records."""
-    write_clean_shutdown(killed, 1)
+    (killed / CLEAN_SHUTDOWN_FILE).touch()
     LogDir.open(killed).read("orders")
     assert "the broker was stopped cleanly before all in-sync replicas had them" in caplog.text
 

@@ -16,7 +16,6 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     read_meta_properties,
     read_topic_id,
     was_clean_shutdown,
-    write_clean_shutdown,
     write_meta_properties,
     write_topic_id,
 )
@@ -205,9 +204,3 @@ def test_meta_properties_are_rewritten_with_equal_content(path: Path, tmp_path: 
         re.sub(r"\d+", "0", re.sub("[A-Z][a-z]{2}", "Xyz", line)) for line in again.read_text().splitlines()[:2]
     ]
     assert comments == ["#", "#Xyz Xyz 0 0:0:0 UTC 0"]
-
-
-@pytest.mark.parametrize("path", _files(".kafka_cleanshutdown"), ids=_file_id)
-def test_clean_shutdown_file_is_rewritten_byte_for_byte(path: Path, tmp_path: Path) -> None:
-    write_clean_shutdown(tmp_path, json.loads(path.read_bytes())["brokerEpoch"])
-    assert (tmp_path / path.name).read_bytes() == path.read_bytes()

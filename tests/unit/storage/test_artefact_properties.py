@@ -16,7 +16,6 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     read_meta_properties,
     remove_clean_shutdown,
     was_clean_shutdown,
-    write_clean_shutdown,
     write_meta_properties,
 )
 
@@ -159,10 +158,9 @@ def test_version_1_without_cluster_or_node_id_is_not_written(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_clean_shutdown_file_is_written_found_and_removed(tmp_path: Path) -> None:
+def test_clean_shutdown_file_is_found_and_removed(tmp_path: Path) -> None:
     assert not was_clean_shutdown(tmp_path)
-    write_clean_shutdown(tmp_path, 12)
-    assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":12}'
+    (tmp_path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":12}')
     assert was_clean_shutdown(tmp_path)
     remove_clean_shutdown(tmp_path)
     remove_clean_shutdown(tmp_path)
