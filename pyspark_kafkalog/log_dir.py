@@ -52,6 +52,7 @@ from pyspark_kafkalog.security.open import create_native_root, open_access_contr
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, read_properties_file
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode, flushing_file_system, time_ms
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, discard_staged
+from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -463,6 +464,10 @@ class LogDir:
 
     def __contains__(self, topic: object) -> bool:
         return topic in self.topics()
+
+    def __repr__(self) -> str:
+        kind = "a broker's directory" if self.is_broker_directory else f"native, version {self.version}"
+        return f"LogDir({str(self.path)!r}, {kind}, {plural(len(self.topics()), 'topic')})"
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self.topics())

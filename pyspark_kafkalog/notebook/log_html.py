@@ -106,6 +106,7 @@ def partition_log_html(log: LogRange) -> str:
     facts = f"offsets [{start:,}, {end:,}), {plural(len(segments), 'segment')}, {size_text(total)}"
     if log.isolation == "read_committed":
         facts += ", read committed"
+    facts += log.past_end
     parts = [heading(log.name, facts)]
     if segments:
         first = "local log start" if found.remote_offsets_count else "log start"

@@ -7,8 +7,9 @@
     log[100]                                        one record
 
 A slice is a range of the log; creating one reads no records. Offsets are absolute, also in a slice of a slice;
-negative offsets count from the end; offsets outside of the log are ignored, as in Python's lists. Offsets may have gaps
-(compaction, transaction markers), so a slice of ten offsets can have fewer records.
+negative offsets count from the end; offsets outside of the log are ignored, as in Python's lists, but the display of a
+slice past the end says so. Offsets may have gaps (compaction, transaction markers), so a slice of ten offsets can have
+fewer records.
 
 A slice by time uses the time indexes, as Kafka's offsetsForTimes does: it extends from the first record at or after the
 start to the first record at or after the end, which is excluded. If timestamps are out of order, all records between
@@ -53,6 +54,7 @@ class PartitionLog(Records):
     isolation: IsolationLevel = "read_uncommitted"
     _start: int | None = None
     _end: int | None = None
+    _past_end: int | None = None
 
     @property
     def start_offset(self) -> int:
@@ -102,8 +104,9 @@ class PartitionLog(Records):
         low, high = self.start_offset, self.end_offset
         start = low if item.start is None else self._offset_of(item.start, low, high)
         end = high if item.stop is None else self._offset_of(item.stop, low, high)
+        past_end = max(start, end) if max(start, end) > high else None
         start = min(max(start, low), high)
-        return replace(self, _start=start, _end=max(min(end, high), start))
+        return replace(self, _start=start, _end=max(min(end, high), start), _past_end=past_end)
 
     def _offset_of(self, bound: Bound, low: int, high: int) -> int:
         if isinstance(bound, str | date):
@@ -121,7 +124,7 @@ class PartitionLog(Records):
         offset = self._offset_of(item, low, high)
         if not low <= offset < high:
             raise OffsetOutOfRangeError(f"offset {item} of {self.name} is not in [{low}, {high})")
-        for record in replace(self, _start=offset, _end=offset + 1).to_arrow().to_pylist():
+        for record in self.between(offset, offset + 1).to_arrow().to_pylist():
             return dict(record)
         raise OffsetOutOfRangeError(
             f"offset {offset} of {self.name} has no record: it is a marker's, aborted, or compacted away"
@@ -180,7 +183,7 @@ class PartitionLog(Records):
 
     def between(self, start_offset: int, end_offset: int) -> PartitionLog:
         """The slice of these absolute offsets."""
-        return replace(self, _start=start_offset, _end=end_offset)
+        return replace(self, _start=start_offset, _end=end_offset, _past_end=None)
 
     def segments(self) -> pa.Table:
         """The segments that overlap the slice, one per row: offsets, sizes, time range, clean, dirty or active.
@@ -230,7 +233,12 @@ class PartitionLog(Records):
 
     def __repr__(self) -> str:
         committed = ", read_committed" if self.isolation == "read_committed" else ""
-        return f"PartitionLog({self.name}, offsets [{self.start_offset}, {self.end_offset}){committed})"
+        return f"PartitionLog({self.name}, offsets [{self.start_offset}, {self.end_offset}){committed}{self.past_end})"
+
+    @property
+    def past_end(self) -> str:
+        """What to add to the display of a slice that was to end, or to begin, after the end; else an empty text."""
+        return "" if self._past_end is None else f", {self._past_end} is past the end"
 
     def _repr_html_(self) -> str:
         from pyspark_kafkalog.notebook.log_html import partition_log_html

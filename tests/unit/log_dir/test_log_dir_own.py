@@ -323,6 +323,15 @@ def test_broker_directory_is_read_only(tmp_path: Path) -> None:
     }
 
 
+def test_repr_names_path_kind_and_topics(tmp_path: Path, kafka_fixtures: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("cars")
+    assert repr(log_dir) == f"LogDir('{tmp_path}/log', native, version {log_dir.version}, 1 topic)"
+    assert repr(LogDir.open(kafka_fixtures / "cars")) == (
+        f"LogDir('{kafka_fixtures}/cars', a broker's directory, 1 topic)"
+    )
+
+
 def test_path_that_is_no_log_directory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(LogDirError):
         LogDir.open(tmp_path / "absent")

@@ -123,6 +123,21 @@ def test_slice_beyond_log_is_cut(own: LogDir) -> None:
     assert len(log[10:20][0:100]) == 10
 
 
+@pytest.mark.parametrize(
+    ("bounds", "shown"),
+    [
+        (slice(35, 1000), "PartitionLog(t-0, offsets [35, 40), 1000 is past the end)"),
+        (slice(50, None), "PartitionLog(t-0, offsets [40, 40), 50 is past the end)"),
+        (slice(35, 40), "PartitionLog(t-0, offsets [35, 40))"),
+        (slice("2100-01-01", None), "PartitionLog(t-0, offsets [40, 40))"),
+    ],
+)
+def test_display_of_slice_past_the_end_says_so(own: LogDir, bounds: slice, shown: str) -> None:
+    log = own["t", 0][bounds]
+    assert repr(log) == shown
+    assert ("past the end" in log._repr_html_()) == ("past the end" in shown)
+
+
 def test_damaged_record_fails_read_and_slice_before_it_works(kafka_fixtures: Path) -> None:
     log = LogDir.open(kafka_fixtures / "unclean")[DAMAGED, 0]
     for look in (log.to_arrow, log.count, log.batches):
