@@ -174,7 +174,7 @@ class GroupLogs:
     def caught_up(self, root: Root, partition: int) -> GroupLog:
         """The live records of one partition as of the last refresh of `root`."""
         log = self._logs.setdefault(partition, GroupLog(partition))
-        log.catch_up(root, root.topic(OFFSETS_TOPIC).topic_id)
+        log.catch_up(root, root.topic(OFFSETS_TOPIC, without_links=True).topic_id)
         return log
 
 
@@ -184,11 +184,12 @@ _LOGS: Final[WeakKeyDictionary[Root, GroupLogs]] = WeakKeyDictionary()
 def offsets_partitions(root: Root) -> list[int]:
     """The partitions of `__consumer_offsets` in this directory: none before the first commit of a group.
 
-    A broker's directory may hold only some of the topic's partitions.
+    A broker's directory may hold only some of the topic's partitions. Symbolic links are not followed: partitions whose
+    directories are links are left out.
     """
     if OFFSETS_TOPIC not in root.topics():
         return []
-    return [each.partition for each in root.topic(OFFSETS_TOPIC).partitions]
+    return [each.partition for each in root.topic(OFFSETS_TOPIC, without_links=True).partitions]
 
 
 def group_names(root: Root, partitions: Collection[int] | None = None) -> tuple[str, ...]:
