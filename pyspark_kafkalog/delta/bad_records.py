@@ -60,7 +60,7 @@ class BadRecords:
                 F.lit(" at offset "),
                 F.col(f"{RECORD}.offset"),
             )
-            advice = "; --bad-records skip or quarantine goes on without such records"
+            advice = "; --bad-records skip or quarantine continues without such records"
             message = F.concat(F.lit("bad record in "), where, F.lit(": "), F.col(BAD), F.lit(advice))
             return rows.where(F.when(is_good, F.lit(True)).otherwise(F.raise_error(message).cast("boolean")))
         bad = rows.where(~is_good)
@@ -69,10 +69,10 @@ class BadRecords:
             if skipped:
                 _LOG.warning("batch %d: %d bad records skipped", identity.batch_id, skipped)
         else:
-            self._put_aside(self._quarantine, bad, identity)
+            self._write_to_quarantine(self._quarantine, bad, identity)
         return rows.where(is_good)
 
-    def _put_aside(self, quarantine: DeltaTarget, bad: DataFrame, identity: BatchIdentity) -> None:
+    def _write_to_quarantine(self, quarantine: DeltaTarget, bad: DataFrame, identity: BatchIdentity) -> None:
         from pyspark.sql import functions as F
 
         spark = bad.sparkSession

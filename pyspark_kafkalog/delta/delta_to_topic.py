@@ -90,15 +90,15 @@ class ChangeRecords:
         from pyspark.sql.types import BinaryType, StringType, TimestampType
 
         if not keys:
-            raise InvalidOptionError("a key is needed: the columns that tell one row of the table from another")
+            raise InvalidOptionError("a key is needed: the columns that identify a row of the table")
         if value_column is not None and value_columns:
             raise InvalidOptionError("the value is either one column as it is or several as JSON: give one of the two")
         named = {field.name.lower(): field for field in schema.fields}
-        wanted = (*keys, *value_columns, *(name for name in (value_column, timestamp_column) if name is not None))
-        for name in wanted:
+        requested = (*keys, *value_columns, *(name for name in (value_column, timestamp_column) if name is not None))
+        for name in requested:
             if name.lower() not in named:
-                there = ", ".join(each for each in schema.names if each not in _FEED_COLUMNS)
-                raise InvalidOptionError(f"the table has no column {name}; it has: {there}")
+                existing = ", ".join(each for each in schema.names if each not in _FEED_COLUMNS)
+                raise InvalidOptionError(f"the table has no column {name}; it has: {existing}")
         types: dict[str | None, tuple[type, ...]] = {
             value_column: (BinaryType, StringType),
             timestamp_column: (TimestampType,),

@@ -33,7 +33,7 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--continuous",
         metavar="INTERVAL",
-        help="go on, with a batch each INTERVAL, such as '10 seconds' (default: end with what there is)",
+        help="continue, with a batch each INTERVAL, such as '10 seconds' (default: stop at the current end)",
     )
 
 
@@ -75,11 +75,11 @@ def run_job(name: str, begin: Callable[[SparkSession], StreamingQuery]) -> int:
     except (KafkalogError, OSError) as error:
         return _fail(name, str(error))
     except PySparkException as error:
-        return _fail(name, said(error))
+        return _fail(name, error_text(error))
     return 0
 
 
-def said(error: Any) -> str:
+def error_text(error: Any) -> str:
     """The essential message of a Spark error, in one line."""
     text = str(error)
     if (raised := _RAISED.search(text)) is not None:

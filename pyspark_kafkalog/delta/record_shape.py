@@ -181,7 +181,7 @@ def _parse_ddl(what: str, text: str, taken: Collection[str]) -> StructType:
     lower = [name.lower() for name in parsed.names]
     twice = [name for name in lower if lower.count(name) > 1]
     if twice:
-        raise InvalidOptionError(f"{what} {text!r}: column {twice[0]} is there twice")
+        raise InvalidOptionError(f"{what} {text!r}: column {twice[0]} occurs twice")
     clash = [name for name in lower if name in taken]
     if clash:
         raise InvalidOptionError(f"{what} {text!r}: {clash[0]} is one of the metadata columns; leave them or it out")

@@ -21,7 +21,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     MetadataRecord,
     RemoveAccessControlEntryRecord,
 )
-from pyspark_kafkalog.storage.names import random_uuid
+from pyspark_kafkalog.storage.names import check_principal, random_uuid
 
 #: Matches any resource name, principal name or host.
 WILDCARD: Final = "*"
@@ -194,14 +194,6 @@ def check_acl(acl: Acl) -> None:
         raise InvalidAclError(
             f"{acl.resource_type.name} has no operation {acl.operation.name}; its operations: {names}"
         )
-
-
-def check_principal(principal: str) -> str:
-    """`principal`, if it has the form type:name. Raises InvalidAclError."""
-    kind, colon, name = principal.partition(":")
-    if not (kind and colon and name):
-        raise InvalidAclError(f"principal {principal!r}: expected type:name, such as User:alice")
-    return principal
 
 
 def parse_acl(record: AccessControlEntryRecord) -> Acl:

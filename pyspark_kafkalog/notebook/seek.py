@@ -95,8 +95,8 @@ class Scan:
     found: SeenBatch | None
 
 
-def scan_until(segment: SegmentReader, position: int, is_wanted: Callable[[SeenBatch], bool]) -> Scan:
-    """Read headers from `position` on up to the first batch for which `is_wanted`. Raises CorruptRecordError."""
+def scan_until(segment: SegmentReader, position: int, is_match: Callable[[SeenBatch], bool]) -> Scan:
+    """Read headers from `position` on up to the first batch for which `is_match`. Raises CorruptRecordError."""
     kept: deque[SeenBatch] = deque(maxlen=_BATCHES_KEPT)
     count = 0
     for at, header in segment.headers(position):
@@ -105,7 +105,7 @@ def scan_until(segment: SegmentReader, position: int, is_wanted: Callable[[SeenB
         )
         kept.append(batch)
         count += 1
-        if is_wanted(batch):
+        if is_match(batch):
             return Scan(position, count, tuple(kept), batch)
     return Scan(position, count, tuple(kept), None)
 
@@ -190,14 +190,14 @@ class OffsetSeek:
         text = f"Of the {entries} of its offset index, number {self.slot} is the last at or below {self.offset}: "
         text += f"the batch that ends with offset {offset} begins at byte {position:,}."
         if self.scan.position != position:
-            text += " The batch there says otherwise, so the entry does not count: start at byte 0."
+            text += " The batch at that position does not confirm it, so the entry is ignored: start at byte 0."
         return text
 
     def _scan_step(self) -> str:
         looked = f"From byte {self.scan.position:,} on, {plural(self.scan.count, 'batch header')} read"
         found = self.scan.found
         if found is None:
-            return f"{looked}, none with offset {self.offset} or a later one: reading goes on in the next segment."
+            return f"{looked}, none with offset {self.offset} or a later one: reading continues in the next segment."
         return (
             f"{looked}, up to the batch whose last offset is at or above {self.offset}: "
             f"offsets {found.base_offset} to {found.last_offset}, at byte {found.position:,}."
@@ -207,7 +207,7 @@ class OffsetSeek:
         if self.record is None:
             return "None in this segment any more."
         if self.record.offset != self.offset:
-            return f"Offset {self.offset} has none, it lies in a gap. The next one: {record_text(self.record)}."
+            return f"Offset {self.offset} has none, it is in a gap. The next one: {record_text(self.record)}."
         return f"Decoded out of its batch: {record_text(self.record)}."
 
     def __repr__(self) -> str:
@@ -408,7 +408,7 @@ def _search(
 
     with SegmentReader(directory, segment.base_offset) as reader:
 
-        def is_wanted(batch: SeenBatch) -> bool:
+        def is_match(batch: SeenBatch) -> bool:
             if batch.max_timestamp_ms >= timestamp_ms and batch.last_offset >= start_offset:
                 data = reader.batch_at(batch.position, reader.header_at(batch.position))
                 decoded = decode_batch(data, 0, file=reader.file, file_position=batch.position)
@@ -420,7 +420,7 @@ def _search(
             return bool(records) or batch.last_offset >= end_offset - 1
 
         position = max(reader.position_for_offset(start_offset), reader.position_for_timestamp(timestamp_ms))
-        scan = scan_until(reader, position, is_wanted)
+        scan = scan_until(reader, position, is_match)
     return scan, records[0] if records else None
 
 
@@ -493,9 +493,9 @@ def _time_row(y: float, seek: TimeSeek, box: _Box) -> list[str]:
     ]
     parts.append(rect(0, y, WIDTH, _BAR, "weak"))
     parts += [line(x, y + 5, x, y + _BAR - 5, "mark") for x in _sampled((times - low) * scale)]
-    wanted = (seek.timestamp_ms - low) * scale
-    parts.append(line(wanted, y - 3, wanted, y + _BAR + 3, "pick"))
-    parts.append(label(wanted, y + _BAR + 27, f"{iso_text(seek.timestamp_ms)[11:]} is asked for", "pick", "middle"))
+    x = (seek.timestamp_ms - low) * scale
+    parts.append(line(x, y - 3, x, y + _BAR + 3, "pick"))
+    parts.append(label(x, y + _BAR + 27, f"{iso_text(seek.timestamp_ms)[11:]} is requested", "pick", "middle"))
     if seek.time_slot < 0:
         return parts
     found = (times[seek.time_slot] - low) * scale
@@ -540,9 +540,9 @@ def _file_row(
     return parts
 
 
-def _batches_row(y: float, segment: SegmentInfo, scan: Scan, wanted: str) -> list[str]:
+def _batches_row(y: float, segment: SegmentInfo, scan: Scan, caption: str) -> list[str]:
     if not scan.batches:
-        return [label(0, y + 14, "no batch there")]
+        return [label(0, y + 14, "no batch")]
     file_scale = WIDTH / max(segment.size_bytes, 1)
     first, end = _scanned_bytes(scan)
     box = (first * file_scale, end * file_scale, y - _STEP + _BAR)
@@ -559,7 +559,7 @@ def _batches_row(y: float, segment: SegmentInfo, scan: Scan, wanted: str) -> lis
             parts.append(label(x + width / 2, y + _BAR + 13, text, "pick" if is_found else "", "middle"))
     if scan.found is not None:
         x = (scan.found.position - first + scan.found.size_bytes / 2) * scale
-        parts.append(label(x, y + _BAR + 27, wanted, "pick", "middle"))
+        parts.append(label(x, y + _BAR + 27, caption, "pick", "middle"))
     return parts
 
 

@@ -2,7 +2,7 @@
 
 - gather: reads a log directory into facts
 - facts: the contents of a report; what a partition's files say
-- root_looks: what the root's own files say
+- root_files: what the root's own files say
 - findings: what needs attention
 - heavy_keys: the keys with the most records and bytes
 - write_history: commits over time and by topic

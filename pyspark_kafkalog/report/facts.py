@@ -29,10 +29,10 @@ from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segmen
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionLook:
+class PartitionFiles:
     """The inputs for one partition: `state` is that of the root's newest commit, or derived from a broker's files."""
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     directory: Path
     state: LogState
     config: LogConfig
@@ -42,48 +42,48 @@ class PartitionLook:
     offsets_above_high_watermark: int = 0
 
 
-def look_at(look: PartitionLook, *, now_ms: int, runs_max: int) -> PartitionFacts:
+def file_facts(files: PartitionFiles, *, now_ms: int, runs_max: int) -> PartitionFacts:
     """The facts of one partition, with at most `runs_max` segment runs.
 
     Raises DiskFormatError or OSError when its files cannot be read.
     """
-    state = look.state
+    state = files.state
     # A broker's partition may have no segment yet: the base offset of the active one is then -1.
-    segments = [each for each in stored_segments(look.directory, state) if each.base_offset >= 0]
-    times = _Times(look)
+    segments = [each for each in stored_segments(files.directory, state) if each.base_offset >= 0]
+    times = _Times(files)
     retention = plan_retention(
         segments,
         times.largest_ms,
-        look.config,
+        files.config,
         log_start_offset=state.log_start_offset,
         log_end_offset=state.log_end_offset,
         now_ms=now_ms,
     )
-    staged = _staged_sizes(look.directory)
+    staged = _staged_sizes(files.directory)
     return PartitionFacts(
-        where=look.where,
+        topic_partition=files.topic_partition,
         leader_epoch=state.leader_epoch,
         log_start_offset=state.log_start_offset,
         high_watermark=state.log_end_offset,
         last_stable_offset=state.last_stable_offset,
         runs=tuple(_run(group, times) for group in _together(segments, runs_max)),
         size_bins=_size_bins(segments),
-        cleaner=_cleaner_facts(look, segments, now_ms) if look.config.compact else None,
+        cleaner=_cleaner_facts(files, segments, now_ms) if files.config.compact else None,
         due_segments=retention.deleted_count,
         due_bytes=sum(each.size_bytes for each in segments[: retention.deleted_count]),
         future_segment=retention.future_base_offset,
         staged_files=len(staged),
         staged_bytes=sum(staged),
-        remote_offsets=look.remote_offsets,
-        offsets_above_high_watermark=look.offsets_above_high_watermark,
+        remote_offsets=files.remote_offsets,
+        offsets_above_high_watermark=files.offsets_above_high_watermark,
     )
 
 
 class _Times:
     """Times of a partition's segments, each looked up once."""
 
-    def __init__(self, look: PartitionLook) -> None:
-        self._look = look
+    def __init__(self, files: PartitionFiles) -> None:
+        self._files = files
         self._largest_ms: dict[int, int] = {}
 
     def largest_ms(self, segment: StoredSegment) -> int:
@@ -94,9 +94,9 @@ class _Times:
         return found
 
     def _look_up(self, segment: StoredSegment) -> int:
-        state, directory = self._look.state, self._look.directory
+        state, directory = self._files.state, self._files.directory
         is_active = segment.base_offset == state.active_base_offset
-        if is_active and not self._look.is_broker_directory:
+        if is_active and not self._files.is_broker_directory:
             return state.active_max_timestamp_ms
         if segment.size_bytes <= 0:
             return NO_TIME_MS
@@ -112,7 +112,7 @@ class _Times:
         """The first record's timestamp, -1 without one. For a cleaned batch the largest: its header has no other."""
         if segment.size_bytes < RECORD_BATCH_OVERHEAD_BYTES:
             return NO_TIME_MS
-        path = segment_file(self._look.directory, segment.base_offset, LOG_SUFFIX)
+        path = segment_file(self._files.directory, segment.base_offset, LOG_SUFFIX)
         fd = os.open(path, READ_FLAGS)
         try:
             head = pread(fd, RECORD_BATCH_OVERHEAD_BYTES, 0)
@@ -155,22 +155,22 @@ def _size_bins(segments: Sequence[StoredSegment]) -> Mapping[int, tuple[int, int
     return bins
 
 
-def _cleaner_facts(look: PartitionLook, segments: Sequence[StoredSegment], now_ms: int) -> CleanerFacts:
+def _cleaner_facts(files: PartitionFiles, segments: Sequence[StoredSegment], now_ms: int) -> CleanerFacts:
     plan = plan_cleaning(
         segments[:-1],
-        look.state,
-        look.config,
-        checkpoint_offset=look.cleaner_offset,
+        files.state,
+        files.config,
+        checkpoint_offset=files.cleaner_offset,
         now_ms=now_ms,
-        largest_timestamp_ms=lambda segment: segment.largest_timestamp_ms(look.directory),
-        first_timestamp_ms=lambda segment: segment.first_timestamp_ms(look.directory),
+        largest_timestamp_ms=lambda segment: segment.largest_timestamp_ms(files.directory),
+        first_timestamp_ms=lambda segment: segment.first_timestamp_ms(files.directory),
     )
     return CleanerFacts(
         first_dirty_offset=plan.first_dirty_offset,
         first_uncleanable_offset=plan.first_uncleanable_offset,
         clean_bytes=plan.clean_bytes,
         cleanable_bytes=plan.cleanable_bytes,
-        is_due=plan.needs_cleaning(look.config.min_cleanable_dirty_ratio),
+        is_due=plan.needs_cleaning(files.config.min_cleanable_dirty_ratio),
     )
 
 
@@ -229,7 +229,7 @@ class PartitionFacts:
     bytes by the power of two that a segment's size is below.
     """
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     leader_epoch: int = -1
     log_start_offset: int = 0
     high_watermark: int = 0
@@ -357,7 +357,7 @@ class GroupLag:
     """A consumer group's committed offset in a partition, and its lag; None where unknown."""
 
     group: str
-    where: TopicPartition
+    topic_partition: TopicPartition
     committed_offset: int
     log_start_offset: int | None
     log_end_offset: int | None

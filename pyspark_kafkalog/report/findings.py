@@ -35,15 +35,15 @@ def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Advice]:
     broken = [each for each in partitions if each.error is not None]
     if broken:
         text = f"{_numbers(broken)}: {broken[0].error}"
-        yield Advice(_PROBLEM, "Cannot be read", f"{text}. kafkalog verify tells more.", name)
+        yield Advice(_PROBLEM, "Cannot be read", f"{text}. kafkalog verify shows details.", name)
     open_transactions = [each for each in partitions if each.last_stable_offset < each.high_watermark]
     if open_transactions:
         behind = sum(each.high_watermark - each.last_stable_offset for each in open_transactions)
         text = f"{_numbers(open_transactions)}: {plural(behind, 'offset')} not visible to read_committed"
         yield Advice(_PROBLEM, "Open transaction", f"{text}.", name)
-    failed = [each for each in partitions if each.where in root.uncleanable]
+    failed = [each for each in partitions if each.topic_partition in root.uncleanable]
     if failed:
-        text = f"{_numbers(failed)}: the last cleaning failed: {root.uncleanable[failed[0].where]}"
+        text = f"{_numbers(failed)}: the last cleaning failed: {root.uncleanable[failed[0].topic_partition]}"
         yield Advice(_PROBLEM, "Uncleanable", text, name)
     yield from _maintenance(topic, root.is_broker_directory)
     yield from _shape(topic, root.is_broker_directory)
@@ -92,7 +92,7 @@ def _shape(topic: TopicFacts, is_broker_directory: bool) -> Iterator[Advice]:
                 if others
                 else "all there is"
             )
-            text = f"partition {largest.where.partition} has {size_text(largest.size_bytes)}, {times}."
+            text = f"partition {largest.topic_partition.partition} has {size_text(largest.size_bytes)}, {times}."
             yield Advice(_WARNING, "Skewed partitions", text, topic.name)
     segments = sum(each.segments for each in partitions)
     closed = segments - len(partitions)
@@ -110,9 +110,9 @@ def _of_groups(groups: Sequence[GroupLag]) -> Iterator[Advice]:
     above: dict[tuple[str, str], list[GroupLag]] = {}
     for each in groups:
         if each.log_start_offset is not None and each.committed_offset < each.log_start_offset:
-            below.setdefault((each.group, each.where.topic), []).append(each)
+            below.setdefault((each.group, each.topic_partition.topic), []).append(each)
         if each.lag is not None and each.lag < 0:
-            above.setdefault((each.group, each.where.topic), []).append(each)
+            above.setdefault((each.group, each.topic_partition.topic), []).append(each)
     for (group, topic), lags in below.items():
         lost = sum((each.log_start_offset or 0) - each.committed_offset for each in lags)
         text = (
@@ -130,7 +130,7 @@ def _of_root(root: RootFacts) -> Iterator[Advice]:
     if staged:
         files, size = sum(each.staged_files for each in staged), sum(each.staged_bytes for each in staged)
         text = (
-            f"{plural(files, 'file')} with {size_text(size)}: of writes that go on, or that did not come to their end "
+            f"{plural(files, 'file')} with {size_text(size)}: of writes that are in progress, or that did not finish "
             "and go after staging.retention.ms."
         )
         yield Advice(_NOTE, "Staged, not committed", text)
@@ -166,7 +166,7 @@ def _of_brokers_disk(root: RootFacts) -> Iterator[Advice]:
 
 
 def _places(partitions: Sequence[PartitionFacts]) -> str:
-    listed = ", ".join(str(each.where) for each in partitions[:_NAMES_MAX])
+    listed = ", ".join(str(each.topic_partition) for each in partitions[:_NAMES_MAX])
     return f"{listed} and {len(partitions) - _NAMES_MAX:,} more" if len(partitions) > _NAMES_MAX else listed
 
 
@@ -176,7 +176,7 @@ def _advice(is_broker_directory: bool, words: str) -> str:
 
 
 def _numbers(partitions: Iterable[PartitionFacts]) -> str:
-    numbers = [each.where.partition for each in partitions]
+    numbers = [each.topic_partition.partition for each in partitions]
     listed = ", ".join(map(str, numbers[:_NAMES_MAX]))
     more = f" and {len(numbers) - _NAMES_MAX:,} more" if len(numbers) > _NAMES_MAX else ""
     return f"partition{'s' if len(numbers) > 1 else ''} {listed}{more}"

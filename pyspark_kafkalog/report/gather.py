@@ -20,15 +20,15 @@ from pyspark_kafkalog.report.facts import (
     GroupLag,
     KeySample,
     PartitionFacts,
-    PartitionLook,
+    PartitionFiles,
     RootFacts,
     TopicFacts,
     WriteHistory,
-    look_at,
+    file_facts,
 )
 from pyspark_kafkalog.report.findings import find
 from pyspark_kafkalog.report.maintenance_runs import read_runs
-from pyspark_kafkalog.report.root_looks import TopicLook, topic_looks
+from pyspark_kafkalog.report.root_files import TopicFiles, read_topics
 from pyspark_kafkalog.report.write_history import write_history
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
@@ -65,17 +65,17 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
     """
     now_ms = clock()
     notes: list[str] = []
-    looks = list(topic_looks(root))
-    partitions = sum(len(each.partitions) for each in looks)
+    found = list(read_topics(root))
+    partitions = sum(len(each.partitions) for each in found)
     runs_max = min(max(_RUNS_MAX // max(partitions, 1), _PARTITION_RUNS_MIN), _PARTITION_RUNS_MAX)
-    topics = tuple(_topic_facts(each, now_ms, runs_max) for each in looks)
+    topics = tuple(_topic_facts(each, now_ms, runs_max) for each in found)
     if any(run.segments > 1 for topic in topics for each in topic.partitions for run in each.runs):
         notes.append(
             f"Where a partition has more than {runs_max} segments, neighbours are drawn as one; "
             "the table of partitions and the segment sizes count each."
         )
     properties = _properties(root.path)
-    deleted, stray = _put_aside(root.path)
+    deleted, stray = _renamed_files(root.path)
     facts = RootFacts(
         path=root.path.absolute(),
         is_broker_directory=root.is_broker_directory,
@@ -95,26 +95,26 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
     return replace(facts, findings=find(facts), notes=tuple(notes))
 
 
-def _topic_facts(look: TopicLook, now_ms: int, runs_max: int) -> TopicFacts:
+def _topic_facts(files: TopicFiles, now_ms: int, runs_max: int) -> TopicFacts:
     return TopicFacts(
-        name=look.name,
-        topic_id=look.topic_id,
-        configs=dict(look.configs),
-        cleanup_policy=look.config.cleanup_policy,
-        segment_bytes=look.config.segment_bytes,
-        partitions=tuple(_partition_facts(each, now_ms, runs_max) for each in look.partitions),
+        name=files.name,
+        topic_id=files.topic_id,
+        configs=dict(files.configs),
+        cleanup_policy=files.config.cleanup_policy,
+        segment_bytes=files.config.segment_bytes,
+        partitions=tuple(_partition_facts(each, now_ms, runs_max) for each in files.partitions),
     )
 
 
-def _partition_facts(look: PartitionLook | tuple[TopicPartition, str], now_ms: int, runs_max: int) -> PartitionFacts:
-    if not isinstance(look, PartitionLook):
-        return PartitionFacts(where=look[0], error=look[1])
+def _partition_facts(files: PartitionFiles | tuple[TopicPartition, str], now_ms: int, runs_max: int) -> PartitionFacts:
+    if not isinstance(files, PartitionFiles):
+        return PartitionFacts(topic_partition=files[0], error=files[1])
     try:
-        return look_at(look, now_ms=now_ms, runs_max=runs_max)
+        return file_facts(files, now_ms=now_ms, runs_max=runs_max)
     except (KafkalogError, OSError) as error:
-        state = look.state
+        state = files.state
         return PartitionFacts(
-            where=look.where,
+            topic_partition=files.topic_partition,
             leader_epoch=state.leader_epoch,
             log_start_offset=state.log_start_offset,
             high_watermark=state.log_end_offset,
@@ -139,7 +139,7 @@ def _runs(table: Path, root: Path, notes: list[str]) -> tuple[Mapping[str, objec
     return own
 
 
-def _put_aside(root: Path) -> tuple[int, int]:
+def _renamed_files(root: Path) -> tuple[int, int]:
     """The numbers of directories of deleted and of stray partitions."""
     with os.scandir(root) as entries:
         names = [entry.name for entry in entries]
@@ -158,18 +158,18 @@ def _history(root: Root, notes: list[str]) -> WriteHistory | None:
 
 
 def _groups(root: Root, topics: Sequence[TopicFacts], notes: list[str]) -> tuple[GroupLag, ...]:
-    ends = {each.where: each for topic in topics for each in topic.partitions if each.error is None}
+    ends = {each.topic_partition: each for topic in topics for each in topic.partitions if each.error is None}
     found: list[GroupLag] = []
     try:
         for name in list_groups(root):
             for each in open_group(root, name).lag():
-                there = ends.get(each.topic_partition)
+                end = ends.get(each.topic_partition)
                 found.append(
                     GroupLag(
                         group=name,
-                        where=each.topic_partition,
+                        topic_partition=each.topic_partition,
                         committed_offset=each.committed.offset,
-                        log_start_offset=None if there is None else there.log_start_offset,
+                        log_start_offset=None if end is None else end.log_start_offset,
                         log_end_offset=each.log_end_offset,
                         lag=each.lag,
                         commit_ms=each.committed.commit_timestamp_ms,

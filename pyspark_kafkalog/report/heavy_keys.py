@@ -121,7 +121,7 @@ def _partitions_to_sample(topic: TopicFacts, log_bytes_max: int) -> Sequence[Par
 
 def _slices_backwards(root: Root, partition: PartitionFacts, bytes_max: int) -> Iterator[Iterator[pa.RecordBatch]]:
     """The partition's records below its last stable offset, in slices of about _SLICE_BYTES, the last slice first."""
-    reader = LogReader(root.path / str(partition.where), partition.where)
+    reader = LogReader(root.path / str(partition.topic_partition), partition.topic_partition)
     end_offset = partition.last_stable_offset
     left = bytes_max
     for run in reversed(partition.runs):

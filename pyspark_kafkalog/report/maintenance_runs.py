@@ -73,7 +73,7 @@ def _apply(live: dict[str, None], actions: Iterable[Mapping[str, Any]]) -> None:
 def _rows(table: Path, name: str) -> Iterator[dict[str, object]]:
     path = (table / urllib.parse.unquote(name)).resolve()
     if not path.is_relative_to(table.resolve()):
-        raise ValueError(f"its file {name} lies outside of it")
+        raise ValueError(f"its file {name} is outside of it")
     # A partition column is stored only in the path, as text.
     inherited = dict(part.split("=", 1) for part in urllib.parse.unquote(name).split("/")[:-1] if "=" in part)
     for row in pq.read_table(path, partitioning=None).to_pylist():

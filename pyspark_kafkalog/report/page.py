@@ -69,7 +69,7 @@ def page_data(root: RootFacts, limits: Limits) -> dict[str, Any]:
     topics = _largest(root.topics, limits.topics)
     numbers = {topic.name: number for number, topic in enumerate(topics)}
     everything = [each for topic in root.topics for each in topic.partitions]
-    partitions = _largest([each for each in everything if each.where.topic in numbers], limits.partitions)
+    partitions = _largest([each for each in everything if each.topic_partition.topic in numbers], limits.partitions)
     return {
         "root": {
             "path": str(root.path),
@@ -167,8 +167,8 @@ def _dirty_percent(partitions: Iterable[PartitionFacts]) -> float | None:
 
 def _partitions(partitions: Sequence[PartitionFacts], numbers: Mapping[str, int]) -> dict[str, list[Any]]:
     return {
-        "topic": [numbers[each.where.topic] for each in partitions],
-        "partition": [each.where.partition for each in partitions],
+        "topic": [numbers[each.topic_partition.topic] for each in partitions],
+        "partition": [each.topic_partition.partition for each in partitions],
         "epoch": [each.leader_epoch for each in partitions],
         "start": [each.log_start_offset for each in partitions],
         "stable": [each.last_stable_offset for each in partitions],
@@ -252,8 +252,8 @@ def _groups(root: RootFacts, count: int) -> dict[str, list[Any]]:
     rows = sorted(root.groups, key=lambda each: -(each.lag or 0))[:count]
     return {
         "group": [_cut(each.group, 200) for each in rows],
-        "topic": [each.where.topic for each in rows],
-        "partition": [each.where.partition for each in rows],
+        "topic": [each.topic_partition.topic for each in rows],
+        "partition": [each.topic_partition.partition for each in rows],
         "committed": [each.committed_offset for each in rows],
         "end": [each.log_end_offset for each in rows],
         "lag": [each.lag for each in rows],

@@ -42,6 +42,7 @@ class PartitionSnapshot:
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """The name of the partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property

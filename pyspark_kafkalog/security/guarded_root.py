@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType, check_principal
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.security.access_control import AccessControl
+from pyspark_kafkalog.storage.names import check_principal
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.log_config import LogConfig

@@ -1,7 +1,7 @@
-"""Names of topics, partition directories and files, as Kafka builds and checks them.
+"""Names of topics, groups, principals, partition directories and files, as Kafka builds and checks them.
 
-Source: org.apache.kafka.common.internals.Topic, org.apache.kafka.storage.internals.log.LogFileUtils and
-UnifiedLog.parseTopicPartitionName.
+Source: org.apache.kafka.common.internals.Topic, org.apache.kafka.common.utils.SecurityUtils,
+org.apache.kafka.storage.internals.log.LogFileUtils and UnifiedLog.parseTopicPartitionName.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import InvalidGroupError, InvalidTopicError
+from pyspark_kafkalog.errors import InvalidAclError, InvalidGroupError, InvalidTopicError
 from pyspark_kafkalog.units import INT16_MAX, INT32_MAX, INT64_MAX
 
 LOG_SUFFIX: Final = ".log"
@@ -77,6 +77,14 @@ def validate_group_id(group: str) -> str:
     if size_bytes > INT16_MAX:
         raise InvalidGroupError(f"the name of a consumer group has {size_bytes} bytes, at most {INT16_MAX} are allowed")
     return group
+
+
+def check_principal(principal: str) -> str:
+    """`principal`, if it has the form type:name. Raises InvalidAclError."""
+    kind, colon, name = principal.partition(":")
+    if not (kind and colon and name):
+        raise InvalidAclError(f"principal {principal!r}: expected type:name, such as User:alice")
+    return principal
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -31,8 +31,8 @@ from pyspark_kafkalog.metadata.acl import (
     PermissionType,
     ResourceType,
     check_acl,
-    check_principal,
 )
+from pyspark_kafkalog.storage.names import check_principal
 from pyspark_kafkalog.tools.command import UsageError, add_path, open_log_dir
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of
 

@@ -117,7 +117,7 @@ def test_split_options_choose_number_of_tasks_and_keep_rows(
         ({"minPartitions": "0"}, "option minPartitions has the bad value '0': expected a whole number from 1"),
         ({"subscribe": "t", "assign": '{"t":[0]}'}, "only one of the options subscribe, subscribePattern, assign"),
         ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
-        ({"subscribe": "orders"}, "no topic 'orders' in this log directory; topics there: t, u"),
+        ({"subscribe": "orders"}, "no topic 'orders' in this log directory; existing topics: t, u"),
         ({"assign": '{"t":[7]}'}, "no partition t-7; topic t has partitions 0, 1"),
         ({"subscribe": "t", "startingOffsets": offsets(p0=1)}, "must name exactly the partitions that are read"),
         ({"subscribe": "t", "startingTimestamp": START_MS * 2}, "no record has the timestamp"),

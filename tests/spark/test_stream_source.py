@@ -179,7 +179,7 @@ def test_recreated_topic_fails_running_query_or_is_read_from_start_if_data_loss_
     log_dir.delete_topic("t")
     log_dir.create_topic("t", partitions=1)
     append(root, "t", 150)
-    with pytest.raises(StreamingQueryException, match="t-0: offsets from 100 on were asked for, "):
+    with pytest.raises(StreamingQueryException, match="t-0: offsets from 100 on were requested, "):
         strict.wait()
     lenient.catch_up()
     assert [row for batch in lenient.batches[1:] for row in batch] == rows_of("t", 0, 0, 150)
@@ -196,7 +196,7 @@ def test_range_deleted_by_retention_fails_query_or_is_skipped_if_data_loss_is_al
     found = store.image.topic("t")
     state = replace(found.partitions[0].state, log_start_offset=40)
     store.commit(lambda _: [partition_state_record(found.topic_id, 0, state)], operation="delete records")
-    message = "t-0: offsets from 15 on were asked for, those from the log start 40 to the high watermark 100 are there"
+    message = "t-0: offsets from 15 on were requested, available are log start 40 to high watermark 100"
     with pytest.raises(StreamingQueryException, match=message):
         Run(stream(root, **options), checkpoint, **NOW).wait()
     lenient = Run(stream(root, **options, failOnDataLoss="false"), checkpoint, **NOW).wait()
@@ -259,7 +259,7 @@ def test_table_and_schema_of_one_column_can_be_streamed(spark: SparkSession, roo
     ("options", "message"),
     [
         ({"endingOffsets": "latest"}, "option endingOffsets is not valid in a streaming read"),
-        ({"subscribe": "v"}, "no topic 'v' in this log directory; topics there: t"),
+        ({"subscribe": "v"}, "no topic 'v' in this log directory; existing topics: t"),
     ],
 )
 def test_invalid_options_fail_query_at_start(

@@ -88,7 +88,7 @@ def many_partitions(topics: int, partitions: int, runs: int = 4) -> RootFacts:
             for at in range(runs)
         )
         return PartitionFacts(
-            where=TopicPartition(topic, number), high_watermark=end, last_stable_offset=end, runs=segments
+            topic_partition=TopicPartition(topic, number), high_watermark=end, last_stable_offset=end, runs=segments
         )
 
     def topic(number: int) -> TopicFacts:
@@ -116,15 +116,15 @@ def many_partitions(topics: int, partitions: int, runs: int = 4) -> RootFacts:
 def hostile_facts() -> RootFacts:
     """Facts in which every text is HOSTILE."""
     root = many_partitions(1, 2)
-    where = TopicPartition(HOSTILE, 0)
-    broken = PartitionFacts(where=where, error=HOSTILE)
+    topic_partition = TopicPartition(HOSTILE, 0)
+    broken = PartitionFacts(topic_partition=topic_partition, error=HOSTILE)
     topic = replace(
         root.topics[0],
         name=HOSTILE,
         topic_id=HOSTILE,
         configs={HOSTILE: HOSTILE},
         cleanup_policy=(HOSTILE,),
-        partitions=(broken, replace(root.topics[0].partitions[1], where=TopicPartition(HOSTILE, 1))),
+        partitions=(broken, replace(root.topics[0].partitions[1], topic_partition=TopicPartition(HOSTILE, 1))),
     )
     commit = CommitFacts(
         offset=1,
@@ -157,7 +157,7 @@ def hostile_facts() -> RootFacts:
             newest=(commit,),
             maintenance=(commit,),
         ),
-        groups=(GroupLag(HOSTILE, where, 1, 0, 5, 4, NOW_MS),),
+        groups=(GroupLag(HOSTILE, topic_partition, 1, 0, 5, 4, NOW_MS),),
         runs=({HOSTILE: HOSTILE, "timestamp": HOSTILE, "run_id": HOSTILE, "action": HOSTILE, "bytes_dropped": 1},),
         keys=(
             KeySample(

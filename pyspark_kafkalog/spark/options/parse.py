@@ -220,8 +220,8 @@ def parse_stream_read_options(raw: Mapping[str, str]) -> StreamReadOptions:
     for name in _ENDS:
         if name in given:
             raise InvalidOptionError(
-                f"option {name} is not valid in a streaming read, which has no end: leave it out (to end with what is "
-                "there when the query starts, use trigger(availableNow=True))"
+                f"option {name} is not valid in a streaming read, which has no end: leave it out (to end at the "
+                "end offsets of the query's start, use trigger(availableNow=True))"
             )
     smallest, largest = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
     return StreamReadOptions(

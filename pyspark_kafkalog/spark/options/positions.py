@@ -178,7 +178,7 @@ def parse_timestamp(text: str) -> GlobalTimestamp:
     if not 0 <= timestamp_ms <= INT64_MAX:
         raise ValueError(
             "expected a timestamp in milliseconds since 1970, 0 or more, as 1704067200000 for 2024-01-01T00:00:00Z; "
-            "unix_millis(timestamp) gives it in SQL"
+            "unix_millis(timestamp) computes it in SQL"
         )
     return GlobalTimestamp(timestamp_ms)
 

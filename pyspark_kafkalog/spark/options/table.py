@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from pyspark_kafkalog.metadata.acl import check_principal
 from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.spark.options.positions import (
     Assign,
@@ -35,7 +34,7 @@ from pyspark_kafkalog.spark.options.positions import (
     parse_timestamp,
 )
 from pyspark_kafkalog.storage.filesystem import FlushMode
-from pyspark_kafkalog.storage.names import validate_group_id, validate_topic_name
+from pyspark_kafkalog.storage.names import check_principal, validate_group_id, validate_topic_name
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS, INT32_MAX, INT64_MAX, MINUTE_MS, SECOND_MS
 
 Direction: TypeAlias = Literal["read", "stream", "write"]

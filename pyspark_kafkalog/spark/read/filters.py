@@ -193,7 +193,7 @@ def _hull(points: list[Interval | None]) -> tuple[Interval, bool]:
 def _offset_interval(comparison: type[Filter], literal: object) -> Interval | None:
     if not isinstance(literal, int) or isinstance(literal, bool):
         return None
-    return _between(comparison, at=literal, after=literal + 1, is_there=True)
+    return _between(comparison, at=literal, after=literal + 1, is_reached=True)
 
 
 def _timestamp_interval(comparison: type[Filter], literal: object) -> Interval | None:
@@ -202,13 +202,13 @@ def _timestamp_interval(comparison: type[Filter], literal: object) -> Interval |
     timestamp_us = (literal - EPOCH) // timedelta(microseconds=1)
     floor_ms, rest_us = divmod(timestamp_us, 1000)
     at_or_after_ms = floor_ms + 1 if rest_us else floor_ms
-    return _between(comparison, at=at_or_after_ms, after=floor_ms + 1, is_there=rest_us == 0)
+    return _between(comparison, at=at_or_after_ms, after=floor_ms + 1, is_reached=rest_us == 0)
 
 
-def _between(comparison: type[Filter], *, at: int, after: int, is_there: bool) -> Interval | None:
-    """`at`: the first value not below the literal; `after`: the first above it; `is_there`: if a value equals it."""
+def _between(comparison: type[Filter], *, at: int, after: int, is_reached: bool) -> Interval | None:
+    """`at`: the first value not below the literal; `after`: the first above it; `is_reached`: if a value equals it."""
     if comparison in (EqualTo, EqualNullSafe):
-        return Interval(at, after) if is_there else EMPTY
+        return Interval(at, after) if is_reached else EMPTY
     if comparison is GreaterThan:
         return Interval(after, None)
     if comparison is GreaterThanOrEqual:

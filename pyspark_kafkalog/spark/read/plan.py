@@ -62,7 +62,7 @@ def subscribed_partitions(root: Root, subscription: Subscription) -> list[Partit
     partitions: list[PartitionSnapshot] = []
     topics = readable_topics(root, subscription)
     if isinstance(subscription, Subscribe):
-        _check_topics_there(subscription.topics, root.topics())
+        _check_topics_exist(subscription.topics, root.topics())
     for topic in topics:
         partitions.extend(sorted(root.topic(topic).partitions, key=lambda found: found.partition))
     return partitions
@@ -92,13 +92,13 @@ def readable_topics(root: Root, subscription: Subscription) -> list[str]:
     return topics
 
 
-def subscribed_topics(there: Sequence[str], subscription: Subscription) -> list[str]:
-    """The topics among `there`, the existing ones, that the subscription covers, in order."""
+def subscribed_topics(existing: Sequence[str], subscription: Subscription) -> list[str]:
+    """The topics among `existing` that the subscription covers, in order."""
     if isinstance(subscription, Subscribe):
-        return sorted(set(subscription.topics).intersection(there))
+        return sorted(set(subscription.topics).intersection(existing))
     if isinstance(subscription, Assign):
-        return sorted({each.topic for each in subscription.partitions}.intersection(there))
-    public = [topic for topic in there if topic not in INTERNAL_TOPICS and topic != CLUSTER_METADATA_TOPIC]
+        return sorted({each.topic for each in subscription.partitions}.intersection(existing))
+    public = [topic for topic in existing if topic not in INTERNAL_TOPICS and topic != CLUSTER_METADATA_TOPIC]
     if isinstance(subscription, AllTopics):
         return sorted(public)
     from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
@@ -108,19 +108,19 @@ def subscribed_topics(there: Sequence[str], subscription: Subscription) -> list[
 
 
 def _assigned_partitions(root: Root, assigned: Sequence[TopicPartition]) -> list[PartitionSnapshot]:
-    _check_topics_there([each.topic for each in assigned], root.topics())
-    for wanted in assigned:
-        numbers = root.partition_numbers(wanted.topic)
-        if wanted.partition not in numbers:
-            there = ", ".join(map(str, sorted(numbers)))
-            raise UnknownTopicError(f"no partition {wanted}; topic {wanted.topic} has partitions {there}")
-    return [root.partition(wanted.topic, wanted.partition) for wanted in sorted(assigned)]
+    _check_topics_exist([each.topic for each in assigned], root.topics())
+    for each in assigned:
+        numbers = root.partition_numbers(each.topic)
+        if each.partition not in numbers:
+            existing = ", ".join(map(str, sorted(numbers)))
+            raise UnknownTopicError(f"no partition {each}; topic {each.topic} has partitions {existing}")
+    return [root.partition(each.topic, each.partition) for each in sorted(assigned)]
 
 
-def _check_topics_there(wanted: Iterable[str], there: Sequence[str]) -> None:
-    for topic in wanted:
-        if topic not in there:
-            raise UnknownTopicError(f"no topic {topic!r} in this log directory; topics there: {listed(there)}")
+def _check_topics_exist(requested: Iterable[str], existing: Sequence[str]) -> None:
+    for topic in requested:
+        if topic not in existing:
+            raise UnknownTopicError(f"no topic {topic!r} in this log directory; existing topics: {listed(existing)}")
 
 
 _LOG = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ class OffsetResolver:
             asked_for("starting", starting, topic_partition, start_offset),
             asked_for("ending", Latest(), topic_partition, high_watermark),
         )
-        return self._there(asked, replace(available, end_offset=high_watermark), texts).start_offset
+        return self._clamp_to_available(asked, replace(available, end_offset=high_watermark), texts).start_offset
 
     def available(self, topic_partition: TopicPartition) -> AvailableOffsets:
         found = self._partitions[topic_partition]
@@ -226,10 +226,10 @@ class OffsetResolver:
             asked_for("starting", starting, topic_partition, start_offset),
             asked_for("ending", ending, topic_partition, end_offset),
         )
-        there = self._there(asked, available, texts)
-        if start_offset > end_offset and there == asked:
+        found = self._clamp_to_available(asked, available, texts)
+        if start_offset > end_offset and found == asked:
             raise InvalidOptionError(f"{topic_partition}: {texts[0]} is greater than {texts[1]}")
-        return there
+        return found
 
     def _start(self, topic_partition: TopicPartition, spec: OffsetSpec, available: AvailableOffsets) -> int:
         if isinstance(spec, Earliest):
@@ -264,8 +264,8 @@ class OffsetResolver:
             why = f"group {spec.group_id} has no committed offset"
         else:
             why = (
-                f"the offset {offset} that group {spec.group_id} has committed is out of range: those from "
-                f"{available.start_offset} to {available.end_offset} are there"
+                f"the offset {offset} that group {spec.group_id} has committed is out of range: offsets "
+                f"{available.start_offset} to {available.end_offset} are available"
             )
         if spec.reset == "none":
             raise InvalidOptionError(
@@ -299,9 +299,11 @@ class OffsetResolver:
         first = reader.offset_for_timestamp(timestamp_ms, available.local_start_offset, available.end_offset)
         return None if first is None else first.offset
 
-    def _there(self, asked: OffsetRange, available: AvailableOffsets, texts: tuple[str, str]) -> OffsetRange:
+    def _clamp_to_available(
+        self, asked: OffsetRange, available: AvailableOffsets, texts: tuple[str, str]
+    ) -> OffsetRange:
         """The available part of `asked`, without missing offsets at its ends. `texts`: how its ends were given."""
-        reason = self._why_not_there(asked, available, texts)
+        reason = self._why_unavailable(asked, available, texts)
         if reason is None:
             return asked
         self._lose(f"{asked.topic_partition}: {reason}")
@@ -309,16 +311,16 @@ class OffsetResolver:
         end_offset = max(min(asked.end_offset, available.end_offset), start_offset)
         return replace(asked, start_offset=start_offset, end_offset=end_offset)
 
-    def _why_not_there(self, asked: OffsetRange, available: AvailableOffsets, texts: tuple[str, str]) -> str | None:
+    def _why_unavailable(self, asked: OffsetRange, available: AvailableOffsets, texts: tuple[str, str]) -> str | None:
         """The reason why not all of `asked` can be read; None if it can."""
         found = self._partitions[asked.topic_partition]
         ends = tuple(zip(texts, (asked.start_offset, asked.end_offset), strict=True))
         lost = [text for text, offset in ends if not available.start_offset <= offset <= available.end_offset]
         if not lost:
             is_remote = asked.start_offset < min(available.local_start_offset, asked.end_offset)
-            return f"{texts[0]} was asked for, but {remote_offsets(found)}" if is_remote else None
+            return f"{texts[0]} was requested, but {remote_offsets(found)}" if is_remote else None
         if all(available.start_offset <= offset <= found.high_watermark for _, offset in ends):
-            return f"{' and '.join(lost)} was asked for, but {open_transaction_text(found)}"
+            return f"{' and '.join(lost)} was requested, but {open_transaction_text(found)}"
         end_name = "high watermark" if available.end_offset == found.high_watermark else "last stable offset"
         places = (
             f"{text} is before the earliest offset, the log start {available.start_offset}"
@@ -335,7 +337,7 @@ class OffsetResolver:
     def _lose(self, message: str) -> None:
         """Raise DataLossError, or log a warning if failOnDataLoss is false."""
         if self._fail_on_data_loss:
-            raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there")
+            raise DataLossError(f"{message}. Set failOnDataLoss to false to read the available records")
         _LOG.warning(message)
 
 

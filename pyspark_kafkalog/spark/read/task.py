@@ -71,7 +71,7 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
     log_start_offset = each.planned.moved_log_start(topic_partition, each.topic_id)
     if log_start_offset > start_offset:
         end_offset = min(log_start_offset, each.end_offset)
-        _tell_lost(each, start_offset, end_offset, f"the log starts at {log_start_offset} now")
+        _report_lost(each, start_offset, end_offset, f"the log starts at {log_start_offset} now")
         start_offset = end_offset
     while start_offset < each.end_offset:
         try:
@@ -86,17 +86,19 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
                 yield _null_for_no_headers(batch) if _HEADERS in schema.names else batch
             return
         except OffsetOutOfRangeError as error:
-            _tell_lost(each, each.start_offset, each.end_offset, str(error), error)
+            _report_lost(each, each.start_offset, each.end_offset, str(error), error)
             start_offset = max(start_offset + 1, min(list_base_offsets(directory), default=each.end_offset))
 
 
-def _tell_lost(
+def _report_lost(
     each: OffsetRangePartition, start_offset: int, end_offset: int, reason: str, error: Exception | None = None
 ) -> None:
-    where = TopicPartition(each.topic, each.partition)
-    message = f"{where}: records of offsets {start_offset} to {end_offset} are gone: {reason}"
+    topic_partition = TopicPartition(each.topic, each.partition)
+    message = f"{topic_partition}: records of offsets {start_offset} to {end_offset} are gone: {reason}"
     if each.fail_on_data_loss:
-        raise DataLossError(f"{message}. Set failOnDataLoss to false to read what is there{each.advice}") from error
+        raise DataLossError(
+            f"{message}. Set failOnDataLoss to false to read the available records{each.advice}"
+        ) from error
     _LOG.warning(message)
 
 
@@ -122,14 +124,14 @@ def read_same_topic(each: OffsetRangePartition, batches: Iterator[pa.RecordBatch
     another topic: Spark then drops them all. Raises LogDirError if the log directory was deleted or replaced.
     """
     if not _is_same_topic(each):
-        _tell(each)
+        _report_recreated(each)
         return
     try:
         yield from batches
     except (FileNotFoundError, CorruptRecordError):
         if _is_same_topic(each):
             raise
-        _tell(each)
+        _report_recreated(each)
         return
     if not _is_same_topic(each):
         _check_root(each)
@@ -152,17 +154,17 @@ def _check_root(each: OffsetRangePartition) -> None:
     check_identity(Path(each.directory).parent, each.identity)
 
 
-def _tell(each: OffsetRangePartition) -> None:
+def _report_recreated(each: OffsetRangePartition) -> None:
     _check_root(each)
     if each.fail_on_data_loss:
-        raise DataLossError(f"{_lost(each)}. Set failOnDataLoss to false to go on with what is there")
+        raise DataLossError(f"{_lost(each)}. Set failOnDataLoss to false to read the other partitions")
     _LOG.warning(_lost(each))
 
 
 def _lost(each: OffsetRangePartition) -> str:
     return (
-        f"{TopicPartition(each.topic, each.partition)}: offsets {each.start_offset} to {each.end_offset} were asked "
-        f"for, but the topic was deleted, or deleted and made anew, since the read was planned"
+        f"{TopicPartition(each.topic, each.partition)}: offsets {each.start_offset} to {each.end_offset} were "
+        f"requested, but the topic was deleted or re-created after the read was planned"
     )
 
 

@@ -38,7 +38,7 @@ class GroupProgress:
         now_s = time.monotonic()
         is_all = self._all_at_s is None or now_s - self._all_at_s >= _ALL_EVERY_S
         topics = root.topics()
-        told = {
+        changed = {
             each: offset
             for each, offset in offsets.items()
             if each.topic in topics and (is_all or self._committed.get(each) != offset)
@@ -46,7 +46,7 @@ class GroupProgress:
         from pyspark_kafkalog.groups.guarded_group import open_group
 
         try:
-            open_group(root, self._group_id).commit(told)
+            open_group(root, self._group_id).commit(changed)
         except ReadOnlyLogDirError as error:
             _LOG.warning("no offsets are committed to group %s: %s", self._group_id, error)
             self._group_id = None

@@ -93,6 +93,6 @@ def _name(*parts: str) -> str:
 
 def _not_ours(text: str, why: str) -> InvalidOptionError:
     return InvalidOptionError(
-        f"option checkpointLocation names a checkpoint with offsets that this source cannot go on from: "
-        f"{text[:200]}: {why}; give the query a checkpoint of its own"
+        f"option checkpointLocation names a checkpoint with offsets that this source cannot continue from: "
+        f"{text[:200]}: {why}; give the query its own checkpoint"
     )

@@ -8,7 +8,7 @@ plans its last micro-batch again from these two alone. Therefore:
   is new in the next;
 - the topic ids in the start and the end are those of the topics that were read; a topic that now has another id was
   re-created, and none of its records are read for them;
-- an end below its start means that the log was truncated, and the stream continues there.
+- an end below its start means that the log was truncated, and the stream continues at that end.
 
 The plan reports losses, with the requested and the available range; the caller raises or logs a warning. A range with
 gaps, as compaction and transactions leave them, is complete: only its ends count.
@@ -51,25 +51,25 @@ class ReadPlan:
 def plan_latest(start: StreamOffsets, view: StreamView, topic_ids: TopicIds) -> LatestPlan:
     """The end of all records in `view`, for a stream that has read up to `start` in the topics of `topic_ids`."""
     losses = [
-        f"{topic_partition}: offsets from {offset} on were asked for, {_gone()}"
+        f"{topic_partition}: offsets from {offset} on were requested, {_gone()}"
         for topic_partition, offset in start.items()
         if topic_partition not in view
     ]
     ends: dict[TopicPartition, int] = {}
     for topic_partition, found in view.items():
         offset = start.get(topic_partition)
-        if _is_made_anew(found, topic_ids):  # also for partitions new in the topic: none of it may be in the end
+        if _is_recreated(found, topic_ids):  # also for partitions new in the topic: none of it may be in the end
             if offset is not None:
-                losses.append(f"{topic_partition}: offsets from {offset} on were asked for, {_made_anew(found)}")
+                losses.append(f"{topic_partition}: offsets from {offset} on were requested, {_recreated(found)}")
         elif offset is None:
             ends[topic_partition] = found.readable_end_offset
         elif not found.reaches(offset):
-            losses.append(f"{topic_partition}: offsets from {offset} on were asked for, {_shorter(found)}")
+            losses.append(f"{topic_partition}: offsets from {offset} on were requested, {_shorter(found)}")
             if found.is_broker_directory:
                 ends[topic_partition] = found.readable_end_offset
         else:
             if offset < found.local_log_start_offset:
-                losses.append(f"{topic_partition}: offsets from {offset} on were asked for, {_below(offset, found)}")
+                losses.append(f"{topic_partition}: offsets from {offset} on were requested, {_below(offset, found)}")
             ends[topic_partition] = max(offset, found.readable_end_offset)
     return LatestPlan(ends, losses)
 
@@ -86,19 +86,19 @@ def plan_read(
     losses: list[str] = []
     for topic_partition, end_offset in sorted(end.items()):
         start_offset = start.get(topic_partition)
-        asked = f"offsets {start_offset or 0} to {end_offset} were asked for"
+        asked = f"offsets {start_offset or 0} to {end_offset} were requested"
         found = view.get(topic_partition)
         if found is None:
             losses.append(f"{topic_partition}: {asked}, {_gone()}")
             continue
-        if _is_made_anew(found, topic_ids):
-            losses.append(f"{topic_partition}: {asked}, {_made_anew(found)}")
+        if _is_recreated(found, topic_ids):
+            losses.append(f"{topic_partition}: {asked}, {_recreated(found)}")
             continue
-        there, loss = _there(start_offset, end_offset, found, is_initial)
+        available, loss = _clamp_to_available(start_offset, end_offset, found, is_initial)
         if loss:
             losses.append(f"{topic_partition}: {asked}, {loss}")
-        if there is not None:
-            ranges.append(there)
+        if available is not None:
+            ranges.append(available)
     if not is_initial:
         losses.extend(_left_out(start, end, view))
     return ReadPlan(ranges, losses)
@@ -110,7 +110,7 @@ def unread_start(topic_partition: TopicPartition, start: StreamOffsets, view: St
     return max(start.get(topic_partition, first_offset), first_offset)
 
 
-def _there(
+def _clamp_to_available(
     start_offset: int | None, end_offset: int, found: PartitionView, is_initial: bool
 ) -> tuple[OffsetRange | None, str]:
     """The available part of a range (None if empty), and a description of the loss ("" if the range is complete)."""
@@ -143,32 +143,32 @@ def _left_out(start: StreamOffsets, end: StreamOffsets, view: StreamView) -> lis
         if found is None:
             why = _gone()
         elif found.reaches(offset):
-            why = _made_anew(found)
+            why = _recreated(found)
         else:
             why = _shorter(found)
-        losses.append(f"{topic_partition}: offsets from {offset} on were asked for, {why}")
+        losses.append(f"{topic_partition}: offsets from {offset} on were requested, {why}")
     return losses
 
 
-def _is_made_anew(found: PartitionView, topic_ids: TopicIds) -> bool:
+def _is_recreated(found: PartitionView, topic_ids: TopicIds) -> bool:
     known = topic_ids.get(found.topic_partition.topic)
     return known is not None and found.topic_id is not None and found.topic_id != known
 
 
-def _offsets_there(found: PartitionView) -> str:
-    return f"those from the log start {found.log_start_offset} to the high watermark {found.high_watermark} are there"
+def _available_text(found: PartitionView) -> str:
+    return f"available are log start {found.log_start_offset} to high watermark {found.high_watermark}"
 
 
 def _gone() -> str:
-    return "the partition is not there: the topic was deleted, or is not subscribed to any more"
+    return "the partition does not exist: the topic was deleted, or is no longer subscribed to"
 
 
-def _made_anew(found: PartitionView) -> str:
-    return f"{_offsets_there(found)}: the topic was deleted and made anew, its id is now {found.topic_id}"
+def _recreated(found: PartitionView) -> str:
+    return f"{_available_text(found)}: the topic was re-created, its id is now {found.topic_id}"
 
 
 def _shorter(found: PartitionView) -> str:
-    return f"{_offsets_there(found)}: the log got shorter, or the topic was deleted and made anew"
+    return f"{_available_text(found)}: the log was truncated, or the topic was re-created"
 
 
 def _below(offset: int, found: PartitionView) -> str:
@@ -183,4 +183,4 @@ def _below(offset: int, found: PartitionView) -> str:
 
 
 def _taken(found: PartitionView) -> str:
-    return f"{_offsets_there(found)}: retention or delete-records has taken the others"
+    return f"{_available_text(found)}: retention or delete-records has deleted the others"

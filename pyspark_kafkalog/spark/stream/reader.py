@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
 
 _LOG: Final = logging.getLogger(__name__)
-_LOSSES_TOLD_MAX: Final = 10
+_LOSSES_REPORTED_MAX: Final = 10
 
 
 class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -140,7 +140,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._meet_topics(starts, view)
         plan = plan_latest(starts, view, {**self._topic_ids, **origin.topic_ids})
         if self._options.fail_on_data_loss:
-            self._tell(plan.losses)
+            self._report_losses(plan.losses)
         ends = self._up_to_target(starts, plan.ends)
         if self._pinned:
             ends.update({each: starts[each] for each in self._pinned if each in ends and each in starts})
@@ -214,7 +214,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pinned = frozenset()
         topic_ids = {**of_start.topic_ids, **of_end.topic_ids}
         plan = plan_read(starts, ends, view, is_initial=self._is_initial_anew, topic_ids=topic_ids)
-        self._tell(plan.losses)
+        self._report_losses(plan.losses)
         return self._tasks(self._cut(plan.ranges, view), view)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -275,13 +275,14 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             identity=self._opened().root.identity,
         )
 
-    def _tell(self, losses: Sequence[str]) -> None:
+    def _report_losses(self, losses: Sequence[str]) -> None:
         if not losses:
             return
         if self._options.fail_on_data_loss:
-            more = f"; and {len(losses) - _LOSSES_TOLD_MAX} more" if len(losses) > _LOSSES_TOLD_MAX else ""
+            more = f"; and {len(losses) - _LOSSES_REPORTED_MAX} more" if len(losses) > _LOSSES_REPORTED_MAX else ""
             raise DataLossError(
-                f"{'; '.join(losses[:_LOSSES_TOLD_MAX])}{more}. Set failOnDataLoss to false to go on with what is there"
+                f"{'; '.join(losses[:_LOSSES_REPORTED_MAX])}{more}. "
+                "Set failOnDataLoss to false to read the available records"
             )
         for loss in losses:
             _LOG.warning(loss)
@@ -303,7 +304,7 @@ class _Source:
         self._committed = options.committed
         self._principal = options.principal
         self._read_to_log_end = options.read_to_log_end
-        self._has_told = False
+        self._has_warned = False
         self._view: StreamView | None = None
         self._view_version: int | None = None
         self.subscription = at_location(options.subscription, location)
@@ -331,14 +332,14 @@ class _Source:
         if self._view is None or self.root.version is None or self.root.version != self._view_version:
             self._view = take_view(self.root, self.subscription, committed=self._committed)
             self._view_version = self.root.version
-            self._tell_once()
+            self._warn_once()
             self.planned = self.root.planned_state()
         return self._view
 
-    def _tell_once(self) -> None:
+    def _warn_once(self) -> None:
         """Log, once per query, how many offsets of a broker's directory are above its high watermarks."""
-        if not self._has_told:
-            self._has_told = True
+        if not self._has_warned:
+            self._has_warned = True
             notice = above_high_watermark(self._path, self.root.partitions_read())
             if notice is not None:
                 _LOG.warning(notice)

@@ -75,13 +75,13 @@ def take_view(root: Root, subscription: Subscription, *, committed: bool) -> Str
     """
     for _ in range(_TRIES - 1):
         try:
-            return _look(root, subscription, committed)
+            return _read_view(root, subscription, committed)
         except (FileNotFoundError, UnknownTopicError):
             root.refresh()
-    return _look(root, subscription, committed)
+    return _read_view(root, subscription, committed)
 
 
-def _look(root: Root, subscription: Subscription, committed: bool) -> StreamView:
+def _read_view(root: Root, subscription: Subscription, committed: bool) -> StreamView:
     assigned = frozenset(subscription.partitions) if isinstance(subscription, Assign) else None
     view: dict[TopicPartition, PartitionView] = {}
     for name in readable_topics(root, subscription):
@@ -90,9 +90,9 @@ def _look(root: Root, subscription: Subscription, committed: bool) -> StreamView
             if assigned is not None and TopicPartition(name, number) in assigned:
                 root.partition(name, number)  # raises: it is a symbolic link
         for found in topic.partitions:
-            where = TopicPartition(name, found.partition)
-            if assigned is None or where in assigned:
-                view[where] = _view(root, found, committed)
+            topic_partition = TopicPartition(name, found.partition)
+            if assigned is None or topic_partition in assigned:
+                view[topic_partition] = _view(root, found, committed)
     return view
 
 

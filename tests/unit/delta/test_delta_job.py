@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafkalog.delta.bad_records import BadRecords
-from pyspark_kafkalog.delta.job import named_values, said
+from pyspark_kafkalog.delta.job import error_text, named_values
 from pyspark_kafkalog.errors import InvalidOptionError
 
 
@@ -29,7 +29,7 @@ def test_settings_without_name_or_value_are_refused() -> None:
     ],
 )
 def test_message_of_spark_error_is_kept_without_trace(text: str, expected: str) -> None:
-    assert said(Exception(text)) == expected
+    assert error_text(Exception(text)) == expected
 
 
 @pytest.mark.parametrize(("policy", "table"), [("quarantine", None), ("skip", "x"), ("fail", "x")])

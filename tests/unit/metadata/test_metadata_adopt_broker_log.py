@@ -84,7 +84,7 @@ def test_server_properties_are_adopted_and_yield_to_dynamic_configs(broker_root:
     "records",
     [
         pytest.param(lambda topic_id: [], id="topic was deleted"),
-        pytest.param(lambda topic_id: topic_records("codecs-none", ID_A, {}, {}, {}), id="topic was made anew"),
+        pytest.param(lambda topic_id: topic_records("codecs-none", ID_A, {}, {}, {}), id="topic was re-created"),
         pytest.param(
             lambda topic_id: topic_records("codecs-none", topic_id, *[{"replicas": (2, 3)}] * 3),
             id="moved to other nodes",

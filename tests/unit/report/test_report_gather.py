@@ -41,12 +41,12 @@ def test_offsets_sizes_and_times_are_those_of_log(lively: LogDir) -> None:
     orders = topic_of(look(lively), "orders")
 
     for facts in orders.partitions:
-        found = lively.partition("orders", facts.where.partition)
+        found = lively.partition("orders", facts.topic_partition.partition)
         assert (facts.log_start_offset, facts.high_watermark) == (found.log_start_offset, found.high_watermark)
         files = [each.stat().st_size for each in found.directory.glob("*.log")]
         assert (facts.segments, facts.size_bytes) == (len(files), sum(files))
         times = [each.as_py().timestamp() * 1000 for each in lively.read("orders", partition=0)["timestamp"]]
-        if facts.where.partition == 0:
+        if facts.topic_partition.partition == 0:
             assert (facts.first_ms, facts.last_ms) == (min(times), max(times))
     assert sum(count for each in orders.partitions for count, _ in each.size_bins.values()) == sum(
         each.segments for each in orders.partitions
@@ -77,7 +77,7 @@ def test_write_history_adds_up_to_written_records(lively: LogDir) -> None:
 
 
 def test_lag_is_that_of_groups(lively: LogDir) -> None:
-    lags = {each.where.partition: (each.committed_offset, each.lag) for each in look(lively).groups}
+    lags = {each.topic_partition.partition: (each.committed_offset, each.lag) for each in look(lively).groups}
 
     assert lags == {
         0: (5, lively.partition("orders", 0).high_watermark - 5),
@@ -209,7 +209,7 @@ def test_broker_directories_are_reported(kafka_fixtures: Path, name: str) -> Non
     for topic in root.topics:
         for each in topic.partitions:
             assert each.error is None
-            assert each.high_watermark == log_dir.partition(*_names(each.where)).high_watermark
+            assert each.high_watermark == log_dir.partition(*_names(each.topic_partition)).high_watermark
 
 
 def test_broker_partition_without_segment_is_empty(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_damaged_partition_does_not_hide_others(tmp_path: Path) -> None:
     root = look(log_dir)
 
     orders = topic_of(root, "orders")
-    assert [each.where.partition for each in orders.partitions] == [0, 1, 2, 3]
+    assert [each.topic_partition.partition for each in orders.partitions] == [0, 1, 2, 3]
     assert all(each.segments > 1 for each in orders.partitions)
     assert any("keys of orders" in each for each in root.notes)
 
@@ -315,7 +315,7 @@ def test_delta_table_with_path_outside_is_refused(tmp_path: Path, path: str) -> 
     delta_table(table, [[{"timestamp": "2026-01-01"}]])
     (table / "_delta_log" / f"{1:020d}.json").write_text(json.dumps({"add": {"path": path}}))
 
-    with pytest.raises(LogDirError, match="lies outside"):
+    with pytest.raises(LogDirError, match="is outside"):
         read_runs(table)
 
 

@@ -147,7 +147,7 @@ def test_stream_task_planned_before_delete_records_returns_no_deleted_row(log_di
         start = made.initialOffset()
         plans.append(made.partitions(start, made.latestOffset(start, ReadAllAvailable())))
     delete_records(log_dir.root, {TopicPartition("t", 0): START + 150})
-    with pytest.raises(DataLossError, match=r"Set failOnDataLoss to false to read what is there$"):
+    with pytest.raises(DataLossError, match=r"Set failOnDataLoss to false to read the available records$"):
         rows_of(strict, plans[0])
     assert rows_of(lenient, plans[1]) == list(range(START + 150, COUNT))
 

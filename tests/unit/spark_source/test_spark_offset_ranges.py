@@ -153,7 +153,7 @@ def test_internal_topic_is_read_by_its_name() -> None:
 
 
 def test_unknown_topics_and_partitions_are_named_with_existing_ones() -> None:
-    with pytest.raises(UnknownTopicError, match=r"no topic 'c' .*topics there: __cluster_metadata, .*, a, b"):
+    with pytest.raises(UnknownTopicError, match=r"no topic 'c' .*existing topics: __cluster_metadata, .*, a, b"):
         names(Subscribe(("a", "c")))
     with pytest.raises(UnknownTopicError, match="no topic 'c'"):
         names(Assign((TopicPartition("c", 0),)))

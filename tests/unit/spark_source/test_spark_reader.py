@@ -119,7 +119,7 @@ def test_topic_deleted_or_recreated_after_planning_is_data_loss_without_new_rows
         elif count is not None:
             log_dir.append("t", pa.table({"value": ["another topic's"] * count}))
         if fail == "true":
-            with pytest.raises(DataLossError, match=f"t-0: offsets 0 to {COUNT} were asked for, but the topic was del"):
+            with pytest.raises(DataLossError, match=f"t-0: offsets 0 to {COUNT} were requested, but the topic was del"):
                 list(made.read(each))
         else:
             assert list(made.read(each)) == []

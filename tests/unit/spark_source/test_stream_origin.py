@@ -205,7 +205,7 @@ def test_topic_recreated_while_query_was_stopped_fails_or_is_read_from_earliest(
     for query in (strict, lenient):
         query.restart()
     topic_id = LogDir.open(root).topic("t").topic_id
-    with pytest.raises(DataLossError, match=rf"t-0: offsets from 100 on were asked for.*its id is now {topic_id}"):
+    with pytest.raises(DataLossError, match=rf"t-0: offsets from 100 on were requested.*its id is now {topic_id}"):
         strict.run()
     assert lenient.run() == rows_of("t", 0, 0, count)
 

@@ -70,12 +70,12 @@ def test_offsets_below_log_start_are_loss_with_partition_and_ranges() -> None:
     plan = plan_latest({A0: 4}, view, {})
     assert plan.ends == {A0: 10}
     assert plan.losses == [
-        "a-0: offsets from 4 on were asked for, those from the log start 6 to the high watermark 10 are there: "
-        "retention or delete-records has taken the others"
+        "a-0: offsets from 4 on were requested, available are log start 6 to high watermark 10: "
+        "retention or delete-records has deleted the others"
     ]
     read = plan_read({A0: 4}, {A0: 8}, view, is_initial=False)
     assert spans(read.ranges) == [(A0, 6, 8)]
-    assert "a-0: offsets 4 to 8 were asked for, those from the log start 6" in read.losses[0]
+    assert "a-0: offsets 4 to 8 were requested, available are log start 6" in read.losses[0]
     assert plan_read({A0: 6}, {A0: 8}, view, is_initial=False).losses == []
 
 
@@ -87,29 +87,29 @@ def test_range_wholly_below_log_start_is_loss_without_ranges() -> None:
 def test_new_partition_that_does_not_start_at_0_is_loss() -> None:
     read = plan_read({}, {A0: 8}, there(A0, 6, 10), is_initial=False)
     assert spans(read.ranges) == [(A0, 6, 8)]
-    assert "a-0: offsets 0 to 8 were asked for, as the partition is new to the stream, those from" in read.losses[0]
+    assert "a-0: offsets 0 to 8 were requested, as the partition is new to the stream, available are" in read.losses[0]
 
 
 def test_missing_partition_is_loss_and_others_are_read() -> None:
     plan = plan_latest({A0: 4, B0: 1}, there(A0, 0, 10), {})
     assert plan.ends == {A0: 10}
-    assert plan.losses[0].startswith("b-0: offsets from 1 on were asked for, the partition is not there")
+    assert plan.losses[0].startswith("b-0: offsets from 1 on were requested, the partition does not exist")
     read = plan_read({A0: 4, B0: 1}, {A0: 10}, there(A0, 0, 10), is_initial=False)
     assert spans(read.ranges) == [(A0, 4, 10)]
     assert "b-0" in read.losses[0]
     vanished_since = plan_read({A0: 4, B0: 1}, {A0: 10, B0: 3}, there(A0, 0, 10), is_initial=False)
     assert spans(vanished_since.ranges) == [(A0, 4, 10)]
-    assert "b-0: offsets 1 to 3 were asked for" in vanished_since.losses[0]
+    assert "b-0: offsets 1 to 3 were requested" in vanished_since.losses[0]
 
 
 def test_recreated_topic_is_left_out_once_and_then_new() -> None:
     view = there(A0, 0, 50, topic_id="anew")
     plan = plan_latest({A0: 4}, view, {"a": "id"})
     assert plan.ends == {}
-    assert "deleted and made anew, its id is now anew" in plan.losses[0]
+    assert "re-created, its id is now anew" in plan.losses[0]
     read = plan_read({A0: 4}, {}, view, is_initial=False)
     assert read.ranges == []
-    assert "made anew" in read.losses[0]
+    assert "re-created" in read.losses[0]
     assert plan_latest({}, view, {"a": "anew"}).ends == {A0: 50}
     assert spans(plan_read({}, {A0: 50}, view, is_initial=False).ranges) == [(A0, 0, 50)]
 
@@ -123,9 +123,9 @@ def test_shorter_log_of_own_root_is_taken_for_recreated() -> None:
     view = there(A0, 0, 3)
     plan = plan_latest({A0: 4}, view, {})
     assert plan.ends == {}
-    assert "the log got shorter, or the topic was deleted and made anew" in plan.losses[0]
+    assert "the log was truncated, or the topic was re-created" in plan.losses[0]
     replayed = plan_read({A0: 1}, {A0: 4}, view, is_initial=False)
-    assert replayed.ranges == [], "its records are not those that were asked for"
+    assert replayed.ranges == [], "its records are not those that were requested"
     assert len(replayed.losses) == 1
 
 
@@ -137,7 +137,7 @@ def test_shorter_log_of_broker_is_continued_at_its_end(tmp_path: Path) -> None:
     assert len(plan.losses) == 1
     read = plan_read({A0: 4}, {A0: 3}, view, is_initial=False)
     assert read.ranges == []
-    assert "a-0: offsets 4 to 3 were asked for" in read.losses[0]
+    assert "a-0: offsets 4 to 3 were requested" in read.losses[0]
 
 
 def test_repeated_first_batch_from_later_start_reports_no_loss() -> None:

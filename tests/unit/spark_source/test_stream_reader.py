@@ -85,7 +85,7 @@ def test_subscription_options_choose_records(root: Path, options: dict[str, str]
 
 
 def test_missing_topic_is_refused_at_start(root: Path) -> None:
-    with pytest.raises(UnknownTopicError, match="no topic 'v' in this log directory; topics there: t, u"):
+    with pytest.raises(UnknownTopicError, match="no topic 'v' in this log directory; existing topics: t, u"):
         stream(root, subscribe="t,v").initialOffset()
 
 

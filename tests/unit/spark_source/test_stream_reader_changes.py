@@ -53,11 +53,11 @@ def test_deleted_topic_is_data_loss_or_warning(root: Path, caplog: pytest.LogCap
     strict.run()
     lenient.run()
     LogDir.open(root).delete_topic("t")
-    with pytest.raises(DataLossError, match=r"t-0: offsets from 100 on were asked for.*t-1: offsets from 20 on"):
+    with pytest.raises(DataLossError, match=r"t-0: offsets from 100 on were requested.*t-1: offsets from 20 on"):
         strict.run()
     with caplog.at_level(logging.WARNING):
         assert lenient.run() == []
-    assert "t-1: offsets from 20 on were asked for, the partition is not there" in caplog.text
+    assert "t-1: offsets from 20 on were requested, the partition does not exist" in caplog.text
     assert plain(lenient.offsets[-1]) == {"u": {"0": 0}}
 
 
@@ -71,7 +71,7 @@ def test_recreated_topic_is_noticed_by_its_id(root: Path, count: int, caplog: py
     log_dir.delete_topic("t")
     log_dir.create_topic("t", partitions=2)
     append(root, "t", count)
-    with pytest.raises(DataLossError, match=r"t-0: offsets from 100 on were asked for.*deleted and made anew"):
+    with pytest.raises(DataLossError, match=r"t-0: offsets from 100 on were requested.*the topic was re-created"):
         strict.run()
     with caplog.at_level(logging.WARNING):
         assert lenient.plan()
@@ -99,12 +99,12 @@ def test_topic_recreated_between_plan_and_task_gives_no_new_row(root: Path, fail
     planned = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
     log_dir = LogDir.open(root)
     log_dir.delete_topic("t")
-    for state in ("deleted", "made anew"):
-        if state == "made anew":
+    for state in ("deleted", "re-created"):
+        if state == "re-created":
             log_dir.create_topic("t", partitions=2)
             append(root, "t", 100)
         if fail == "true":
-            with pytest.raises(DataLossError, match="t-0: offsets 0 to 100 were asked for, but the topic was deleted"):
+            with pytest.raises(DataLossError, match="t-0: offsets 0 to 100 were requested, but the topic was deleted"):
                 list(reader.read(planned[0]))
         else:
             assert list(reader.read(planned[0])) == []
@@ -119,7 +119,7 @@ def test_topic_recreated_while_task_reads_fails_task(root: Path) -> None:
     log_dir = LogDir.open(root)
     log_dir.delete_topic("t")
     log_dir.create_topic("t", partitions=2)
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="re-created"):
         list(batches)
 
 
@@ -134,14 +134,14 @@ def test_offsets_below_log_start_are_data_loss_or_warning(root: Path, caplog: py
     strict.plan()
     assert len(strict.read()) == 12, "what was read may go"
     move_log_start(root, "t", 40)
-    asked_and_there = "t-0: offsets from 20 on were asked for, those from the log start 40 to the high watermark 100"
-    with pytest.raises(DataLossError, match=asked_and_there):
+    requested_and_available = "t-0: offsets from 20 on were requested, available are log start 40 to high watermark 100"
+    with pytest.raises(DataLossError, match=requested_and_available):
         strict.run()
     with caplog.at_level(logging.WARNING):
         rows = lenient.run()
     assert sorted(rows) == [*rows_of("t", 0, 40, 100), *rows_of("t", 1, 2, 20)]
     assert "t-0: offsets 10 to" in caplog.text
-    assert "those from the log start 40 to the high watermark 100 are there" in caplog.text
+    assert "available are log start 40 to high watermark 100" in caplog.text
 
 
 # Directories of brokers
@@ -195,7 +195,7 @@ def test_segments_deleted_by_broker_are_data_loss_or_skipped(foreign: Path) -> N
     for log in logs[:2]:
         log.unlink()
     log_start_offset = int(logs[2].stem)
-    with pytest.raises(DataLossError, match=f"from 10 on were asked for, those from the log start {log_start_offset}"):
+    with pytest.raises(DataLossError, match=f"from 10 on were requested, available are log start {log_start_offset}"):
         strict.run()
     assert lenient.run() == rows_of("t", 0, log_start_offset, 200)
 
@@ -205,7 +205,7 @@ def test_raised_log_start_checkpoint_is_data_loss(foreign: Path) -> None:
     query.plan()
     query.read()
     (foreign / "log-start-offset-checkpoint").write_text("0\n1\nt 0 15\n")
-    with pytest.raises(DataLossError, match="those from the log start 15 to the high watermark 200 are there"):
+    with pytest.raises(DataLossError, match="available are log start 15 to high watermark 200"):
         query.run()
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, KafkalogError
-from pyspark_kafkalog.report.facts import PartitionLook
+from pyspark_kafkalog.report.facts import PartitionFiles
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -25,17 +25,17 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class TopicLook:
+class TopicFiles:
     """A topic, with an error in place of each partition that cannot be described."""
 
     name: str
     topic_id: str | None
     configs: Mapping[str, str]
     config: LogConfig
-    partitions: list[PartitionLook | tuple[TopicPartition, str]]
+    partitions: list[PartitionFiles | tuple[TopicPartition, str]]
 
 
-def topic_looks(root: Root) -> Iterator[TopicLook]:
+def read_topics(root: Root) -> Iterator[TopicFiles]:
     """The topics in the order of their names."""
     try:
         cleaned = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
@@ -45,36 +45,45 @@ def topic_looks(root: Root) -> Iterator[TopicLook]:
     return _broker_topics(root, cleaned) if root.is_broker_directory else _own_topics(root, cleaned)
 
 
-def _own_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicLook]:
+def _own_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicFiles]:
     native = root.native()
     image = native.store.image
     for name in sorted(image.topics):
         topic = image.topics[name]
         config = native.log_config(name)
-        partitions: list[PartitionLook | tuple[TopicPartition, str]] = []
+        partitions: list[PartitionFiles | tuple[TopicPartition, str]] = []
         for each in topic.partitions:
-            where = TopicPartition(name, each.partition)
+            topic_partition = TopicPartition(name, each.partition)
             partitions.append(
-                PartitionLook(where, native.path / str(where), each.state, config, False, cleaned.get(where))
+                PartitionFiles(
+                    topic_partition,
+                    native.path / str(topic_partition),
+                    each.state,
+                    config,
+                    False,
+                    cleaned.get(topic_partition),
+                )
             )
-        yield TopicLook(name, topic.topic_id, topic.configs, config, partitions)
+        yield TopicFiles(name, topic.topic_id, topic.configs, config, partitions)
 
 
-def _broker_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicLook]:
+def _broker_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicFiles]:
     by_topic: dict[str, list[TopicPartition]] = {}
-    for where in list_partitions(root.path):
-        if where.topic != CLUSTER_METADATA_TOPIC:
-            by_topic.setdefault(where.topic, []).append(where)
+    for topic_partition in list_partitions(root.path):
+        if topic_partition.topic != CLUSTER_METADATA_TOPIC:
+            by_topic.setdefault(topic_partition.topic, []).append(topic_partition)
     try:
         all_configs = read_topic_configs(root.path)
     except (DiskFormatError, OSError) as error:
         _LOG.warning("the topics' configurations cannot be read: %s", error)
         all_configs = {}
-    for name, there in by_topic.items():
+    for name, found in by_topic.items():
         configs = all_configs.get(name, {})
         config = _config(name, configs)
-        partitions = [_broker_partition(root, where, config, cleaned.get(where)) for where in there]
-        yield TopicLook(name, _topic_id(root, there[0]), configs, config, partitions)
+        partitions = [
+            _broker_partition(root, topic_partition, config, cleaned.get(topic_partition)) for topic_partition in found
+        ]
+        yield TopicFiles(name, _topic_id(root, found[0]), configs, config, partitions)
 
 
 def _config(topic: str, configs: Mapping[str, str]) -> LogConfig:
@@ -86,13 +95,13 @@ def _config(topic: str, configs: Mapping[str, str]) -> LogConfig:
 
 
 def _broker_partition(
-    root: Root, where: TopicPartition, config: LogConfig, cleaner_offset: int | None
-) -> PartitionLook | tuple[TopicPartition, str]:
+    root: Root, topic_partition: TopicPartition, config: LogConfig, cleaner_offset: int | None
+) -> PartitionFiles | tuple[TopicPartition, str]:
     try:
-        found = root.partition(where.topic, where.partition)
+        found = root.partition(topic_partition.topic, topic_partition.partition)
         stable_offset = found.last_stable_offset
     except (KafkalogError, OSError) as error:
-        return where, str(error)
+        return topic_partition, str(error)
     state = LogState(
         leader_epoch=found.leader_epoch,
         log_start_offset=found.local_log_start_offset,
@@ -101,8 +110,8 @@ def _broker_partition(
         active_size_bytes=max(found.active_size_bytes, 0),
         first_unstable_offset=stable_offset if stable_offset < found.high_watermark else -1,
     )
-    return PartitionLook(
-        where,
+    return PartitionFiles(
+        topic_partition,
         found.directory,
         state,
         config,
@@ -113,8 +122,8 @@ def _broker_partition(
     )
 
 
-def _topic_id(root: Root, where: TopicPartition) -> str | None:
+def _topic_id(root: Root, topic_partition: TopicPartition) -> str | None:
     try:
-        return read_topic_id(root.path / str(where) / PARTITION_METADATA)
+        return read_topic_id(root.path / str(topic_partition) / PARTITION_METADATA)
     except (DiskFormatError, OSError):
         return None
