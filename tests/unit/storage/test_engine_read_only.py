@@ -10,7 +10,7 @@ import pytest
 from engine_fixtures import LATE_MS, FixturePartition
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, UnsupportedFormatError
-from pyspark_kafkalog.storage.log import log_state as read_only_state
+from pyspark_kafkalog.storage.log import log_state
 from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -101,7 +101,7 @@ def test_segment_deleted_during_read_is_retried_with_new_listing(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listings = iter([[0, 106, 999], [106, 214, 333]])
-    monkeypatch.setattr(read_only_state, "list_base_offsets", lambda _: next(listings))
+    monkeypatch.setattr(log_state, "list_base_offsets", lambda _: next(listings))
     state = load_read_only(directory)
     assert (state.local_log_start_offset, state.log_end_offset) == (106, 400)
 
