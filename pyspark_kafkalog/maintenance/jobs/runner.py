@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -26,7 +25,8 @@ from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedErro
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -96,11 +96,11 @@ def is_small(root: Path, partitions: Sequence[TopicPartition]) -> bool:
         return False
     size_bytes = 0
     for each in partitions:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(root / str(each)) as entries:
-            for entry in entries:
-                if entry.name.endswith(".log"):
-                    with contextlib.suppress(FileNotFoundError):
-                        size_bytes += entry.stat(follow_symlinks=False).st_size
+        directory = root / str(each)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for base_offset in PartitionListing.read(directory).base_offsets:
+                with contextlib.suppress(FileNotFoundError):
+                    size_bytes += segment_file(directory, base_offset, LOG_SUFFIX).lstat().st_size
         if size_bytes > LOCAL_BYTES_MAX:
             return False
     return True

@@ -293,6 +293,11 @@ class MappedIndex:
         self._entries += count
         self._length_bytes = max(self._length_bytes, self.size_bytes)
 
+    def _relative(self, offset: int) -> int:
+        if not self.can_append_offset(offset):
+            raise ValueError(f"offset {offset} is out of reach of base offset {self._base_offset} of {self._path}")
+        return offset - self._base_offset
+
     def _floor_slot(self, key: int) -> int:
         """Slot of the last entry whose key is not above `key`, or -1. Bounded whatever the bytes are."""
         entries = self._entries

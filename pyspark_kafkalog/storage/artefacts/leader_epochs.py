@@ -141,10 +141,6 @@ def read_epochs(path: Path) -> tuple[EpochEntry, ...]:
     return tuple(read_checkpoint(path, _parse_entry))
 
 
-def _epoch(entry: EpochEntry) -> int:
-    return entry.epoch
-
-
 def _start_offset(entry: EpochEntry) -> int:
     return entry.start_offset
 

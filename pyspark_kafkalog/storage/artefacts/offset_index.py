@@ -104,8 +104,3 @@ class OffsetIndex(MappedIndex):
                 expected=f"a last entry below offset {offset}, the new entry",
                 found=str(self.last_offset),
             )
-
-    def _relative(self, offset: int) -> int:
-        if not self.can_append_offset(offset):
-            raise ValueError(f"offset {offset} is out of reach of base offset {self._base_offset} of {self._path}")
-        return offset - self._base_offset

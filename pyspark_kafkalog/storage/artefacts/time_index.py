@@ -129,8 +129,3 @@ class TimeIndex(MappedIndex):
                 expected=f"a last entry not above timestamp {timestamp_ms}, offset {offset}, the new entry",
                 found=f"timestamp {last.timestamp_ms}, offset {last.offset}",
             )
-
-    def _relative(self, offset: int) -> int:
-        if not self.can_append_offset(offset):
-            raise ValueError(f"offset {offset} is out of reach of base offset {self._base_offset} of {self._path}")
-        return offset - self._base_offset
