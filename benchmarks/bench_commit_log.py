@@ -28,8 +28,8 @@ from typing import Final
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, WriteCommitRecord, WrittenPartition
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.admin import create_topic
 from pyspark_kafkalog.root.bootstrap import create_root
-from pyspark_kafkalog.root.topics import create_topic
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, UnflushedFileSystem
 
 TOPIC_PARTITIONS: Final = 100

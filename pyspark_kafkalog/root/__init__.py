@@ -1,1 +1,18 @@
-"""Log directories as a whole: native ones and brokers', their topics, partitions and writes."""
+"""Log directories as a whole: native ones and brokers', their topics, partitions and writes.
+
+In reading order:
+
+- protocol: `Root`, what the rest of the package needs of a log directory
+- snapshot, reads, planned_state: topics and partitions as of one time, their readers, changes since a read was planned
+- native: a native log directory, as of its commit log
+- bootstrap: creates a native log directory
+- admin: records that change topics and broker-level settings
+- directories: the partitions' directories, which follow the commits
+- write_transaction: transactional ids of writes, and the result of a commit
+- write: the commit of a write
+- log_starts: increases of log start offsets
+- open_transactions, end_transaction: transactions that brokers' producers left open
+- broker, broker_process, broker_notices, stable_offsets: a Kafka broker's directory, which is only read
+- broker_metadata: a broker's own metadata log
+- adopt: converts a broker's directory into a native one
+"""

@@ -21,8 +21,7 @@ from pyspark_kafkalog.metadata.image import (
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.root import topics as topic_records
-from pyspark_kafkalog.root.broker_settings import alter_broker_configs
+from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.directories import (
     ensure_partition_directories,
     find_unrenamed_directories,
@@ -107,7 +106,7 @@ class NativeRoot:
 
     def broker_config(self) -> BrokerConfig:
         """The broker-level configuration, parsed."""
-        return _broker_config(self._store.image)
+        return admin.broker_config(self._store.image)
 
     # Describing
 
@@ -169,7 +168,7 @@ class NativeRoot:
 
     def log_config(self, topic: str) -> LogConfig:
         image = self._store.image
-        return _broker_config(image).log_config(image.topic(topic).configs)
+        return admin.broker_config(image).log_config(image.topic(topic).configs)
 
     def config_for_write(self, topic: str) -> LogConfig:
         return self.log_config(topic)
@@ -181,7 +180,7 @@ class NativeRoot:
 
     def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
         self.commit(
-            lambda image: alter_broker_configs(image, add=add or {}, delete=delete),
+            lambda image: admin.alter_broker_configs(image, add=add or {}, delete=delete),
             operation="alter broker configs",
             frees_space=True,
         )
@@ -192,8 +191,8 @@ class NativeRoot:
         """Commit the topic, then create its directories. `partitions` None stands for num.partitions."""
 
         def build(image: MetadataImage) -> list[MetadataRecord]:
-            broker = _broker_config(image)
-            return topic_records.create_topic(
+            broker = admin.broker_config(image)
+            return admin.create_topic(
                 image,
                 name,
                 partitions=broker.num_partitions if partitions is None else partitions,
@@ -213,25 +212,21 @@ class NativeRoot:
         def build(image: MetadataImage) -> list[MetadataRecord]:
             if name in image.topics:
                 return []
-            broker = _broker_config(image)
+            broker = admin.broker_config(image)
             if not broker.auto_create_topics_enable:
                 image.topic(name)
-            return topic_records.create_topic(
-                image, name, partitions=broker.num_partitions, broker_configs=broker.properties
-            )
+            return admin.create_topic(image, name, partitions=broker.num_partitions, broker_configs=broker.properties)
 
         self._commit_topic(name, build, "create topic")
         return self.topic(name)
 
     def add_partitions(self, name: str, total: int) -> None:
-        self._commit_topic(name, lambda image: topic_records.add_partitions(image, name, total=total), "add partitions")
+        self._commit_topic(name, lambda image: admin.add_partitions(image, name, total=total), "add partitions")
 
     def alter_topic(self, name: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
         def build(image: MetadataImage) -> list[MetadataRecord]:
-            broker = _broker_config(image)
-            return topic_records.alter_configs(
-                image, name, add=add or {}, delete=delete, broker_configs=broker.properties
-            )
+            broker = admin.broker_config(image)
+            return admin.alter_configs(image, name, add=add or {}, delete=delete, broker_configs=broker.properties)
 
         self._commit_topic(name, build, "alter topic configs", frees_space=True)
 
@@ -239,11 +234,11 @@ class NativeRoot:
         """Commit the topic's deletion, then rename its directories; they are removed after file.delete.delay.ms."""
         with self._locked():
             topic = self._store.refresh().topic(name)
-            if not _broker_config(self._store.image).delete_topic_enable:
+            if not admin.broker_config(self._store.image).delete_topic_enable:
                 raise InvalidConfigError(f"topic {name} cannot be deleted: delete.topic.enable is false")
             delay_ms = self.log_config(name).file_delete_delay_ms
             self._commit_locked(
-                lambda image: topic_records.delete_topic(image, name), operation="delete topic", frees_space=True
+                lambda image: admin.delete_topic(image, name), operation="delete topic", frees_space=True
             )
             with _after_commit(
                 f"topic {name} is deleted, but some of its directories are not renamed or removed; retention does that"
@@ -356,7 +351,3 @@ def _topic(image: MetadataImage, name: str) -> TopicImage:
     if topic is None:
         raise UnknownTopicError(f"topic {name!r} was deleted by another writer meanwhile")
     return topic
-
-
-def _broker_config(image: MetadataImage) -> BrokerConfig:
-    return BrokerConfig.from_properties(broker_configs(image))

@@ -32,7 +32,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_recor
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, WriteCommitRecord, WrittenPartition
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.root.broker_settings import broker_config
+from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.root.write_transaction import (
     CommitResult,

@@ -19,8 +19,8 @@ from pyspark_kafkalog.metadata.messages.metadata_records import METADATA_RECORDS
 from pyspark_kafkalog.metadata.messages.records import NATIVE_API_KEYS_FROM, encode_record
 from pyspark_kafkalog.metadata.messages.schema import FieldSpec, load_schema_file
 from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.admin import alter_configs, create_topic, delete_topic
 from pyspark_kafkalog.root.bootstrap import create_root
-from pyspark_kafkalog.root.topics import alter_configs, create_topic, delete_topic
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import encode_uuid
 

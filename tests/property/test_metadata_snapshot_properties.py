@@ -23,9 +23,8 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.admin import add_partitions, alter_configs, broker_config_record, create_topic, delete_topic
 from pyspark_kafkalog.root.bootstrap import create_root
-from pyspark_kafkalog.root.broker_settings import broker_config_record
-from pyspark_kafkalog.root.topics import add_partitions, alter_configs, create_topic, delete_topic
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.filesystem import LOCAL, UnflushedFileSystem
 

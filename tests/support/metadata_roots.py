@@ -10,8 +10,7 @@ from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.root.broker_settings import broker_config_record
-from pyspark_kafkalog.root.topics import create_topic
+from pyspark_kafkalog.root.admin import broker_config_record, create_topic
 from pyspark_kafkalog.storage.log.log_state import LogState
 
 

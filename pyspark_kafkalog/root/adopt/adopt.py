@@ -47,6 +47,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_native_root, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.admin import broker_config_record
 from pyspark_kafkalog.root.adopt.logs import (
     AdoptedLog,
     LogSummary,
@@ -64,7 +65,6 @@ from pyspark_kafkalog.root.adopt.plan import (
     without_remote_storage,
 )
 from pyspark_kafkalog.root.bootstrap import create_root
-from pyspark_kafkalog.root.broker_settings import broker_config_record
 from pyspark_kafkalog.root.directories import renamed_directory
 from pyspark_kafkalog.root.open_transactions import OpenTransactions
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (

@@ -22,8 +22,8 @@ from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_recor
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, ProducerIdsRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.admin import create_topic
 from pyspark_kafkalog.root.bootstrap import create_root
-from pyspark_kafkalog.root.topics import create_topic
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 

@@ -30,7 +30,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 )
 from pyspark_kafkalog.metadata.messages.records import decode_record
 from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
-from pyspark_kafkalog.root.topics import (
+from pyspark_kafkalog.root.admin import (
     MAX_PARTITIONS_PER_COMMIT,
     add_partitions,
     alter_configs,

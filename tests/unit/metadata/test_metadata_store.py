@@ -29,8 +29,8 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 )
 from pyspark_kafkalog.metadata.root_format import is_native_root, metadata_dir
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.admin import delete_topic
 from pyspark_kafkalog.root.bootstrap import create_root
-from pyspark_kafkalog.root.topics import delete_topic
 from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, read_topic_id
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState

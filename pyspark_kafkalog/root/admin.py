@@ -1,8 +1,12 @@
-"""Records that create, delete and change topics, with Kafka's validation.
+"""Records that change topics and broker-level settings, with Kafka's validation, as Kafka's Admin API does.
 
 Each builder validates against an image and returns records for `MetadataStore.commit`:
 
     store.commit(lambda image: create_topic(image, "orders", partitions=4), operation="create topic")
+
+Broker-level settings (`log.*`, `num.partitions`, …) apply to a whole root. They are stored like Kafka's cluster-wide
+dynamic configuration, as ConfigRecords of the broker with the empty name. A root has one node, so it has no settings of
+a single broker.
 
 Source of the rules: org.apache.kafka.controller.ReplicationControlManager and ConfigurationControlManager.
 """
@@ -13,9 +17,17 @@ import random
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.log_config import validate_topic_configs
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
-from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, MetadataImage, partition_record
+from pyspark_kafkalog.metadata.image import (
+    ALL_BROKERS,
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    MetadataImage,
+    broker_configs,
+    partition_record,
+)
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     MetadataRecord,
@@ -130,3 +142,47 @@ def _config_record(topic: str, name: str, value: str | None) -> MetadataRecord:
 def _partition_record(image: MetadataImage, topic_id: str, partition: int) -> MetadataRecord:
     """A partition led by the single node that represents the root."""
     return partition_record(topic_id, partition, leader_epoch=0, node=image.node)
+
+
+def broker_config(image: MetadataImage) -> BrokerConfig:
+    """The broker-level configuration, parsed."""
+    return BrokerConfig.from_properties(broker_configs(image))
+
+
+def alter_broker_configs(
+    image: MetadataImage, *, add: Mapping[str, str], delete: Collection[str] = ()
+) -> list[MetadataRecord]:
+    """Records that set the settings in `add` and delete those in `delete`; none for unchanged settings.
+
+    Raises InvalidConfigError for an invalid name or value, and if a topic's overrides conflict with the new values.
+    """
+    configs = broker_configs(image)
+    unknown = sorted({*add, *delete} - BROKER_CONFIGS.keys() - configs.keys())
+    if unknown:
+        raise InvalidConfigError(
+            f"{', '.join(unknown)}: no such broker-level config; expected one of {', '.join(sorted(BROKER_CONFIGS))}"
+        )
+    both = sorted(add.keys() & set(delete))
+    if both:
+        raise InvalidConfigError(f"{', '.join(both)}: cannot be set and deleted at once")
+    kept = {name: text for name, text in configs.items() if name not in delete}
+    config = BrokerConfig.from_properties({**kept, **add})
+    for topic in image.topics.values():
+        if topic.configs:
+            _check_overrides(config, topic.name, topic.configs)
+    return [
+        *(broker_config_record(name, value) for name, value in add.items() if configs.get(name) != value),
+        *(broker_config_record(name, None) for name in delete if name in configs),
+    ]
+
+
+def broker_config_record(name: str, value: str | None) -> MetadataRecord:
+    """The record that sets one setting, or with None resets it to its default."""
+    return ConfigRecord(resource_type=BROKER_RESOURCE, resource_name=ALL_BROKERS, name=name, value=value)
+
+
+def _check_overrides(config: BrokerConfig, topic: str, overrides: Mapping[str, str]) -> None:
+    try:
+        config.log_config(overrides)
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"the configuration of topic {topic} would not be allowed: {error}") from None
