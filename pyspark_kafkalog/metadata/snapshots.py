@@ -100,7 +100,7 @@ class Snapshots:
                 _LOG.warning("the newest metadata snapshot cannot be used, trying an older one: %s", error)
         damage: CorruptRecordError | None = None
         must_reach = 0
-        for end_offset in sorted(self._listed(), reverse=True):
+        for end_offset in sorted((each.end_offset for each in list_snapshots(self._directory)), reverse=True):
             try:
                 return LoadedSnapshot(self._load(end_offset), damage, must_reach)
             except FileNotFoundError:
@@ -109,12 +109,6 @@ class Snapshots:
                 damage = damage or error
                 must_reach = max(must_reach, end_offset)
         return LoadedSnapshot(LoadedImage(MetadataImage(), LogTail(self._directory)), damage, must_reach)
-
-    def _listed(self) -> Iterator[int]:
-        for name in os.listdir(self._directory):
-            snapshot = SnapshotId.parse(name)
-            if snapshot is not None and _is_own(snapshot):
-                yield snapshot.end_offset
 
     def _load(self, end_offset: int) -> LoadedImage:
         path = self.path(end_offset)
@@ -143,7 +137,14 @@ class Snapshots:
         return KnownSnapshot(image.next_offset, size_bytes, image.last_timestamp_ms, is_sound=self._fs.waits_for_disk)
 
 
+def list_snapshots(directory: Path) -> list[SnapshotId]:
+    """The snapshots of the commit log in `directory`, oldest first. Raises OSError."""
+    found = map(SnapshotId.parse, os.listdir(directory))
+    return sorted(snapshot for snapshot in found if snapshot is not None and _is_own(snapshot))
+
+
 def _is_own(snapshot: SnapshotId) -> bool:
+    """Whether a native root wrote it; a broker's first one ends at offset 0."""
     return snapshot.epoch == LEADER_EPOCH and snapshot.end_offset > 0
 
 

@@ -8,7 +8,6 @@ the root is beyond repair.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -20,12 +19,19 @@ from pyspark_kafkalog.maintenance.repair.reindex import reindex_partition
 from pyspark_kafkalog.maintenance.retention.log_start import first_base_offsets, write_log_start_checkpoint
 from pyspark_kafkalog.maintenance.swap import SwapTarget, remove_deleted_files
 from pyspark_kafkalog.maintenance.verify.verify import conclude, plan_verification, run_unit
-from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, OffsetHint
+from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, OffsetHint
 from pyspark_kafkalog.metadata.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
-from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, Snapshots, read_snapshot, write_pointer
+from pyspark_kafkalog.metadata.snapshots import (
+    POINTER_FILE,
+    SnapshotId,
+    Snapshots,
+    list_snapshots,
+    read_snapshot,
+    write_pointer,
+)
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.root.native import NativeRoot
@@ -172,14 +178,9 @@ def replace_snapshots(root: NativeRoot, now_ms: int) -> None:
         image = root.store.refresh()
         directory = metadata_dir(root.path)
         Snapshots(directory, root.fs).write(image)
-        for snapshot in _snapshots(root):
+        for snapshot in list_snapshots(directory):
             if not _is_whole(root, snapshot) and snapshot.end_offset != image.next_offset:
                 root.fs.unlink_if_there(directory / snapshot.file_name)
-
-
-def _snapshots(root: NativeRoot) -> list[SnapshotId]:
-    parsed = map(SnapshotId.parse, os.listdir(metadata_dir(root.path)))
-    return sorted(each for each in parsed if each is not None and each.epoch == LEADER_EPOCH and each.end_offset > 0)
 
 
 def _is_whole(root: NativeRoot, snapshot: SnapshotId) -> bool:
@@ -196,7 +197,7 @@ def rewrite_hints(root: NativeRoot, now_ms: int) -> None:
     directory = metadata_dir(root.path)
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
-        whole = [snapshot for snapshot in _snapshots(root) if _is_whole(root, snapshot)]
+        whole = [snapshot for snapshot in list_snapshots(directory) if _is_whole(root, snapshot)]
         if whole:
             write_pointer(directory, whole[-1], root.fs)
         else:

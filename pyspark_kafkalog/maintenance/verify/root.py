@@ -27,7 +27,7 @@ from pyspark_kafkalog.metadata.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, check_marker, metadata_dir
-from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, read_pointer, read_snapshot
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, list_snapshots, read_pointer, read_snapshot
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
@@ -74,12 +74,7 @@ class _CommitLogCheck:
         self._check_small_files()
         log = CommitLog(self.directory)
         head = log.head()
-        names = os.listdir(self.directory)
-        snapshots = sorted(
-            parsed.end_offset
-            for parsed in map(SnapshotId.parse, names)
-            if parsed is not None and parsed.epoch == LEADER_EPOCH and parsed.end_offset > 0
-        )
+        snapshots = [each.end_offset for each in list_snapshots(self.directory)]
         images = self._read_snapshots(snapshots)
         offsets = sorted(log.listed_offsets())
         image = self._replay(log, offsets, images)

@@ -121,13 +121,13 @@ def partitions_of(root: Root, topics: Collection[str] | None) -> list[TopicParti
     """
     if not root.is_broker_directory:
         return root.native().partitions(topics)
-    there = list_partitions(root.path)  # includes the broker's metadata log
+    existing = list_partitions(root.path)  # includes the broker's metadata log
     if topics is None:
-        return there
+        return existing
     for name in topics:
         if name != CLUSTER_METADATA_TOPIC:
             root.topic(name)
-    return [each for each in there if each.topic in set(topics)]
+    return [each for each in existing if each.topic in set(topics)]
 
 
 def _topic_configs(root: Root) -> Mapping[str, Mapping[str, str]]:
