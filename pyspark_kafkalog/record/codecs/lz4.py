@@ -18,7 +18,6 @@ speed, and hexadecimal text not at all instead of by 7% (benchmarks/lz4_blocks.p
 from __future__ import annotations
 
 import functools
-import struct
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,41 +41,27 @@ _STORED: Final = 0x80000000
 _FRAME_HEADER_BYTES: Final = len(MAGIC) + len(_DESCRIPTOR) + 1
 _END_MARK: Final = bytes(4)
 _MAX_RATIO: Final = 255  # one byte of an LZ4 block encodes at most 255 bytes
-_BLOCK_SIZE: Final = struct.Struct("<I")
-#: What the size word and LZ4_compressBound add to a block's content.
-_BLOCK_GROWTH_BYTES: Final = _BLOCK_SIZE.size + BLOCK_BYTES // 255 + 16
+_COMPRESSION_SLACK_BYTES: Final = BLOCK_BYTES // 255 + 16  # what LZ4_compressBound adds to the content's size
 _MASK: Final = 0xFFFFFFFF
 
 
 def compress(data: NDArray[np.uint8], level: int) -> bytes:
     """One frame of 64 KiB blocks as Java writes it, without content size, with only the header's checksum."""
-    starts = range(0, data.size, BLOCK_BYTES)
-    if level != _FAST_LEVEL:
-        high = [_compress_block_high(data[start : start + BLOCK_BYTES], level) for start in starts]
-        return b"".join([_PLAIN_FRAME_HEADER, *high, _END_MARK])
-    # Blocks are compressed into the frame itself: encoding is 5% faster than with copies of them.
-    frame: Buffer = np.empty(
-        _FRAME_HEADER_BYTES + data.size + len(starts) * _BLOCK_GROWTH_BYTES + len(_END_MARK), np.uint8
-    )
-    frame[:_FRAME_HEADER_BYTES] = np.frombuffer(_PLAIN_FRAME_HEADER, np.uint8)
-    at = _FRAME_HEADER_BYTES
-    for start in starts:
-        at = _compress_block(data[start : start + BLOCK_BYTES], frame, at)
-    _BLOCK_SIZE.pack_into(frame, at, 0)
-    return bytes(frame[: at + len(_END_MARK)])
+    parts: list[bytes] = [_PLAIN_FRAME_HEADER]
+    out = np.empty(BLOCK_BYTES + _COMPRESSION_SLACK_BYTES, dtype=np.uint8)
+    for at in range(0, data.size, BLOCK_BYTES):
+        block = data[at : at + BLOCK_BYTES]
+        parts += _compress_block(block, out) if level == _FAST_LEVEL else [_compress_block_high(block, level)]
+    parts.append(_END_MARK)
+    return b"".join(parts)
 
 
-def _compress_block(block: Buffer, frame: Buffer, at: int) -> int:
-    """Write a block's size word and bytes by the fast compressor to `frame[at:]`; returns the position after it."""
-    out = frame[at + _BLOCK_SIZE.size :]
-    size: int = cramjam.lz4.compress_block_into(block, out, store_size=False)
-    word = size
+def _compress_block(block: Buffer, out: Buffer) -> tuple[bytes, bytes]:
+    """A block's size word and bytes by the fast compressor; `out` is scratch memory."""
+    size = cramjam.lz4.compress_block_into(block, out, store_size=False)
     if size >= block.size:
-        size = int(block.size)
-        word = size | _STORED
-        out[:size] = block
-    _BLOCK_SIZE.pack_into(frame, at, word)
-    return at + _BLOCK_SIZE.size + size
+        return (block.size | _STORED).to_bytes(4, "little"), block.tobytes()
+    return size.to_bytes(4, "little"), out[:size].tobytes()
 
 
 def _compress_block_high(block: Buffer, level: int) -> bytes:
