@@ -182,7 +182,7 @@ class Group:
         partitions: Iterable[AnyPartition] | None = None,
         *,
         dry_run: bool = False,
-        tell: Callable[[str], None] = _LOG.warning,
+        notify: Callable[[str], None] = _LOG.warning,
     ) -> dict[TopicPartition, int]:
         """Reset the group's offsets to `target`; return the new offsets by partition.
 
@@ -190,26 +190,26 @@ class Group:
           time zone), or a target of resets.py
         - `partitions`: the partitions to reset; the default is those that the group has offsets for
         - `dry_run`: commit nothing
-        - `tell`: called with one sentence for each partition whose new offset differs from the requested one
+        - `notify`: called with one sentence for each partition whose new offset differs from the requested one
 
         Raises UnknownTopicError, InvalidGroupError, ReadOnlyLogDirError.
         """
         to = as_target(target)
         if dry_run:
             self._root.refresh()
-            return self._reset_offsets(to, partitions, tell)
+            return self._reset_offsets(to, partitions, notify)
         with group_lock(self._root, self.group_id):
-            offsets = self._reset_offsets(to, partitions, tell)
+            offsets = self._reset_offsets(to, partitions, notify)
             append_records(self._root, self.group_id, self._offset_records(offsets, ""))
         return offsets
 
     def _reset_offsets(
-        self, target: ResetTarget, partitions: Iterable[AnyPartition] | None, tell: Callable[[str], None]
+        self, target: ResetTarget, partitions: Iterable[AnyPartition] | None, notify: Callable[[str], None]
     ) -> dict[TopicPartition, int]:
         committed = self.fetch()
         if partitions is None:
             partitions = target.offsets if isinstance(target, ToOffsets) else committed
-        return reset_offsets(self._root, committed, map(as_topic_partition, partitions), target, tell)
+        return reset_offsets(self._root, committed, map(as_topic_partition, partitions), target, notify)
 
     def describe(self) -> GroupDescription:
         """Kind, state and members of the group. Raises UnknownGroupError.
@@ -229,9 +229,9 @@ class Group:
 
         Raises UnknownGroupError, ReadOnlyLogDirError.
         """
-        wanted = {as_topic_partition(each) for each in partitions}
+        chosen = {as_topic_partition(each) for each in partitions}
         with self._changing() as records:
-            had = {key: found for key in records if (found := parse_offset_key(key)) is not None and found in wanted}
+            had = {key: found for key in records if (found := parse_offset_key(key)) is not None and found in chosen}
             append_records(self._root, self.group_id, dict.fromkeys(had))
         return sorted(set(had.values()))
 

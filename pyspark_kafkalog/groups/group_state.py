@@ -225,8 +225,8 @@ def _consumer_state(has_members: bool, epoch: int, target_epoch: int, is_reconci
 
 def _preferred_assignor(members: Iterable[ConsumerGroupMemberMetadataValue]) -> str:
     """The assignor that most members request; the broker's first one if no member requests one."""
-    asked = [each.server_assignor for each in members if each.server_assignor]
-    return max(sorted(set(asked)), key=asked.count) if asked else _DEFAULT_ASSIGNOR
+    requested = [each.server_assignor for each in members if each.server_assignor]
+    return max(sorted(set(requested)), key=requested.count) if requested else _DEFAULT_ASSIGNOR
 
 
 def _values(by_type: Mapping[int, Mapping[bytes, bytes]], record_type: int, message: type[_V]) -> Iterator[_V]:

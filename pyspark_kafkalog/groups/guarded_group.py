@@ -89,11 +89,11 @@ class GuardedGroup:
         partitions: Iterable[AnyPartition] | None = None,
         *,
         dry_run: bool = False,
-        tell: Callable[[str], None] = _LOG.warning,
+        notify: Callable[[str], None] = _LOG.warning,
     ) -> dict[TopicPartition, int]:
         chosen = None if partitions is None else [as_topic_partition(each) for each in partitions]
         self._check_commit(self.fetch() if chosen is None else chosen)
-        return self._group.reset(target, chosen, dry_run=dry_run, tell=tell)
+        return self._group.reset(target, chosen, dry_run=dry_run, notify=notify)
 
     def _check_commit(self, partitions: Iterable[AnyPartition]) -> None:
         self._root.check(AclOperation.READ, _GROUP, self.group_id)

@@ -107,13 +107,13 @@ class GroupLog:
                 zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
             )
             for group, of_group in _by_group(changes).items():
-                there = self._decided.setdefault(group, {})
+                live = self._decided.setdefault(group, {})
                 for key, value in of_group.items():
                     if value is None:
-                        there.pop(key, None)
+                        live.pop(key, None)
                     else:
-                        there[key] = value
-                if not there:
+                        live[key] = value
+                if not live:
                     del self._decided[group]
         self._next_offset = max(self._next_offset, stable_offset)
 
@@ -148,15 +148,17 @@ def _is_commit(batch: RecordBatch, file: str, position: int) -> bool:
 
 def _by_group(changes: _Changes) -> dict[str, _Changes]:
     grouped: dict[str, _Changes] = {}
-    strange = 0
+    ignored = 0
     for key, value in changes.items():
         named = None if key is None else group_of_key(key)
         if named is None:
-            strange += 1
+            ignored += 1
         else:
             grouped.setdefault(named[1], {})[key] = value
-    if strange:
-        _LOG.warning("%d records of %s are no coordinator's and are passed over", strange, OFFSETS_TOPIC)
+    if ignored:
+        _LOG.warning(
+            "%d records of %s are ignored: their keys are not those of a group coordinator", ignored, OFFSETS_TOPIC
+        )
     return grouped
 
 

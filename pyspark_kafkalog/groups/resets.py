@@ -92,13 +92,13 @@ def reset_offsets(
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     partitions: Iterable[TopicPartition],
     target: ResetTarget,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> dict[TopicPartition, int]:
-    """The new offset of each of `partitions`, in order. `tell` is called with one sentence for each clamped offset.
+    """The new offset of each of `partitions`, in order. `notify` is called with one sentence for each clamped offset.
 
     Raises UnknownTopicError, and InvalidGroupError for a shift of a partition without a committed offset.
     """
-    return {each: _offset(root, committed, each, target, tell) for each in sorted(set(partitions))}
+    return {each: _offset(root, committed, each, target, notify) for each in sorted(set(partitions))}
 
 
 def _offset(
@@ -106,7 +106,7 @@ def _offset(
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     each: TopicPartition,
     target: ResetTarget,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> int:
     found = root.partition(each.topic, each.partition)
     start_offset, end_offset = found.log_start_offset, found.high_watermark
@@ -122,18 +122,18 @@ def _offset(
             record = reader.offset_for_timestamp(timestamp_ms, start_offset, end_offset)
             if record is not None:
                 return record.offset
-            tell(f"{each} has no record of that time or later: the end, {end_offset}, is taken")
+            notify(f"{each} has no record of that time or later: reset to the end, {end_offset}")
             return end_offset
         case ToOffset(offset):
-            wanted = offset
+            requested = offset
         case ToOffsets(offsets):
-            wanted = offsets[each]
+            requested = offsets[each]
         case ShiftBy(count):
             if each not in committed:
                 raise InvalidGroupError(f"{each} cannot be shifted: the group has no committed offset of it")
-            wanted = committed[each].offset + count
-    if wanted > end_offset:
-        tell(f"offset {wanted} of {each} is above the end: {end_offset} is taken")
-    if wanted < start_offset:
-        tell(f"offset {wanted} of {each} is below the log start: {start_offset} is taken")
-    return min(max(wanted, start_offset), end_offset)
+            requested = committed[each].offset + count
+    if requested > end_offset:
+        notify(f"offset {requested} of {each} is above the end: reset to {end_offset}")
+    if requested < start_offset:
+        notify(f"offset {requested} of {each} is below the log start: reset to {start_offset}")
+    return min(max(requested, start_offset), end_offset)

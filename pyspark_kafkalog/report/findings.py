@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from pyspark_kafkalog.report.facts import FINDING_SEVERITIES, Advice, GroupLag, PartitionFacts, RootFacts, TopicFacts
-from pyspark_kafkalog.root.broker_notices import reason_and_advice
-from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
+from pyspark_kafkalog.root.broker_notices import BrokerProcess, broker_process, reason_and_advice
 from pyspark_kafkalog.units import plural, size_text
 
 _PROBLEM, _WARNING, _NOTE = FINDING_SEVERITIES

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
-from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
+from pyspark_kafkalog.root.broker_notices import BrokerProcess, broker_process
 from pyspark_kafkalog.root.planned_state import PlannedState
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.root.stable_offsets import StableOffsets
@@ -75,7 +75,7 @@ class BrokerRoot:
         self._read_to_log_end = read_to_log_end
         self.identity: RootIdentity | None = readable_identity(path)
         self._clock = clock
-        self._described: dict[TopicPartition, PartitionSnapshot] = {}
+        self._snapshots: dict[TopicPartition, PartitionSnapshot] = {}
         self._stable_offsets = StableOffsets()
         self.refresh()
 
@@ -94,7 +94,7 @@ class BrokerRoot:
         self._high_watermarks = read_offset_checkpoint(self.path / REPLICATION_OFFSET_CHECKPOINT)
         self._log_starts = read_offset_checkpoint(self.path / LOG_START_OFFSET_CHECKPOINT)
         self._is_clean = was_clean_shutdown(self.path)
-        self._described.clear()
+        self._snapshots.clear()
         self._topic_ids: dict[str, str | None] = {}
         self._topic_configs: Mapping[str, Mapping[str, str]] | None = None
 
@@ -104,9 +104,9 @@ class BrokerRoot:
 
     def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
         """Describe a topic. Raises LogDirError for a partition that is a symbolic link, unless `without_links`."""
-        there = self._partitions_of(name)
-        links = {each.partition for each in there if (self.path / str(each)).is_symlink()} if without_links else set()
-        partitions = tuple(self._describe(each) for each in there if each.partition not in links)
+        found = self._partitions_of(name)
+        links = {each.partition for each in found if (self.path / str(each)).is_symlink()} if without_links else set()
+        partitions = tuple(self._snapshot(each) for each in found if each.partition not in links)
         configs = _ConfigsOnDemand(lambda: self._configs_of(name))
         return TopicDescription(name, self._topic_id(name), configs, partitions, tuple(sorted(links)))
 
@@ -127,10 +127,10 @@ class BrokerRoot:
             raise UnknownTopicError(
                 f"topic {topic!r} has no partition {partition} in {self.path}, there are: {numbers}"
             )
-        return self._describe(topic_partition)
+        return self._snapshot(topic_partition)
 
     def partitions_read(self) -> tuple[PartitionSnapshot, ...]:
-        return tuple(self._described.values())
+        return tuple(self._snapshots.values())
 
     def reader(self, topic: str, partition: int) -> LogReader:
         from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
@@ -222,19 +222,19 @@ class BrokerRoot:
         )
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
-        there = self._partitions.get(topic)
-        if there is None:
+        found = self._partitions.get(topic)
+        if found is None:
             names = ", ".join(self.topics()[:20]) or "none"
             raise UnknownTopicError(f"there is no topic {topic!r} in {self.path}; existing topics: {names}")
-        return there
-
-    def _describe(self, topic_partition: TopicPartition) -> PartitionSnapshot:
-        found = self._described.get(topic_partition)
-        if found is None:
-            found = self._described[topic_partition] = self._look(topic_partition)
         return found
 
-    def _look(self, topic_partition: TopicPartition) -> PartitionSnapshot:
+    def _snapshot(self, topic_partition: TopicPartition) -> PartitionSnapshot:
+        found = self._snapshots.get(topic_partition)
+        if found is None:
+            found = self._snapshots[topic_partition] = self._read_snapshot(topic_partition)
+        return found
+
+    def _read_snapshot(self, topic_partition: TopicPartition) -> PartitionSnapshot:
         directory = self.path / str(topic_partition)
         refuse_link(directory)
         log_start_offset = self._log_starts.get(topic_partition, 0)

@@ -205,8 +205,8 @@ class NativeRoot:
 
     def ensure_topic(self, name: str) -> TopicDescription:
         """The topic. It and its directories are created if they do not exist, as for a write to it."""
-        there = self._store.refresh().topics.get(name)
-        if there is not None and has_partition_directories(self.path, there):
+        topic = self._store.refresh().topics.get(name)
+        if topic is not None and has_partition_directories(self.path, topic):
             return self.topic(name)  # without the lock: a writer holds it through its commit
 
         def build(image: MetadataImage) -> list[MetadataRecord]:

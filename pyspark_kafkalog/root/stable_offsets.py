@@ -45,8 +45,7 @@ class StableOffsets:
         """The last stable offset of the partition. Raises DiskFormatError for damage in the batches that are read."""
         from pyspark_kafkalog.storage.log.producer_replay import advance, producer_state_at  # imports compiled code
 
-        where = TopicPartition(found.topic, found.partition)
-        known = self._known.pop(where, None)
+        known = self._known.pop(found.topic_partition, None)
         if known is not None and known.leads_to(found):
             producers = known.producers
             advance(producers, found.high_watermark)
@@ -58,5 +57,5 @@ class StableOffsets:
                 expiration_ms=PRODUCER_ID_EXPIRATION_MS,
                 now_ms=now_ms,
             )
-        self._known[where] = _Known(found, producers)
+        self._known[found.topic_partition] = _Known(found, producers)
         return stable_offset_of(producers, found.local_log_start_offset, found.high_watermark)

@@ -15,7 +15,7 @@ from typing import Final
 from pyspark_kafkalog.config.log_config import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.verify.findings import Severity
-from pyspark_kafkalog.root.broker_process import BrokerProcess, broker_process
+from pyspark_kafkalog.root.broker_notices import BrokerProcess, broker_process
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot

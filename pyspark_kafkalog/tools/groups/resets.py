@@ -73,7 +73,7 @@ def reset(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) ->
             is_complete = False
             results[name] = {}
             continue
-        results[name] = group.reset(of_group, _scope(log_dir, options), dry_run=not options.execute, tell=_warn)
+        results[name] = group.reset(of_group, _scope(log_dir, options), dry_run=not options.execute, notify=_warn)
     _print(results, options)
     return 0 if is_complete else 1
 

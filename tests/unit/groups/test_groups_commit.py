@@ -216,7 +216,7 @@ def test_each_reset_target_resolves_to_its_offset(log_dir: LogDir, group: Group)
         (datetime.fromtimestamp(NOW_MS // 1000 - 10, timezone.utc), [P0], {P0: 49}),
         (datetime.fromtimestamp(NOW_MS // 1000 - 10, timezone.utc).replace(tzinfo=None), [P0], {P0: 49}),
     ]:
-        assert group.reset(target, partitions, dry_run=True, tell=told.append) == expected
+        assert group.reset(target, partitions, dry_run=True, notify=told.append) == expected
     assert len(told) == 4
     assert offsets_of(group) == {P0: 12}
     assert group.reset(ToOffset(20), [P0, P1]) == offsets_of(group) == {P0: 20, P1: 20}

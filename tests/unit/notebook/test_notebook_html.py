@@ -138,8 +138,10 @@ def test_view_of_wide_broker_topic_loads_few_partitions(tmp_path: Path, monkeypa
         for base in (0, 10):
             (directory / f"{base:020d}.log").touch()
     loaded = []
-    load = BrokerRoot._look
-    monkeypatch.setattr(BrokerRoot, "_look", lambda self, partition: loaded.append(partition) or load(self, partition))
+    load = BrokerRoot._read_snapshot
+    monkeypatch.setattr(
+        BrokerRoot, "_read_snapshot", lambda self, partition: loaded.append(partition) or load(self, partition)
+    )
     log_dir = LogDir.open(root)
     assert "not read, because there are many partitions" in log_dir._repr_html_()
     _parsed(log_dir["wide"]._repr_html_())

@@ -18,7 +18,7 @@ from pyspark_kafkalog.tools.main import main
 
 __all__ = ["killed", "tiered"]
 
-ABOVE = "lie above the high watermark of its checkpoint and are not read: the broker was not stopped cleanly"
+ABOVE = "are above the high watermark of its checkpoint and are not read: the broker was not stopped cleanly"
 
 
 def test_get_offsets_warns_of_offsets_above_high_watermark(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
