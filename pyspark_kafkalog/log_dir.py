@@ -22,8 +22,8 @@ True
 
 Topics and logs by square brackets:
 
-    log_dir["orders"]           a topic                      notebook.topic_log.TopicLog
-    log_dir["orders", 0]        one partition's log          notebook.partition_log.PartitionLog
+    log_dir["orders"]           a topic                      notebook.logs.TopicLog
+    log_dir["orders", 0]        one partition's log          notebook.logs.PartitionLog
     "orders" in log_dir         whether the topic exists
     for name in log_dir         the names of the topics
 
@@ -59,8 +59,7 @@ if TYPE_CHECKING:
 
     from pyspark_kafkalog.groups.guarded_group import AnyGroup
     from pyspark_kafkalog.metadata.history import HistoryEntry
-    from pyspark_kafkalog.notebook.partition_log import PartitionLog
-    from pyspark_kafkalog.notebook.topic_log import TopicLog
+    from pyspark_kafkalog.notebook.logs import PartitionLog, TopicLog
     from pyspark_kafkalog.security.access_control import AccessControl
     from pyspark_kafkalog.storage.log.reader import LogReader
 
@@ -452,7 +451,7 @@ class LogDir:
 
     def __getitem__(self, item: str | tuple[str, int]) -> TopicLog | PartitionLog:
         """A topic, by name; or a partition's log, by topic name and partition number. Raises UnknownTopicError."""
-        from pyspark_kafkalog.notebook.topic_log import TopicLog
+        from pyspark_kafkalog.notebook.logs import TopicLog
 
         if isinstance(item, tuple):
             topic, partition = item

@@ -3,7 +3,6 @@
 - topic_to_delta: the query from a topic to a table, appending or by key
 - delta_to_topic: the query from a table's change feed to a topic, with the changes as keyed records
 - record_shape: a topic's records as the columns of a table
-- bad_records: the policy for records that do not have that shape
 - delta_target: a table by path or name: create, append, merge by key, each micro-batch once
 - job: a job around a query: session, trigger, signals, errors
 """

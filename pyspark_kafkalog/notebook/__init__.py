@@ -1,9 +1,8 @@
 """Views for notebooks: topics and logs as Arrow, pandas, polars and DuckDB tables, with drawings and explanations.
 
-- topic_log, partition_log: a topic, a partition's log, a slice of it
+- logs: a topic, a partition's log, a slice of it, records as they arrive
 - records: records as tables
-- tail: records as they arrive
-- segments, batch_table: tables of segments and batches
+- tables: segments and record batches
 - seek: the steps of a lookup
 - log_html, html: drawings
 - spark_helpers: helpers for Spark's DataFrames

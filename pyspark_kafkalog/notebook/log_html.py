@@ -30,7 +30,7 @@ from pyspark_kafkalog.notebook.html import (
 )
 from pyspark_kafkalog.notebook.points_in_time import iso_text
 from pyspark_kafkalog.notebook.records import LogRange
-from pyspark_kafkalog.notebook.segments import CleanerMarks, SegmentInfo, list_segments, with_times
+from pyspark_kafkalog.notebook.tables import CleanerMarks, SegmentInfo, list_segments, with_times
 from pyspark_kafkalog.units import plural, size_text
 
 if TYPE_CHECKING:

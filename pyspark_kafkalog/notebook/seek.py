@@ -47,7 +47,7 @@ from pyspark_kafkalog.notebook.html import (
     view,
 )
 from pyspark_kafkalog.notebook.points_in_time import iso_text
-from pyspark_kafkalog.notebook.segments import SegmentInfo, max_timestamp_ms
+from pyspark_kafkalog.notebook.tables import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.reference import Record, decode_batch
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES

@@ -2,10 +2,8 @@
 
 - gather: reads a log directory into facts
 - facts: the contents of a report; what a partition's files say
-- root_files: what the root's own files say
 - findings: what needs attention
 - heavy_keys: the keys with the most records and bytes
-- write_history: commits over time and by topic
-- maintenance_runs: results of maintenance jobs from their Delta table
+- history: commits over time, and results of maintenance jobs
 - page: the HTML file
 """

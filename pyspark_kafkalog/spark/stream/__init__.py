@@ -1,9 +1,8 @@
 """Streaming reads.
 
-- reader: the reader that Spark calls
+- reader: the reader that Spark calls; progress written to a consumer group
 - offsets: offsets as stored in the checkpoint
 - view: the partitions of the subscription, as of one moment
 - plan: the end of a micro-batch and its ranges
 - limits: the size of a micro-batch
-- groups: progress written to a consumer group
 """

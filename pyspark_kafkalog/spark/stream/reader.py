@@ -1,11 +1,15 @@
 """The streaming reader: the driver plans micro-batches by offsets, and each task reads its ranges as Arrow batches.
 
 One process has the reader as long as its query runs. The state that it keeps between calls is never needed to plan a
-micro-batch again after a crash (see stream_plan.py); it serves to report losses early and to avoid repeated reads.
+micro-batch again after a crash (see plan.py); it serves to report losses early and to avoid repeated reads.
 
-A query reads from one log directory. The checkpoint contains its ids and those of its topics (stream_offsets.py):
-another log directory at the path ends the query, and a re-created topic is recognised by its id. A checkpoint of
-Spark's Kafka source, or of an earlier version, has no ids; they are added with the next offsets.
+A query reads from one log directory. The checkpoint contains its ids and those of its topics (offsets.py): another log
+directory at the path ends the query, and a re-created topic is recognised by its id. A checkpoint of Spark's Kafka
+source, or of an earlier version, has no ids; they are added with the next offsets.
+
+With a consumer group, progress is committed to it, so that group tools can show the lag. It is never read back: a query
+resumes from its checkpoint. A failed commit is logged and does not fail the query. Each commit contains the offsets
+that changed, and from time to time all of them, so that the offset of an idle partition does not expire.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.errors import DataLossError, KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.root.broker_notices import above_high_watermark
 from pyspark_kafkalog.spark.options.parse import StreamReadOptions, locate
 from pyspark_kafkalog.spark.options.positions import Earliest
@@ -32,7 +36,6 @@ from pyspark_kafkalog.spark.read.plan import (
     subscribed_partitions,
 )
 from pyspark_kafkalog.spark.read.task import StreamRange, StreamTask, read_stream_range, share_tasks
-from pyspark_kafkalog.spark.stream.groups import GroupProgress
 from pyspark_kafkalog.spark.stream.limits import (
     BatchDelay,
     default_read_limit,
@@ -53,7 +56,47 @@ if TYPE_CHECKING:
 
     from pyspark_kafkalog.root.protocol import Root
 
+
 _LOG: Final = logging.getLogger(__name__)
+_ALL_EVERY_S: Final = 3600.0
+
+
+class GroupProgress:
+    """Commits offsets to `group_id`; does nothing if it is None."""
+
+    def __init__(self, group_id: str | None) -> None:
+        self._group_id = group_id
+        self._reached: StreamOffsets | None = None
+        self._committed: StreamOffsets = {}
+        self._all_at_s: float | None = None
+
+    def reach(self, offsets: StreamOffsets, root: Root) -> None:
+        """Commit that all records before `offsets` are processed; does nothing if they are those of the last call."""
+        if self._group_id is None or offsets == self._reached:
+            return
+        self._reached = offsets  # also after a failure: the next micro-batch retries, not the next poll for records
+        now_s = time.monotonic()
+        is_all = self._all_at_s is None or now_s - self._all_at_s >= _ALL_EVERY_S
+        topics = root.topics()
+        changed = {
+            each: offset
+            for each, offset in offsets.items()
+            if each.topic in topics and (is_all or self._committed.get(each) != offset)
+        }
+        from pyspark_kafkalog.groups.guarded_group import open_group
+
+        try:
+            open_group(root, self._group_id).commit(changed)
+        except ReadOnlyLogDirError as error:
+            _LOG.warning("no offsets are committed to group %s: %s", self._group_id, error)
+            self._group_id = None
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("offsets could not be committed to group %s: %s", self._group_id, error)
+        else:
+            self._committed = offsets
+            self._all_at_s = now_s if is_all else self._all_at_s
+
+
 _LOSSES_REPORTED_MAX: Final = 10
 
 

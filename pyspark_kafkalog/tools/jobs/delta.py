@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.delta.bad_records import POLICIES
 from pyspark_kafkalog.delta.job import add_query_arguments, named_values, run_job
-from pyspark_kafkalog.delta.topic_to_delta import MODES, TopicToDelta
+from pyspark_kafkalog.delta.topic_to_delta import MODES, POLICIES, TopicToDelta
 from pyspark_kafkalog.tools.command import Command
 from pyspark_kafkalog.tools.jobs.job import USAGE_EXIT_CODE
 

@@ -15,7 +15,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.jobs.sinks import HistoryTable, append_rows, history_schema, read_history
-from pyspark_kafkalog.report.maintenance_runs import read_runs
+from pyspark_kafkalog.report.history import read_runs
 
 pytestmark = pytest.mark.spark
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafkalog.delta.bad_records import BadRecords
 from pyspark_kafkalog.delta.job import error_text, named_values
+from pyspark_kafkalog.delta.topic_to_delta import BadRecords
 from pyspark_kafkalog.errors import InvalidOptionError
 
 

@@ -15,7 +15,7 @@ from engine_fixtures import KAFKA_FIXTURES
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.notebook.html import escaped, heading, label, rect, table, view
 from pyspark_kafkalog.notebook.log_html import merged
-from pyspark_kafkalog.notebook.segments import SegmentInfo
+from pyspark_kafkalog.notebook.tables import SegmentInfo
 from pyspark_kafkalog.root import native
 from pyspark_kafkalog.root.broker import BrokerRoot
 

@@ -309,7 +309,7 @@ def delta_table(table: Path, commits: list[list[dict[str, str]]]) -> None:
 @pytest.mark.parametrize("path", ["../secret.parquet", "/etc/passwd", "%2e%2e/secret.parquet"])
 def test_delta_table_with_path_outside_is_refused(tmp_path: Path, path: str) -> None:
     from pyspark_kafkalog.errors import LogDirError
-    from pyspark_kafkalog.report.maintenance_runs import read_runs
+    from pyspark_kafkalog.report.history import read_runs
 
     table = tmp_path / "runs"
     delta_table(table, [[{"timestamp": "2026-01-01"}]])

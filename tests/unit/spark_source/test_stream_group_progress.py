@@ -20,8 +20,7 @@ from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, Permis
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.options.parse import parse_read_options, parse_stream_read_options
 from pyspark_kafkalog.spark.options.positions import GroupOffsets
-from pyspark_kafkalog.spark.stream.groups import GroupProgress
-from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
+from pyspark_kafkalog.spark.stream.reader import GroupProgress, KafkalogStreamReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
 PATH = {"path": "/nowhere"}
@@ -134,7 +133,7 @@ def test_broker_directory_is_streamed_without_committing_offsets(
 
 def test_all_offsets_are_committed_again_after_an_hour(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
-    monkeypatch.setattr("pyspark_kafkalog.spark.stream.groups.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("pyspark_kafkalog.spark.stream.reader.time.monotonic", lambda: now_s[0])
     log_dir = LogDir.open(root)
     progress = GroupProgress("g")
     counts = []

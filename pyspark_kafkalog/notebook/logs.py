@@ -1,10 +1,16 @@
-"""One partition's log, or a slice of it, for use from Python.
+"""A topic, a partition's log, and slices of it, for use from Python.
 
-    log = log_dir["orders", 0]
+    topic = log_dir["orders"]
+    topic["2024-01-15T10:00":]                      all partitions from then on
+    topic.to_pandas(text=True)                      all records
+    log = topic[0]                                  a partition's log; also log_dir["orders", 0]
     log[100:200]                                    records with offsets 100 to 199
     log[-10:]                                       the last ten offsets
     log["2024-01-15T10:00":"2024-01-15T11:00"]      an hour
     log[100]                                        one record
+    log.tail()                                      records as they are committed
+
+A TopicLog keeps its set of partitions; to include partitions added later, get `log_dir["orders"]` again.
 
 A slice is a range of the log; creating one reads no records. Offsets are absolute, also in a slice of a slice;
 negative offsets count from the end; offsets outside of the log are ignored, as in Python's lists, but the display of a
@@ -14,27 +20,38 @@ fewer records.
 A slice by time uses the time indexes, as Kafka's offsetsForTimes does: it extends from the first record at or after the
 start to the first record at or after the end, which is excluded. If timestamps are out of order, all records between
 these two belong to the slice regardless of their timestamps, and late records after it do not.
+
+A poll of `tail` is cheap: in a native log directory it costs one failed open and one stat, in a broker's directory some
+stats (the checkpoint of high watermarks, the partitions' directories and active segments). The root is read again only
+if there is something new.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 
 import pyarrow as pa
 
-from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.notebook.points_in_time import PointInTime, point_in_time_ms
-from pyspark_kafkalog.notebook.records import Records
+from pyspark_kafkalog.notebook.records import LogRange, Records, schema_of
 from pyspark_kafkalog.root.reads import read_partition
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.notebook.seek import OffsetSeek, TimeSeek
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.root.snapshot import IsolationLevel
+
 
 #: A bound of a slice: an offset (negative: from the end) or a point in time.
 Bound: TypeAlias = "SupportsIndex | PointInTime | None"
@@ -165,7 +182,7 @@ class PartitionLog(Records):
         the log directory if there are new commits. Raises OffsetOutOfRangeError if retention deletes records before
         they are read.
         """
-        from pyspark_kafkalog.notebook.tail import follow
+        from pyspark_kafkalog.notebook.logs import follow
 
         return follow(
             [self],
@@ -188,9 +205,9 @@ class PartitionLog(Records):
     def segments(self) -> pa.Table:
         """The segments that overlap the slice, one per row: offsets, sizes, time range, clean, dirty or active.
 
-        See `notebook.segments` for the columns.
+        See `notebook.tables` for the columns.
         """
-        from pyspark_kafkalog.notebook.segments import list_segments, segments_table
+        from pyspark_kafkalog.notebook.tables import list_segments, segments_table
 
         start, end = self.start_offset, self.end_offset
         every = list_segments(self.root, self.describe(), times=True)
@@ -199,15 +216,15 @@ class PartitionLog(Records):
         )
 
     def batches(self) -> pa.Table:
-        """The headers of the record batches that overlap the slice, one per row: see `notebook.batch_table`."""
-        from pyspark_kafkalog.notebook.batch_table import batch_table
+        """The headers of the record batches that overlap the slice, one per row: see `notebook.tables`."""
+        from pyspark_kafkalog.notebook.tables import batch_table
 
         return batch_table(self.root.reader(self.topic, self.partition), self.start_offset, self.end_offset)
 
     def at(self, offset: SupportsIndex) -> OffsetSeek:
         """The steps by which a reader finds the record at `offset`: segment, index, scan."""
         from pyspark_kafkalog.notebook.seek import explain_offset
-        from pyspark_kafkalog.notebook.segments import list_segments
+        from pyspark_kafkalog.notebook.tables import list_segments
 
         self.root.check_read([self.topic])
         low, high = self.start_offset, self.end_offset
@@ -219,7 +236,7 @@ class PartitionLog(Records):
     def seek(self, point: PointInTime) -> TimeSeek:
         """The steps by which a reader finds the first record at or after a point in time."""
         from pyspark_kafkalog.notebook.seek import explain_timestamp
-        from pyspark_kafkalog.notebook.segments import list_segments
+        from pyspark_kafkalog.notebook.tables import list_segments
 
         self.root.check_read([self.topic])
         segments = list_segments(self.root, self.describe())
@@ -244,3 +261,198 @@ class PartitionLog(Records):
         from pyspark_kafkalog.notebook.log_html import partition_log_html
 
         return partition_log_html(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TopicLog(Records):
+    """A topic's partitions, or a slice by time of each. Records come partition by partition, each in offset order."""
+
+    root: Root
+    name: str
+    logs: tuple[PartitionLog, ...]
+
+    @classmethod
+    def open(cls, root: Root, name: str) -> TopicLog:
+        """The whole topic. Raises UnknownTopicError, which lists the existing topics."""
+        numbers = root.partition_numbers(name)
+        return cls(root, name, tuple(PartitionLog(root, name, number) for number in numbers))
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions' numbers; a broker's directory may have only some of them."""
+        return tuple(log.partition for log in self.logs)
+
+    def describe(self) -> TopicDescription:
+        """Id, configuration overrides and partitions."""
+        return self.root.topic(self.name)
+
+    def refresh(self) -> TopicLog:
+        """Read new commits, for all objects of the same log directory."""
+        self.root.refresh()
+        return self
+
+    def committed(self) -> TopicLog:
+        """The same, read as read_committed: without aborted transactions, up to the last stable offsets."""
+        return replace(self, logs=tuple(log.committed() for log in self.logs))
+
+    @overload
+    def __getitem__(self, item: int) -> PartitionLog: ...
+
+    @overload
+    def __getitem__(self, item: slice) -> TopicLog: ...
+
+    def __getitem__(self, item: int | slice) -> PartitionLog | TopicLog:
+        """A partition's log by its number, or a slice of all partitions by points in time.
+
+        Raises UnknownTopicError if the partition does not exist.
+        """
+        if isinstance(item, slice):
+            bounds = [each for each in (item.start, item.stop) if each is not None]
+            if item.step is not None or not all(isinstance(each, str | date) for each in bounds):
+                raise InvalidOptionError(
+                    f"a topic is sliced by points in time; offsets are a partition's: "
+                    f'log_dir["{self.name}", 0][100:200]'
+                )
+            return replace(self, logs=tuple(log[item] for log in self.logs))
+        for log in self.logs:
+            if log.partition == item:
+                return log
+        numbers = ", ".join(map(str, self.partitions[:20]))
+        raise UnknownTopicError(f"topic {self.name!r} has no partition {item}; there are: {numbers}")
+
+    def __len__(self) -> int:
+        """The number of partitions in this directory; `count` is the number of records."""
+        return len(self.logs)
+
+    def _record_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for log in self.logs:
+            yield from log._record_batches(schema)
+
+    def tail(
+        self,
+        start: PointInTime | None = None,
+        *,
+        timeout_seconds: float | None = None,
+        stop: Callable[[], bool] | None = None,
+        columns: Sequence[str] | None = None,
+        text: bool = False,
+        poll_seconds: float = 0.1,
+    ) -> Iterator[pa.RecordBatch]:
+        """Records of all partitions as they are committed: see `PartitionLog.tail`."""
+        from pyspark_kafkalog.notebook.logs import follow
+
+        return follow(
+            self.logs,
+            [log.tail_start(start) for log in self.logs],
+            timeout_seconds=timeout_seconds,
+            stop=stop,
+            columns=columns,
+            text=text,
+            poll_seconds=poll_seconds,
+        )
+
+    def __repr__(self) -> str:
+        return f"TopicLog({self.name}, {plural(len(self.logs), 'partition')})"
+
+    def _repr_html_(self) -> str:
+        from pyspark_kafkalog.notebook.log_html import topic_log_html
+
+        return topic_log_html(self.root, self.name, self.logs)
+
+
+def follow(
+    logs: Sequence[LogRange],
+    start_offsets: Sequence[int],
+    *,
+    timeout_seconds: float | None,
+    stop: Callable[[], bool] | None,
+    columns: Sequence[str] | None,
+    text: bool,
+    poll_seconds: float,
+) -> Iterator[pa.RecordBatch]:
+    """The records of each log from its start offset on: see `PartitionLog.tail`. Raises InvalidOptionError at once."""
+    schema_of(columns)
+    return _follow(
+        list(logs), list(start_offsets), timeout_seconds, stop or (lambda: False), columns, text, poll_seconds
+    )
+
+
+def _follow(
+    logs: list[LogRange],
+    positions: list[int],
+    timeout_seconds: float | None,
+    stop: Callable[[], bool],
+    columns: Sequence[str] | None,
+    text: bool,
+    poll_seconds: float,
+) -> Iterator[pa.RecordBatch]:
+    news = _News(logs)
+    last_seen = time.monotonic()
+    while True:
+        for number, log in enumerate(logs):
+            _check_not_gone(log, positions[number])
+            end = log.end_offset
+            if end <= positions[number]:
+                continue
+            for batch in log.between(positions[number], end).batches_of_records(columns, text=text):
+                yield batch
+                last_seen = time.monotonic()
+                if stop():
+                    return
+            positions[number] = end
+        is_done = all(log.fixed_end_offset == at for log, at in zip(logs, positions, strict=True))
+        if is_done:
+            return
+        while not news.take():
+            is_late = timeout_seconds is not None and time.monotonic() - last_seen >= timeout_seconds
+            if is_late or stop():
+                return
+            time.sleep(poll_seconds)
+
+
+def _check_not_gone(log: LogRange, position: int) -> None:
+    found = log.describe()
+    if not found.log_start_offset <= position <= found.high_watermark:
+        raise OffsetOutOfRangeError(
+            f"offset {position} of {log.name}, which is next, is not in [{found.log_start_offset}, "
+            f"{found.high_watermark}] any more: retention deleted it, or the topic was re-created"
+        )
+
+
+class _News:
+    """Detects new commits, and then refreshes the root."""
+
+    def __init__(self, logs: Sequence[LogRange]) -> None:
+        self._root: Root = logs[0].root
+        self._logs = logs
+        self._seen = self._stamp()
+
+    def take(self) -> bool:
+        """Whether there are new commits since the last call."""
+        if not self._root.is_broker_directory:
+            self._root.refresh()
+        now = self._stamp()
+        if now == self._seen:
+            return False
+        if self._root.is_broker_directory:
+            self._root.refresh()
+            now = self._stamp()  # partitions may have rolled
+        self._seen = now
+        return True
+
+    def _stamp(self) -> object:
+        if not self._root.is_broker_directory:
+            return self._root.version
+        paths = [self._root.path / REPLICATION_OFFSET_CHECKPOINT]
+        for log in self._logs:
+            found = log.describe()
+            paths += [found.directory, segment_file(found.directory, max(found.active_base_offset, 0), LOG_SUFFIX)]
+        return [_file_stamp(path) for path in paths]
+
+
+def _file_stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
