@@ -43,7 +43,6 @@ PUBLIC_MODULES: Final = (
     "pyspark_kafkalog.notebook",
     "pyspark_kafkalog.notebook.logs",
     "pyspark_kafkalog.notebook.spark_helpers",
-    "pyspark_kafkalog.notebook.logs",
     "pyspark_kafkalog.spark.data_source",
     "pyspark_kafkalog.root.snapshot",
     "pyspark_kafkalog.storage.log.reader",

@@ -182,8 +182,6 @@ class PartitionLog(Records):
         the log directory if there are new commits. Raises OffsetOutOfRangeError if retention deletes records before
         they are read.
         """
-        from pyspark_kafkalog.notebook.logs import follow
-
         return follow(
             [self],
             [self.tail_start(start)],
@@ -339,8 +337,6 @@ class TopicLog(Records):
         poll_seconds: float = 0.1,
     ) -> Iterator[pa.RecordBatch]:
         """Records of all partitions as they are committed: see `PartitionLog.tail`."""
-        from pyspark_kafkalog.notebook.logs import follow
-
         return follow(
             self.logs,
             [log.tail_start(start) for log in self.logs],
