@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns, address_of
 from pyspark_kafkalog.record.kernels.cache import kernel
-from pyspark_kafkalog.record.kernels.memory import load_byte, load_int32
+from pyspark_kafkalog.record.kernels.memory import INT32, INT32_IN, INT64, INT64_IN, UINT8_IN, load_byte, load_int32
 
 #: In an array of partitions: the record has no explicit partition.
 NO_PARTITION: Final = -1
@@ -31,12 +31,6 @@ _LOW_32_BITS = 0xFFFFFFFF
 
 #: Bytes of a record in a batch besides key, value and headers: lengths, deltas, attributes.
 _RECORD_OVERHEAD_BYTES = 12
-
-_INT32 = types.Array(types.int32, 1, "C")
-_INT32_IN = types.Array(types.int32, 1, "C", readonly=True)
-_INT64 = types.Array(types.int64, 1, "C")
-_INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
-_BYTES_IN = types.Array(types.uint8, 1, "C", readonly=True)
 
 
 @kernel(types.uint32(types.int64, types.int64))
@@ -65,7 +59,7 @@ def murmur2(address, length):
     return np.uint32(result)
 
 
-@kernel(types.void(_INT64_IN, _INT32_IN, types.int64, _BYTES_IN, types.int64, _INT32))
+@kernel(types.void(INT64_IN, INT32_IN, types.int64, UINT8_IN, types.int64, INT32))
 def _hash_keys(rows, offsets, data_address, validity, partitions_count, out):
     """Set `out` for rows without a partition whose key is not null. `validity` of length 0 means no nulls."""
     count = np.uint32(partitions_count)
@@ -78,7 +72,7 @@ def _hash_keys(rows, offsets, data_address, validity, partitions_count, out):
         out[i] = np.uint32(hashed) % count
 
 
-@kernel(types.UniTuple(types.int64, 2)(_INT64_IN, types.int64, *[types.int64] * 3, _INT32))
+@kernel(types.UniTuple(types.int64, 2)(INT64_IN, types.int64, *[types.int64] * 3, INT32))
 def _spread(sizes, partitions_count, partition, filled_bytes, turn_bytes, out):
     """Set `out` for rows without a partition: `turn_bytes` of records to each partition in turn."""
     for i in range(len(out)):
@@ -92,7 +86,7 @@ def _spread(sizes, partitions_count, partition, filled_bytes, turn_bytes, out):
     return partition, filled_bytes
 
 
-@kernel(types.void(_INT32_IN, _INT64, _INT64))
+@kernel(types.void(INT32_IN, INT64, INT64))
 def _group(groups, bounds, order):
     """Stable counting sort: `bounds` is initially zeros, one element more than the number of groups."""
     for group in groups:

@@ -31,6 +31,13 @@ from pyspark_kafkalog.record.header import CONTROL_MASK, NO_TIMESTAMP, RECORD_BA
 from pyspark_kafkalog.record.kernels.cache import kernel
 from pyspark_kafkalog.record.kernels.layout import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
 from pyspark_kafkalog.record.kernels.memory import (
+    INT16,
+    INT64,
+    INT64_IN,
+    UINT8,
+    UINT8_IN,
+    UINT64,
+    UINT64_IN,
     copy_with_slack,
     load_byte,
     prefetch,
@@ -55,13 +62,6 @@ NO_CONTROL = -1
 #: uint64 words of an entry.
 ENTRY_WORDS = 3
 
-_INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
-_INT64 = types.Array(types.int64, 1, "C")
-_INT16 = types.Array(types.int16, 1, "C")
-_UINT64_IN = types.Array(types.uint64, 1, "C", readonly=True)
-_UINT64 = types.Array(types.uint64, 1, "C")
-_UINT8_IN = types.Array(types.uint8, 1, "C", readonly=True)
-_UINT8 = types.Array(types.uint8, 1, "C")
 
 _WORD_BYTES = 8
 _PREFETCH_BYTES = 1024
@@ -141,7 +141,7 @@ def _hash(at, size, end, seed0, seed1):
     return first, v0 ^ v1 ^ v2 ^ v3
 
 
-@kernel(types.UniTuple(types.uint64, 2)(_UINT8_IN, _UINT64_IN))
+@kernel(types.UniTuple(types.uint64, 2)(UINT8_IN, UINT64_IN))
 def hash_key(key, seed):
     """The hash of one key under the two words of `seed`."""
     at = key.ctypes.data
@@ -162,8 +162,8 @@ def _control_type(key_at, key_length):
 
 @kernel(
     types.int64(
-        _INT64_IN, _INT64_IN, BATCH_TABLE, _UINT64_IN,
-        _INT64, _INT64, _INT64, _INT64, _UINT64, _UINT64, _UINT8, _INT16, _INT64,
+        INT64_IN, INT64_IN, BATCH_TABLE, UINT64_IN,
+        INT64, INT64, INT64, INT64, UINT64, UINT64, UINT8, INT16, INT64,
     )
 )  # fmt: skip
 def index_records(
@@ -238,8 +238,8 @@ def _find(table, slots, first, second):
 
 @kernel(
     types.UniTuple(types.int64, 2)(
-        _UINT64, types.int64, types.int64, types.uint64, types.uint64,
-        _UINT64_IN, _UINT64_IN, _INT64_IN, _UINT8_IN, types.int64,
+        UINT64, types.int64, types.int64, types.uint64, types.uint64,
+        UINT64_IN, UINT64_IN, INT64_IN, UINT8_IN, types.int64,
     )
 )  # fmt: skip
 def put_rows(table, entries, entries_max, shard_mask, shard, hashes, second_hashes, offsets, flags, first_row):
@@ -269,8 +269,8 @@ def put_rows(table, entries, entries_max, shard_mask, shard, hashes, second_hash
 
 @kernel(
     types.void(
-        _UINT64_IN, types.uint64, types.uint64, types.int64,
-        _UINT64_IN, _UINT64_IN, _INT64_IN, _UINT8_IN, _INT64_IN, _UINT8_IN, _UINT8,
+        UINT64_IN, types.uint64, types.uint64, types.int64,
+        UINT64_IN, UINT64_IN, INT64_IN, UINT8_IN, INT64_IN, UINT8_IN, UINT8,
     )
 )  # fmt: skip
 def drop_rows(
@@ -302,7 +302,7 @@ def drop_rows(
                 keep[row] = np.uint8(0)
 
 
-@kernel(types.void(_UINT64_IN, types.int64, types.int64, _UINT8))
+@kernel(types.void(UINT64_IN, types.int64, types.int64, UINT8))
 def mark_latest(table, first_offset, shift, marks):
     """Set marks[i] to 1 if a latest offset is in the i-th range (from 0) of 2^shift offsets, beginning at
     `first_offset`.
@@ -314,7 +314,7 @@ def mark_latest(table, first_offset, shift, marks):
                 marks[mark] = np.uint8(1)
 
 
-@kernel(types.void(_UINT8_IN, types.int64, types.int64, BATCH_TABLE, _UINT8))
+@kernel(types.void(UINT8_IN, types.int64, types.int64, BATCH_TABLE, UINT8))
 def find_unmarked(marks, first_offset, shift, batches, unmarked):
     """Set unmarked[i] to 1 for batches from `first_offset` on without a mark, and without an offset past the marks."""
     for batch in range(len(batches)):
@@ -330,7 +330,7 @@ def find_unmarked(marks, first_offset, shift, batches, unmarked):
             unmarked[batch] = np.uint8(1)
 
 
-@kernel(types.int64(_UINT64, types.uint64, types.uint64))
+@kernel(types.int64(UINT64, types.uint64, types.uint64))
 def narrow(table, shard_mask, shard):
     """Remove, in place, every entry whose key is not in the shard; return the number of entries left.
 
@@ -362,7 +362,7 @@ def narrow(table, shard_mask, shard):
 RECORD_GROWTH_BYTES = 15
 
 
-@kernel(types.void(_INT64_IN, _UINT8_IN, _UINT8_IN, _INT64_IN, _INT64, _INT64, _INT64, _INT64))
+@kernel(types.void(INT64_IN, UINT8_IN, UINT8_IN, INT64_IN, INT64, INT64, INT64, INT64))
 def summarize(firsts, keep, flags, timestamps, kept, kept_tombstones, max_timestamps, first_timestamps):
     """For each batch: the records and tombstones that stay, their largest timestamp and the timestamp of the first."""
     for batch in range(len(firsts) - 1):
@@ -382,9 +382,7 @@ def summarize(firsts, keep, flags, timestamps, kept, kept_tombstones, max_timest
         first_timestamps[batch] = first
 
 
-@kernel(
-    types.void(_INT64_IN, _INT64_IN, _UINT8_IN, _INT64_IN, _INT64_IN, _INT64_IN, _INT64_IN, _INT64_IN, _UINT8, _INT64)
-)
+@kernel(types.void(INT64_IN, INT64_IN, UINT8_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, UINT8, INT64))
 def rewrite(chosen, firsts, keep, record_starts, record_ends, timestamps, section_ends, base_timestamps, out, sizes):
     """Write the surviving records of the batches `chosen`, batch after batch, each after room for its header.
 

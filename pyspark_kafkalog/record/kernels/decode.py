@@ -19,6 +19,10 @@ from pyspark_kafkalog.record.kernels.cache import kernel
 from pyspark_kafkalog.record.kernels.layout import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
 from pyspark_kafkalog.record.kernels.memory import (
     BAD_VARINT,
+    INT32,
+    INT64,
+    INT64_IN,
+    UINT8,
     copy_with_slack,
     load_byte,
     prefetch,
@@ -52,10 +56,6 @@ END_OFFSET = 1
 MIN_TIMESTAMP = 2
 UNTIL_TIMESTAMP = 3
 
-_INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
-_INT64 = types.Array(types.int64, 1, "C")
-_INT32 = types.Array(types.int32, 1, "C")
-_BYTES = types.Array(types.uint8, 1, "C")
 _COLUMN = types.UniTuple(types.int64, 3)
 _INT32_BYTES = 4
 
@@ -80,11 +80,11 @@ def _append(length, source, source_end, row, written, column):
 
 @kernel(
     types.int64(
-        _INT64_IN, _INT64_IN, BATCH_TABLE, _INT64_IN, types.int64,
-        _INT64, _INT64, _INT32,
+        INT64_IN, INT64_IN, BATCH_TABLE, INT64_IN, types.int64,
+        INT64, INT64, INT32,
         _COLUMN, _COLUMN,
-        _INT64, _INT64, _INT32,
-        _INT64,
+        INT64, INT64, INT32,
+        INT64,
     ))  # fmt: skip
 def decode_sections(
     addresses, sizes, batches, bounds, columns,
@@ -165,7 +165,7 @@ def decode_sections(
     return NO_FAULT
 
 
-@kernel(types.int64(_INT64_IN, _INT64_IN, types.int64, _COLUMN, _COLUMN))
+@kernel(types.int64(INT64_IN, INT64_IN, types.int64, _COLUMN, _COLUMN))
 def decode_headers(addresses, ends, rows, keys, values):
     """Copy the headers of `rows` records, which `decode_sections` has checked; returns the number of null values."""
     header, key_bytes, value_bytes, null_values = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
@@ -182,7 +182,7 @@ def decode_headers(addresses, ends, rows, keys, values):
     return null_values
 
 
-@kernel(types.void(_INT64_IN, _INT64_IN, BATCH_TABLE, types.int64, types.int64, _BYTES))
+@kernel(types.void(INT64_IN, INT64_IN, BATCH_TABLE, types.int64, types.int64, UINT8))
 def sections_in_time(addresses, sizes, batches, min_timestamp, until_timestamp, selected):
     """Set selected[i] to 0 if no record of section i has min_timestamp <= timestamp <= until_timestamp.
 

@@ -38,6 +38,9 @@ from pyspark_kafkalog.record.header import (
 )
 from pyspark_kafkalog.record.kernels.cache import kernel
 from pyspark_kafkalog.record.kernels.memory import (
+    INT64,
+    INT64_IN,
+    UINT8,
     copy_with_slack,
     load_byte,
     load_int32,
@@ -52,9 +55,6 @@ NO_FAULT = 0
 BAD_TIMESTAMP = 1
 RECORD_TOO_LARGE = 2
 
-_INT64 = types.Array(types.int64, 1, "C")
-_INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
-_BYTES_OUT = types.Array(types.uint8, 1, "C")
 _COLUMN = types.UniTuple(types.int64, 4)
 _HEADERS = types.Tuple((types.int64, _COLUMN, _COLUMN))
 _INT32_BYTES = 4
@@ -101,7 +101,7 @@ def _headers_size(headers, row):
 
 @kernel(
     types.UniTuple(types.int64, 3)(
-        _INT64_IN, _INT64_IN, _COLUMN, _COLUMN, _HEADERS, types.int64, types.int64, _INT64, _INT64
+        INT64_IN, INT64_IN, _COLUMN, _COLUMN, _HEADERS, types.int64, types.int64, INT64, INT64
     )
 )
 def plan_batches(rows, timestamps, keys, values, headers, batch_limit, record_limit, body_sizes, firsts):
@@ -149,9 +149,7 @@ def _write_field(at, column, row):
     return at
 
 
-@kernel(
-    types.int64(_INT64_IN, _INT64_IN, _COLUMN, _COLUMN, _HEADERS, _INT64_IN, _INT64_IN, _BYTES_OUT, BATCH_TABLE_OUT)
-)
+@kernel(types.int64(INT64_IN, INT64_IN, _COLUMN, _COLUMN, _HEADERS, INT64_IN, INT64_IN, UINT8, BATCH_TABLE_OUT))
 def write_records(rows, timestamps, keys, values, headers, body_sizes, firsts, out, table):
     """Write the records of the planned batches back to back, each batch with room for its header before it.
 
@@ -199,7 +197,7 @@ def _put(out, at, size, value):
         raw >>= np.uint64(8)
 
 
-@kernel(types.void(_BYTES_OUT, BATCH_TABLE))
+@kernel(types.void(UINT8, BATCH_TABLE))
 def write_headers(out, table):
     """Write the header of every batch of `table` at its position in `out`, including the CRC."""
     for batch in range(len(table)):

@@ -1,4 +1,4 @@
-"""Shared functions of the compiled kernels: raw memory access and the varints of the record format.
+"""Shared parts of the compiled kernels: types of arrays, raw memory access, and the varints of the record format.
 
 Kernels work on addresses, so that one call can take batches of a file buffer and of many decompressed blocks without
 copying them together first. Memory access here is not bounds-checked; each kernel compares an address with its given
@@ -16,6 +16,19 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+#: Arrays that kernels take: written by them, or only read (`_IN`).
+INT16 = types.Array(types.int16, 1, "C")
+INT32 = types.Array(types.int32, 1, "C")
+INT32_IN = types.Array(types.int32, 1, "C", readonly=True)
+INT64 = types.Array(types.int64, 1, "C")
+INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
+UINT8 = types.Array(types.uint8, 1, "C")
+UINT8_IN = types.Array(types.uint8, 1, "C", readonly=True)
+UINT32 = types.Array(types.uint32, 1, "C")
+UINT32_IN = types.Array(types.uint32, 1, "C", readonly=True)
+UINT64 = types.Array(types.uint64, 1, "C")
+UINT64_IN = types.Array(types.uint64, 1, "C", readonly=True)
 
 #: Bytes that `copy_with_slack` may write past the end of the copied bytes.
 COPY_SLACK_BYTES = 32

@@ -29,6 +29,7 @@ from pyspark_kafkalog.record.header import (
     RECORDS_COUNT_AT,
 )
 from pyspark_kafkalog.record.kernels.cache import kernel
+from pyspark_kafkalog.record.kernels.memory import INT64_IN, UINT8_IN, UINT32, UINT32_IN
 from pyspark_kafkalog.record.kernels.native import call_crc32c
 from pyspark_kafkalog.units import INT64_MAX
 
@@ -39,12 +40,8 @@ BAD_HEADER = 2
 
 _MAX_INT64 = np.int64(INT64_MAX)
 
-BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 BATCH_TABLE = types.Array(from_dtype(BATCH_DTYPE), 1, "C", readonly=True)
 BATCH_TABLE_OUT = types.Array(from_dtype(BATCH_DTYPE), 1, "C")
-_INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
-_UINT32_IN = types.Array(types.uint32, 1, "C", readonly=True)
-_UINT32 = types.Array(types.uint32, 1, "C")
 
 
 @njit(nogil=True)
@@ -56,7 +53,7 @@ def _big_endian(data, at, size):
     return result
 
 
-@kernel(types.UniTuple(types.int64, 4)(BYTES, types.int64, types.int64, types.int64, BATCH_TABLE_OUT))
+@kernel(types.UniTuple(types.int64, 4)(UINT8_IN, types.int64, types.int64, types.int64, BATCH_TABLE_OUT))
 def scan_headers(data, at, file_position, previous_offset, table):
     """Fill `table` with the batches from data[at:] on; `file_position` is that of data[0].
 
@@ -108,7 +105,7 @@ def scan_headers(data, at, file_position, previous_offset, table):
         rows += 1
 
 
-@kernel(types.int64(types.int64, BYTES, _INT64_IN, _INT64_IN, _UINT32_IN))
+@kernel(types.int64(types.int64, UINT8_IN, INT64_IN, INT64_IN, UINT32_IN))
 def find_bad_crc(function, data, starts, sizes, crcs):
     """The first i for which data[starts[i]:][:sizes[i]] is not a batch with CRC crcs[i], -1 if all are."""
     at = np.int64(data.ctypes.data)
@@ -121,7 +118,7 @@ def find_bad_crc(function, data, starts, sizes, crcs):
     return -1
 
 
-@kernel(types.void(types.int64, BYTES, _INT64_IN, _INT64_IN, _UINT32))
+@kernel(types.void(types.int64, UINT8_IN, INT64_IN, INT64_IN, UINT32))
 def compute_crcs(function, data, starts, sizes, crcs):
     """Set crcs[i] to the CRC of the batch data[starts[i]:][:sizes[i]], which `data` holds completely."""
     at = np.int64(data.ctypes.data)

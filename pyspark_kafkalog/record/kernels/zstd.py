@@ -5,7 +5,7 @@ bad ones, and all frames if libzstd's functions are not available (kernels/nativ
 reports errors and has the same bytes as result. Layout of a frame: RFC 8878.
 
 Worth its code for small batches: reading batches of 16 KiB takes 30% more CPU time without it, batches of 256 KiB up to
-7% more (benchmarks/record_codec.py).
+7% more (with the data of benchmarks/record_codec.py).
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg, var-annotated"
@@ -31,7 +31,7 @@ from pyspark_kafkalog.record.codecs.zstd import (
 from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.record.kernels.cache import kernel
-from pyspark_kafkalog.record.kernels.memory import load_byte
+from pyspark_kafkalog.record.kernels.memory import INT64, INT64_IN, UINT32_IN, load_byte
 from pyspark_kafkalog.record.kernels.native import (
     ZstdLibrary,
     call_crc32c,
@@ -49,10 +49,6 @@ _WINDOW_LOG_MIN = 10
 _WINDOW_BYTES_MAX = (1 << 27) + 1  # libzstd's own limit, which it enforces only for streams
 #: Distance from the start of the bytes that a CRC covers to the records.
 _COVERED_AT = RECORD_BATCH_OVERHEAD_BYTES - ATTRIBUTES_AT
-
-_INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
-_INT64 = types.Array(types.int64, 1, "C")
-_UINT32_IN = types.Array(types.uint32, 1, "C", readonly=True)
 
 
 @njit(nogil=True)
@@ -111,7 +107,7 @@ def _bound_content(at, end):
     return bound
 
 
-@kernel(types.void(_INT64_IN, _INT64_IN, _INT64))
+@kernel(types.void(INT64_IN, INT64_IN, INT64))
 def bound_contents(addresses, sizes, bounds):
     """Set bounds[i] to the maximum content size of the frame of sizes[i] bytes at addresses[i], or to UNKNOWN."""
     for i in range(len(addresses)):
@@ -120,7 +116,7 @@ def bound_contents(addresses, sizes, bounds):
 
 @kernel(
     types.UniTuple(types.int64, 3)(
-        types.int64, types.int64, types.int64, _INT64, _INT64, _INT64_IN, _UINT32_IN, _INT64_IN,
+        types.int64, types.int64, types.int64, INT64, INT64, INT64_IN, UINT32_IN, INT64_IN,
         types.int64, types.int64, types.int64, types.int64, types.int64, types.int64,
     )
 )  # fmt: skip
