@@ -59,6 +59,8 @@ HEAD_FILE: Final = "kafkalog-head"
 
 _COMMIT_FILE = re.compile(r"(\d{20})\.log")
 _LOG: Final = logging.getLogger(__name__)
+_HINT_DIGITS: Final = 20
+_HINT_BYTES: Final = _HINT_DIGITS + 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,11 +339,7 @@ def _check_batch(batch: RecordBatch, base_offset: int, file_size: int, file: str
         )
 
 
-_DIGITS: Final = 20
-_SIZE_BYTES: Final = _DIGITS + 10
-
-
-def _text(offset: int) -> bytes:
+def _hint_text(offset: int) -> bytes:
     digits = b"%020d" % offset
     return b"%s %08x\n" % (digits, crc32c(digits))
 
@@ -366,11 +364,11 @@ class OffsetHint:
         except FileNotFoundError:
             return None
         try:
-            data = pread(fd, _SIZE_BYTES + 1, 0)
+            data = pread(fd, _HINT_BYTES + 1, 0)
         finally:
             os.close(fd)
-        digits = data[:_DIGITS]
-        if len(data) != _SIZE_BYTES or not digits.isdigit() or data != _text(int(digits)):
+        digits = data[:_HINT_DIGITS]
+        if len(data) != _HINT_BYTES or not digits.isdigit() or data != _hint_text(int(digits)):
             return None
         return int(digits)
 
@@ -378,7 +376,7 @@ class OffsetHint:
         """Replace the hint. Raises OSError."""
         fd = self._fs.open(self.path, os.O_WRONLY | os.O_CREAT)
         try:
-            self._fs.pwrite_all(fd, _text(offset), 0)
+            self._fs.pwrite_all(fd, _hint_text(offset), 0)
         finally:
             self._fs.close(fd)
 

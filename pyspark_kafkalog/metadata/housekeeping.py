@@ -43,7 +43,13 @@ from pyspark_kafkalog.storage.filesystem import FileSystem
 #: that it links to cannot have been used and removed meanwhile.
 DELETE_DELAY_MS: Final = 60_000
 
+START_FILE: Final = "kafkalog-start"
+
 _LOG: Final = logging.getLogger(__name__)
+_FILES_A_COMMIT: Final = 4
+_LEFTOVER_NAMES_MAX: Final = 4_000
+_LEFTOVER_AGE_NS: Final = 3_600_000_000_000
+_LEFTOVER = re.compile(r"\d{20}\.log\.[0-9a-f]+\.tmp|\d{20}-\d{10}-[0-9a-f]+\.checkpoint\.part")
 
 
 class Housekeeping:
@@ -119,11 +125,6 @@ def _logging_failures() -> Iterator[None]:
         _LOG.warning("metadata housekeeping failed after a successful commit, the next commit tries again: %s", error)
 
 
-START_FILE: Final = "kafkalog-start"
-
-_FILES_A_COMMIT: Final = 4
-
-
 class CommitRetention:
     """Removes the oldest commits of `log`, with their snapshots."""
 
@@ -167,20 +168,15 @@ class CommitRetention:
         return found
 
 
-_NAMES_MAX: Final = 4_000
-_AGE_NS: Final = 3_600_000_000_000
-_LEFTOVER = re.compile(r"\d{20}\.log\.[0-9a-f]+\.tmp|\d{20}-\d{10}-[0-9a-f]+\.checkpoint\.part")
-
-
 def remove_leftovers(directory: Path, *, now_ns: int, fs: FileSystem) -> None:
     """Remove leftovers last written more than an hour before `now_ns`, the file system's time. Raises OSError."""
     with os.scandir(directory) as entries:
-        names = [entry.name for entry in islice(entries, _NAMES_MAX) if _LEFTOVER.fullmatch(entry.name)]
+        names = [entry.name for entry in islice(entries, _LEFTOVER_NAMES_MAX) if _LEFTOVER.fullmatch(entry.name)]
     for name in names:
         path = directory / name
         try:
             written_ns = os.stat(path).st_mtime_ns
         except FileNotFoundError:
             continue  # its process still renamed it, or another process removed it first
-        if now_ns - written_ns > _AGE_NS:
+        if now_ns - written_ns > _LEFTOVER_AGE_NS:
             fs.unlink_if_there(path)

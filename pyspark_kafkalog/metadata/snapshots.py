@@ -54,7 +54,17 @@ from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch,
 from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX
 
+POINTER_FILE: Final = "kafkalog-newest-snapshot"
+_POINTER_MAX_BYTES: Final = 64
+_MIN_BYTES_BETWEEN_SNAPSHOTS: Final = 64 << 10
+
+#: A larger snapshot is treated as damaged, to bound reads. It has room for a million partitions.
+MAX_SNAPSHOT_BYTES: Final = 256 << 20
+
 _LOG: Final = logging.getLogger(__name__)
+_RECORDS_A_BATCH: Final = 1000
+_FILE_NAME = re.compile(r"(\d{20})-(\d{10})" + re.escape(CHECKPOINT_SUFFIX))
+_ADVICE: Final = "remove the file if the commits from offset 0 on exist, otherwise restore it from a backup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,7 @@ class Snapshots:
     def pointed_to(self) -> tuple[int, int] | None:
         """End offset and size in bytes of the snapshot that the pointer names; None if it does not exist."""
         snapshot = read_pointer(self._directory)
-        if snapshot is None or not _is_own(snapshot):
+        if snapshot is None or not _is_native(snapshot):
             return None
         try:
             return snapshot.end_offset, os.stat(self.path(snapshot.end_offset)).st_size
@@ -93,7 +103,7 @@ class Snapshots:
     def load_newest(self) -> LoadedSnapshot:
         """The image of the newest whole snapshot. Raises OSError, or UnsupportedFormatError."""
         pointed = read_pointer(self._directory)
-        if pointed is not None and _is_own(pointed):
+        if pointed is not None and _is_native(pointed):
             try:
                 return LoadedSnapshot(self._load(pointed.end_offset))
             except (FileNotFoundError, CorruptRecordError) as error:
@@ -140,23 +150,19 @@ class Snapshots:
 def list_snapshots(directory: Path) -> list[SnapshotId]:
     """The snapshots of the commit log in `directory`, oldest first. Raises OSError."""
     found = map(SnapshotId.parse, os.listdir(directory))
-    return sorted(snapshot for snapshot in found if snapshot is not None and _is_own(snapshot))
+    return sorted(snapshot for snapshot in found if snapshot is not None and _is_native(snapshot))
 
 
-def _is_own(snapshot: SnapshotId) -> bool:
+def _is_native(snapshot: SnapshotId) -> bool:
     """Whether a native root wrote it; a broker's first one ends at offset 0."""
     return snapshot.epoch == LEADER_EPOCH and snapshot.end_offset > 0
-
-
-POINTER_FILE: Final = "kafkalog-newest-snapshot"
-_MAX_BYTES: Final = 64
 
 
 def read_pointer(directory: Path) -> SnapshotId | None:
     """The snapshot that the pointer names; None if it names none. Raises OSError if it cannot be read."""
     try:
         with open_to_read(directory / POINTER_FILE) as file:
-            data = file.read(_MAX_BYTES)
+            data = file.read(_POINTER_MAX_BYTES)
     except FileNotFoundError:
         return None
     return SnapshotId.parse(data.decode("ascii", errors="replace").removesuffix("\n"))
@@ -165,9 +171,6 @@ def read_pointer(directory: Path) -> SnapshotId | None:
 def write_pointer(directory: Path, snapshot: SnapshotId, fs: FileSystem) -> None:
     """Set the pointer to `snapshot`, durably. Raises OSError."""
     fs.write_file_atomic(directory / POINTER_FILE, f"{snapshot.file_name}\n".encode("ascii"))
-
-
-_LEAST_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +185,13 @@ class MetadataLogConfig:
     def from_properties(properties: Mapping[str, str]) -> MetadataLogConfig:
         """Parse the three of a broker's `properties`. Raises InvalidConfigError."""
         return MetadataLogConfig(
-            _value(properties, "metadata.log.max.record.bytes.between.snapshots"),
-            _value(properties, "metadata.log.max.snapshot.interval.ms"),
-            _value(properties, "metadata.max.retention.ms"),
+            _setting(properties, "metadata.log.max.record.bytes.between.snapshots"),
+            _setting(properties, "metadata.log.max.snapshot.interval.ms"),
+            _setting(properties, "metadata.max.retention.ms"),
         )
 
 
-def _value(properties: Mapping[str, str], name: str) -> int:
+def _setting(properties: Mapping[str, str], name: str) -> int:
     definition = BROKER_CONFIGS[name]
     value = definition.parse(properties[name]) if name in properties else definition.default
     assert isinstance(value, int)
@@ -200,17 +203,9 @@ def snapshot_is_due(tail: LogTail, config: MetadataLogConfig, *, now_ms: int) ->
     if not tail.bytes_since:
         return False
     last_bytes = 0 if tail.snapshot is None else tail.snapshot.size_bytes
-    if tail.bytes_since >= min(config.max_bytes_between_snapshots, max(_LEAST_BYTES, last_bytes)):
+    if tail.bytes_since >= min(config.max_bytes_between_snapshots, max(_MIN_BYTES_BETWEEN_SNAPSHOTS, last_bytes)):
         return True
     return 0 < config.max_snapshot_interval_ms <= now_ms - tail.since_ms
-
-
-#: A larger snapshot is treated as damaged, to bound reads. It has room for a million partitions.
-MAX_SNAPSHOT_BYTES: Final = 256 << 20
-
-_RECORDS_A_BATCH: Final = 1000
-_FILE_NAME = re.compile(r"(\d{20})-(\d{10})" + re.escape(CHECKPOINT_SUFFIX))
-_ADVICE: Final = "remove the file if the commits from offset 0 on exist, otherwise restore it from a backup"
 
 
 @dataclass(frozen=True, slots=True, order=True)

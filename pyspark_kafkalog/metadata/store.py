@@ -53,29 +53,6 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flush_earlier
 from pyspark_kafkalog.storage.names import encode_uuid
 
 _MAX_ROOTS: Final = 32
-
-
-class ImageCache:
-    """The newest known image of each root; keeps the most recently used roots."""
-
-    def __init__(self) -> None:
-        self._images: dict[object, LoadedImage] = {}
-        self._lock = threading.Lock()
-
-    def get(self, root: object) -> LoadedImage | None:
-        with self._lock:
-            return self._images.get(root)
-
-    def put(self, root: object, loaded: LoadedImage) -> None:
-        with self._lock:
-            newest = self._images.pop(root, None)
-            if newest is None or newest.image.next_offset <= loaded.image.next_offset:
-                newest = loaded
-            self._images[root] = newest
-            while len(self._images) > _MAX_ROOTS:
-                del self._images[next(iter(self._images))]
-
-
 _MAX_ATTEMPTS: Final = 100
 _FIRST_BACKOFF_S: Final = 0.002
 _LONGEST_BACKOFF_S: Final = 0.25
@@ -83,6 +60,7 @@ _MAX_RELOADS: Final = 5
 
 Clock = Callable[[], int]
 Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
+_FileState: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +69,6 @@ class CommitOutcome:
 
     image: MetadataImage
     commit: Commit | None
-
-
-_CACHE: Final = ImageCache()
-
-
-_FileState: TypeAlias = tuple[int, int, int]
 
 
 def _file_state(path: Path) -> _FileState | None:
@@ -426,3 +398,27 @@ def _in_doubt(unsure_since: int | None) -> Iterator[None]:
 def _commit_id(commit: Commit) -> str | None:
     first = commit.records[0]
     return first.commit_id if isinstance(first, CommitRecord) else None
+
+
+class ImageCache:
+    """The newest known image of each root; keeps the most recently used roots."""
+
+    def __init__(self) -> None:
+        self._images: dict[object, LoadedImage] = {}
+        self._lock = threading.Lock()
+
+    def get(self, root: object) -> LoadedImage | None:
+        with self._lock:
+            return self._images.get(root)
+
+    def put(self, root: object, loaded: LoadedImage) -> None:
+        with self._lock:
+            newest = self._images.pop(root, None)
+            if newest is None or newest.image.next_offset <= loaded.image.next_offset:
+                newest = loaded
+            self._images[root] = newest
+            while len(self._images) > _MAX_ROOTS:
+                del self._images[next(iter(self._images))]
+
+
+_CACHE: Final = ImageCache()
