@@ -65,8 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--topic", "topic; * for all"),
         ("--group", "consumer group; * for all"),
         ("--transactional-id", "transactional id; * for all"),
-        ("--delegation-token", "delegation token; means nothing here, for Kafka's sake"),
-        ("--user-principal", "user whose tokens are meant; means nothing here, for Kafka's sake"),
+        ("--delegation-token", "delegation token; stored for brokers, has no effect here"),
+        ("--user-principal", "owner of delegation tokens; stored for brokers, has no effect here"),
     ):
         parser.add_argument(name, action="append", default=[], metavar="NAME", help=f"{what}; may be repeated")
     parser.add_argument("--cluster", action="store_true", help="the log directory as a whole")
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=str.lower,
         default="literal",
         choices=[each.name.lower() for each in PatternType],
-        help="how names are read (%(default)s); any and match only to list and remove: match, all that affect it",
+        help="how names are matched (%(default)s); --list and --remove also take any, and match: all that apply",
     )
     parser.add_argument(
         "--operation", action="append", default=[], metavar="OP", help="operation (All); may be repeated"
@@ -86,8 +86,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--principal", action="append", default=[], metavar="TYPE:NAME", help="list only entries of these principals"
     )
-    parser.add_argument("--producer", action="store_true", help="what a producer needs: write, describe, create")
-    parser.add_argument("--consumer", action="store_true", help="what a consumer needs: read, describe, read of groups")
+    parser.add_argument(
+        "--producer", action="store_true", help="the permissions of a producer: write, describe, create"
+    )
+    parser.add_argument(
+        "--consumer", action="store_true", help="the permissions of a consumer: read, describe, read of groups"
+    )
     parser.add_argument("--idempotent", action="store_true", help="with --producer: idempotent writes too")
     parser.add_argument("--force", action="store_true", help="remove without asking")
     add_output(parser, "one object a line, by entry")
@@ -120,9 +124,9 @@ def _check_options(options: argparse.Namespace) -> None:
     if options.consumer and not options.group:
         raise UsageError("with --consumer you must specify a --topic and a --group")
     if options.idempotent and not options.producer:
-        raise UsageError("--idempotent goes with --producer")
+        raise UsageError("--idempotent needs --producer")
     if options.principal and not options.list:
-        raise UsageError("--principal goes with --list")
+        raise UsageError("--principal needs --list")
     for principal in (*options.principal, *options.allow_principal, *options.deny_principal):
         check_principal(principal)
 
@@ -181,7 +185,7 @@ def _operations(options: argparse.Namespace, resource: AclFilter) -> set[AclOper
 def _operation(name: str) -> AclOperation:
     found = _OPERATIONS.get(name.strip().replace("_", "").lower())
     if found is None:
-        raise UsageError(f"there is no operation {name}; there are {', '.join(map(_pascal, AclOperation))}")
+        raise UsageError(f"unknown operation {name}; known are {', '.join(map(_pascal, AclOperation))}")
     return found
 
 

@@ -75,7 +75,7 @@ def time_ms(text: str) -> int:
     """The argparse type of points in time from 1970 on."""
     found = parse_time_ms(text)
     if found is None or found < 0:
-        raise argparse.ArgumentTypeError(f"{text} is no time: {FORMS}")
+        raise argparse.ArgumentTypeError(f"{text} is not a time: expected {FORMS}")
     return found
 
 
@@ -123,8 +123,8 @@ def topics_and_partitions(topic: str | None, partitions: str | None) -> Partitio
         raise UsageError(
             f"--partitions expects a comma separated list of numeric partition ids, but received: {partitions}"
         )
-    wanted = {int(each) for each in numbers}
-    return lambda each: pattern.matches(each.topic) and (not wanted or each.partition in wanted)
+    selected = {int(each) for each in numbers}
+    return lambda each: pattern.matches(each.topic) and (not selected or each.partition in selected)
 
 
 def topic_partition_rules(text: str) -> PartitionFilter:

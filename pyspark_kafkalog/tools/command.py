@@ -74,7 +74,9 @@ def open_log_dir(options: argparse.Namespace) -> LogDir:
     return LogDir.open(options.path, read_to_log_end=getattr(options, "read_to_log_end", False))
 
 
-def tell_unread(command: str, log_dir: LogDir, partitions: Iterable[PartitionSnapshot] | None = None) -> None:
+def warn_of_unread_offsets(
+    command: str, log_dir: LogDir, partitions: Iterable[PartitionSnapshot] | None = None
+) -> None:
     """Print to sys.stderr how many offsets are above the high watermarks of all opened, or the given, partitions.
 
     Only for a broker's directory.
@@ -86,7 +88,7 @@ def tell_unread(command: str, log_dir: LogDir, partitions: Iterable[PartitionSna
         sys.stderr.write(f"kafkalog {command}: {notice}\n")
 
 
-def tell_remote(command: str, partitions: Iterable[PartitionSnapshot]) -> None:
+def warn_of_remote_offsets(command: str, partitions: Iterable[PartitionSnapshot]) -> None:
     """Print to sys.stderr which offsets of the partitions are in remote storage."""
     from pyspark_kafkalog.root.broker_notices import in_remote_storage
 

@@ -4,7 +4,7 @@ Options and output are those of kafka-configs, with --path in place of --bootstr
 a controller and applied in one commit. Each call names one topic (--entity-name or --topic). A log directory is one
 node, so broker-level settings (log.*, num.partitions, ...) are stored for all brokers: --entity-default, or
 --broker-defaults. They are the defaults of topics that do not set a value themselves. In a Kafka broker's directory,
-the configurations of topics can be described if its metadata log is there too. Errors are printed in one line, with
+the configurations of topics can be described if it contains the metadata log. Errors are printed in one line, with
 exit code 1.
 
 examples:
@@ -53,9 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-configs that apply to a log directory, `--path` and `--output`."""
     add_path(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
-    actions.add_argument("--alter", action="store_true", help="set configurations, or put them back to their defaults")
+    actions.add_argument("--alter", action="store_true", help="set configurations, or reset them to their defaults")
     actions.add_argument("--describe", action="store_true", help="print configurations that are set")
-    parser.add_argument("--all", action="store_true", help="print those left at their defaults too (--describe)")
+    parser.add_argument("--all", action="store_true", help="also print configurations at their defaults (--describe)")
     parser.add_argument("--entity-type", choices=(_TOPICS, _BROKERS), help="what is configured")
     parser.add_argument("--entity-name", metavar="NAME", help="the topic, or the number of the node (--describe)")
     parser.add_argument("--entity-default", action="store_true", help="settings for all brokers")
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="K[,K]",
-        help="configurations to put back to their defaults",
+        help="configurations to reset to their defaults",
     )
     add_output(parser, "one object a line, by entity")
 
@@ -104,7 +104,7 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
     if short and (options.entity_type or options.entity_name is not None or options.entity_default):
         raise UsageError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
     if len(short) > 1 or (options.entity_default and options.entity_name is not None):
-        raise UsageError("one entity at a time can be named")
+        raise UsageError("only one entity can be named")
     if not short and options.entity_type is None:
         raise UsageError("--entity-type topics or brokers, --topic, --broker or --broker-defaults is needed")
     entity_type, name = (options.entity_type, options.entity_name) if not short else short[0]
@@ -141,8 +141,8 @@ def _alter(options: argparse.Namespace, entity_type: str, name: str | None) -> N
     add = _configs_to_add(options)
     delete = [each.strip() for text in options.delete_config for each in text.split(",")]
     log_dir = open_log_dir(options)
-    there = log_dir.broker_configs() if entity_type == _BROKERS else log_dir.topic(name).configs
-    missing = [each for each in delete if each not in there]
+    current = log_dir.broker_configs() if entity_type == _BROKERS else log_dir.topic(name).configs
+    missing = [each for each in delete if each not in current]
     if missing:
         raise InvalidConfigError(f"Invalid config(s): {','.join(missing)}: not set, so there is nothing to delete")
     if entity_type == _BROKERS:
@@ -191,8 +191,8 @@ def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -
     log_dir = open_log_dir(options)
     if log_dir.is_broker_directory and (entity_type == _BROKERS or options.all):
         raise UsageError(
-            f"{options.path} is a Kafka broker's: what its server.properties says is not in it; "
-            "only what topics set themselves can be described, without --all"
+            f"{options.path} is a Kafka broker's directory, which does not contain its server.properties: "
+            "only the topics' own configurations can be described, without --all"
         )
     output = output_of(options)
     for each in [name] if name is not None else _names(log_dir, entity_type, options.path):

@@ -39,8 +39,8 @@ from pyspark_kafkalog.tools.command import (
     describe_topic,
     first_since,
     open_log_dir,
-    tell_remote,
-    tell_unread,
+    warn_of_remote_offsets,
+    warn_of_unread_offsets,
 )
 from pyspark_kafkalog.tools.output import Tree, add_output, output_of
 
@@ -59,11 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-get-offsets, `--path` and `--output`."""
     add_path(parser)
     add_read_to_log_end(parser)
-    add_local_only(parser, "by time: look at local offsets only, where the earliest are in remote storage")
+    add_local_only(parser, "by time: search local offsets only, if the earliest are in remote storage")
     parser.add_argument(
         "--topic-partitions",
         metavar="T:P[,T:FROM-TO,...]",
-        help="patterns of partitions; TO is left out, and so can be a topic or an end of a range",
+        help="patterns of partitions; TO is exclusive; a topic and the ends of a range are optional",
     )
     parser.add_argument("--topic", metavar="TOPIC", help="a topic, or a regular expression of topics (default: all)")
     parser.add_argument("--partitions", metavar="P[,P]", help="numbers of partitions (default: all)")
@@ -79,12 +79,12 @@ def run(options: argparse.Namespace) -> int:
     if options.topic_partitions is not None:
         if options.topic is not None or options.partitions is not None:
             raise UsageError("--topic-partitions cannot be used with --topic or --partitions")
-        is_meant = topic_partition_rules(options.topic_partitions)
+        is_selected = topic_partition_rules(options.topic_partitions)
     else:
-        is_meant = topics_and_partitions(options.topic, options.partitions)
+        is_selected = topics_and_partitions(options.topic, options.partitions)
     offset_of = _offset_spec(options.time, local_only=options.local_only)
     log_dir = open_log_dir(options)
-    partitions = _partitions(log_dir, is_meant, wants_internal=not options.exclude_internal_topics)
+    partitions = _partitions(log_dir, is_selected, includes_internal=not options.exclude_internal_topics)
     output = output_of(options)
     for partition in partitions:
         found = offset_of(log_dir, partition)
@@ -92,21 +92,21 @@ def run(options: argparse.Namespace) -> int:
             output.show((partition, *found), _tree, _text)
     if not partitions:
         raise UnknownTopicError("Could not match any topic-partitions with the specified filters")
-    tell_unread("get-offsets", log_dir, partitions)
-    tell_remote("get-offsets", partitions)
+    warn_of_unread_offsets("get-offsets", log_dir, partitions)
+    warn_of_remote_offsets("get-offsets", partitions)
     return 0
 
 
 def _partitions(
-    log_dir: LogDir, is_meant: Callable[[TopicPartition], bool], *, wants_internal: bool
+    log_dir: LogDir, is_selected: Callable[[TopicPartition], bool], *, includes_internal: bool
 ) -> list[PartitionSnapshot]:
     """The selected partitions, in the order of their names as text, like the output of kafka-get-offsets."""
     found = [
         each
         for name in log_dir.topics()
-        if wants_internal or name not in INTERNAL_TOPICS
+        if includes_internal or name not in INTERNAL_TOPICS
         for each in describe_topic("get-offsets", log_dir, name).partitions
-        if is_meant(TopicPartition(each.topic, each.partition))
+        if is_selected(TopicPartition(each.topic, each.partition))
     ]
     return sorted(found, key=lambda each: f"{each.topic}-{each.partition}")
 

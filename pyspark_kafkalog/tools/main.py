@@ -238,7 +238,7 @@ NOT_HERE: Final[dict[str, str]] = {
     "kafka-client-metrics": _NO_BROKER,
     "kafka-cluster": "the cluster's id is in meta.properties of the log directory",
     "kafka-console-share-consumer": _NO_MEMBERS,
-    "kafka-delegation-tokens": "nobody logs in here: file permissions decide",
+    "kafka-delegation-tokens": "there is no authentication here: file permissions decide",
     "kafka-e2e-latency": "kafkalog perf-test measures latencies",
     "kafka-features": "features have no levels here",
     "kafka-leader-election": "a partition has one replica here",
@@ -249,8 +249,8 @@ NOT_HERE: Final[dict[str, str]] = {
     "kafka-server-start": _NO_BROKER,
     "kafka-server-stop": _NO_BROKER,
     "kafka-share-groups": _NO_MEMBERS,
-    "kafka-storage": "a log directory needs no formatting: the first kafkalog topics --create, or write, makes it",
-    "kafka-streams-application-reset": "kafkalog consumer-groups --reset-offsets, topics --delete do what it does",
+    "kafka-storage": "a log directory needs no formatting: the first kafkalog topics --create, or write, creates it",
+    "kafka-streams-application-reset": "kafkalog consumer-groups --reset-offsets and topics --delete replace it",
     "kafka-streams-groups": _NO_MEMBERS,
     "kafka-verifiable-consumer": "a tool of Kafka's own tests",
     "kafka-verifiable-producer": "a tool of Kafka's own tests",
@@ -258,9 +258,9 @@ NOT_HERE: Final[dict[str, str]] = {
 
 _ONE_REPLICA: Final = "a partition has one replica here, and it is in sync"
 _NO_QUOTAS: Final = "no broker runs here that could keep to quotas"
-_NO_CLIENT: Final = "there is no client to configure here; leave it away"
-_PATH_INSTEAD: Final = "no broker is asked here: --path ROOT, a log directory, stands in place of it"
-_START_OFFSET: Final = "--start-offset says enough of a transaction"
+_NO_CLIENT: Final = "there is no network client to configure: omit it"
+_PATH_INSTEAD: Final = "there is no broker to connect to: use --path ROOT, the log directory"
+_START_OFFSET: Final = "--start-offset identifies the transaction"
 
 #: Advice for options of Kafka's tools that no command here has.
 _OPTIONS_NOT_HERE: Final[dict[str, str]] = {
@@ -279,12 +279,12 @@ _OPTIONS_NOT_OF: Final[dict[str, dict[str, str]]] = {
         "--group": _NO_MEMBERS,
     },
     "consumer-groups": {"--validate-regex": _NO_MEMBERS},
-    "dump-log": {"--remote-log-metadata-decoder": "nothing is on tiered storage here"},
+    "dump-log": {"--remote-log-metadata-decoder": "this package has no tiered storage"},
     "topics": {
         "--at-min-isr-partitions": _ONE_REPLICA,
         "--partition-size-limit-per-response": _NO_CLIENT,
-        "--replica-assignment": f"{_ONE_REPLICA}; --partitions says how many there are",
-        "--topic-id": "--topic names a topic",
+        "--replica-assignment": f"{_ONE_REPLICA}; --partitions sets their number",
+        "--topic-id": "topics are selected by name, with --topic",
         "--topics-with-overrides": "kafkalog configs --entity-type topics --describe lists what topics set",
         "--unavailable-partitions": _ONE_REPLICA,
         "--under-min-isr-partitions": _ONE_REPLICA,
@@ -310,7 +310,7 @@ def advice(name: str, commands: Iterable[str]) -> str:
         return f"Kafka's {script} has no counterpart: {NOT_HERE[script]}"
     near = _nearest(name, list(commands))
     guess = f"did you mean {near}? " if near else ""
-    return f"there is no command {name!r}: {guess}kafkalog --help lists all"
+    return f"unknown command {name!r}: {guess}kafkalog --help lists all"
 
 
 def _nearest(name: str, commands: Sequence[str]) -> str | None:

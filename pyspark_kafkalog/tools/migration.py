@@ -64,7 +64,7 @@ Without --to, only Kafka's checkpoint files are written into the log directory i
 and log start offsets as of the newest commit, as after a clean shutdown of a broker. An adopted directory needs these
 before it is returned to its broker (docs/MIGRATING.md, "Back to Kafka"). The broker knows its topics as they were when
 the directory was adopted. Later changes are listed, and refused without --set-aside DIR. With it, the topics and
-partitions that the broker does not know are placed in DIR, a native log directory, and a script with the commands to
+partitions that the broker does not know are moved to DIR, a native log directory, and a script with the commands to
 run on the broker is printed. With --to the partitions are copied as well:
 
   into a new or empty directory        a backup: a whole log directory, with everything that the original holds
@@ -99,10 +99,10 @@ def _add_adopt(parser: argparse.ArgumentParser) -> None:
         help="the broker's configuration file; its settings for topics become those of the directory",
     )
     parser.add_argument(
-        "--create-missing", action="store_true", help="make partitions that the directory does not hold, empty"
+        "--create-missing", action="store_true", help="create the partitions that the directory does not hold, empty"
     )
-    add_local_only(parser, "go without the offsets that a tiering broker has moved to remote storage")
-    parser.add_argument("--dry-run", action="store_true", help="check, say what would be done, change nothing")
+    add_local_only(parser, "give up the offsets that a broker has moved to remote storage")
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, print what would be done")
     add_output(parser, "one object")
 
 
@@ -123,7 +123,7 @@ def _run_adopt(options: argparse.Namespace) -> int:
 
 def _adoption_lines(outcome: Adoption) -> Iterator[str]:
     if outcome.was_native:
-        yield f"{outcome.root} is a log directory of this package already: nothing to do.\n"
+        yield f"{outcome.root} is a native log directory already: nothing to do.\n"
     elif outcome.dry_run:
         yield f"{outcome.root} can be adopted: {len(outcome.topics)} topics. Nothing was changed.\n"
     else:
@@ -193,18 +193,25 @@ def _adopted_tree(each: AdoptedPartition) -> dict[str, Any]:
 def _add_export(parser: argparse.ArgumentParser) -> None:
     """`--path`, the destination, and the topics."""
     add_path(parser)
-    parser.add_argument("--to", metavar="DIR", type=Path, help="copy the partitions there; default: checkpoints only")
-    parser.add_argument("--topic", metavar="TOPIC", help="only a topic, or a regular expression of topics (--to)")
-    parser.add_argument("--copy", action="store_true", help="copy closed segments too, make no hard links (--to)")
-    parser.add_argument("--overwrite", action="store_true", help="replace what the broker's partitions hold (--to)")
     parser.add_argument(
-        "--set-aside", metavar="DIR", type=Path, help="put what the broker does not know there, and print its commands"
+        "--to", metavar="DIR", type=Path, help="copy the partitions to this directory (default: write checkpoints only)"
+    )
+    parser.add_argument("--topic", metavar="TOPIC", help="only a topic, or a regular expression of topics (--to)")
+    parser.add_argument("--copy", action="store_true", help="copy closed segments instead of hard-linking them (--to)")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the records of the broker's partitions (--to)"
+    )
+    parser.add_argument(
+        "--set-aside",
+        metavar="DIR",
+        type=Path,
+        help="move there what the broker does not know, and print the broker's commands",
     )
     parser.add_argument(
         "--server-properties",
         metavar="FILE",
         type=Path,
-        help="the broker's configuration file, if adopting named it: what it sets is no change (without --to)",
+        help="the broker's configuration file, if adopt got it: its settings are no changes (without --to)",
     )
     add_output(parser, "one object a line, by partition")
 
@@ -212,9 +219,9 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
 def _run_export(options: argparse.Namespace) -> int:
     """Export; prints the exported partitions to sys.stdout."""
     if options.to is None and (options.topic is not None or options.copy or options.overwrite):
-        raise UsageError("--topic, --copy and --overwrite go with --to")
+        raise UsageError("--topic, --copy and --overwrite need --to")
     if options.to is not None and (options.set_aside is not None or options.server_properties is not None):
-        raise UsageError("--set-aside and --server-properties do not go with --to")
+        raise UsageError("--set-aside and --server-properties cannot be used with --to")
     if options.set_aside is not None and options.output == "json":
         raise UsageError("--set-aside prints a script, which --output json cannot")
     root = open_log_dir(options).root.native()
@@ -297,11 +304,11 @@ _RESOURCE_OPTIONS: Final[Mapping[ResourceType, str]] = {
 def broker_script(root: Path, differences: BrokerDifferences, aside: Path | None) -> str:
     """The script; comments state the steps before and after it."""
     if not differences:
-        return f"# The broker knows all that {root} holds: there is nothing to run.\n"
+        return f"# {root} has no changes that the broker does not know: there is nothing to run.\n"
     commands = list(_commands(differences))
     mount = f"kafkalog export --path {_quoted(str(aside))} --to {_quoted(str(root))}"
     lines = [
-        f"# What the broker is to be told after it has taken {root} back.",
+        f"# Commands for the broker after it has mounted {root} again.",
         "# Run it with `sh -e` while the broker is running and before clients use it. BOOTSTRAP is its address.",
         *(f"# {each}" for each in differences.descriptions()),
         *commands,

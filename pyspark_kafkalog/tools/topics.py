@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_path(parser)
     add_read_to_log_end(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
-    actions.add_argument("--create", action="store_true", help="create a topic, and the log directory if need be")
+    actions.add_argument("--create", action="store_true", help="create a topic, and the log directory if needed")
     actions.add_argument("--list", action="store_true", help="print the names of the topics")
     actions.add_argument("--describe", action="store_true", help="print ids, configurations and partitions")
     actions.add_argument("--alter", action="store_true", help="add partitions, set or delete configurations")
@@ -73,9 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="configuration to put back to its default (--alter); may be repeated",
+        help="configuration to reset to its default (--alter); may be repeated",
     )
-    parser.add_argument("--if-not-exists", action="store_true", help="do nothing if the topic is there (--create)")
+    parser.add_argument("--if-not-exists", action="store_true", help="do nothing if the topic exists (--create)")
     parser.add_argument(
         "--if-exists", action="store_true", help="do nothing if there is no such topic (--describe, --alter, --delete)"
     )

@@ -7,10 +7,10 @@ Commands, options and output are those of kafka-transactions, with --path in pla
   describe-producers   producers that have written to a partition
   find-hanging         transactions that are open: without options all of the log directory, however young; with
                        --topic or --broker-id those that have been open for longer than --max-transaction-timeout
-  abort                append the markers that end one: read_committed goes on behind it, its records stay unread
+  abort                append the markers that end one: read_committed continues after it, without its records
   complete             append the markers that are missing of one in state PrepareCommit or PrepareAbort
 
-An adopted log may contain an open transaction if the broker was stopped during it: there is no coordinator any more.
+An adopted log may contain an open transaction if the broker was stopped during it: its coordinator is gone.
 abort ends it in all its partitions and records that in __transaction_state; if the transaction is unknown there, abort
 ends it in the given partition. A transaction in state PrepareCommit was committed, but some of its partitions have no
 marker yet: abort refuses it, complete commits it. Both write one commit to a native log directory; the other commands
@@ -45,8 +45,8 @@ from pyspark_kafkalog.tools.command import (
     add_read_to_log_end,
     node_id_of,
     open_log_dir,
-    tell_unread,
     utc_time,
+    warn_of_unread_offsets,
 )
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of, padded_table
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
@@ -91,9 +91,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = add("list", "list transactional ids")
     listing.add_argument("--duration-filter", type=int, metavar="MS", help="only transactions open for longer")
     listing.add_argument("--transactional-id-pattern", metavar="REGEX", help="only ids that match")
-    describing = add("describe", "tell the state of a transactional id")
+    describing = add("describe", "describe a transactional id")
     _add_transactional_id(describing, required=True)
-    producers = add("describe-producers", "tell the states of a partition's producers")
+    producers = add("describe-producers", "describe the producers of a partition")
     _add_partition(producers, required=True)
     producers.add_argument("--broker-id", type=int, help=argparse.SUPPRESS)
     hanging = add("find-hanging", "find transactions that were left open")
@@ -105,11 +105,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MIN",
         help=f"open for so many minutes (with --topic or --broker-id {_TIMEOUT_MINUTES}, else 0)",
     )
-    abort = add("abort", "end an open transaction: its records stay unread")
+    abort = add("abort", "end an open transaction without committing its records")
     _add_transactional_id(abort, required=False)
     _add_partition(abort, required=False)
-    abort.add_argument("--start-offset", type=int, metavar="N", help="where the transaction begins in the partition")
-    complete = add("complete", "end an open transaction as was decided: commit or abort")
+    abort.add_argument("--start-offset", type=int, metavar="N", help="the transaction's first offset in the partition")
+    complete = add("complete", "finish an open transaction that its coordinator has decided")
     _add_transactional_id(complete, required=True)
 
 
@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; prints to sys.stdout."""
     log_dir = open_log_dir(options)
     _RUNS[options.command](log_dir, options, output_of(options))
-    tell_unread("transactions", log_dir)
+    warn_of_unread_offsets("transactions", log_dir)
     return 0
 
 
@@ -278,8 +278,8 @@ def _abort(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None
             "find-hanging lists what is open"
         )
     else:
-        where = TopicPartition(options.topic, options.partition)
-        ended = abort_transaction(log_dir.root.native(), where, options.start_offset)
+        topic_partition = TopicPartition(options.topic, options.partition)
+        ended = abort_transaction(log_dir.root.native(), topic_partition, options.start_offset)
     _show_ended(ended, output)
 
 
@@ -442,8 +442,8 @@ def ending_command(root: Path, each: OpenTransaction) -> str:
     """The command that ends the transaction, ready for a shell."""
     if each.state is not None:
         return _of_id(root, each.state)
-    where = each.topic_partition
-    place = ["--topic", where.topic, "--partition", str(where.partition), "--start-offset", str(each.first_offset)]
+    partition = ["--topic", each.topic_partition.topic, "--partition", str(each.topic_partition.partition)]
+    place = [*partition, "--start-offset", str(each.first_offset)]
     return _command(root, "abort", *place)
 
 

@@ -54,7 +54,7 @@ from pyspark_kafkalog.tools.command import (
     ending_cleanly,
     one_line,
     open_log_dir,
-    tell_unread,
+    warn_of_unread_offsets,
 )
 from pyspark_kafkalog.tools.dump.java_text import parse_long
 from pyspark_kafkalog.tools.output import add_output
@@ -87,19 +87,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-console-consumer, and `--path`."""
     add_path(parser)
     add_read_to_log_end(parser)
-    add_local_only(parser, "begin at the first offset in the directory where earlier ones are in remote storage")
+    add_local_only(parser, "start at the first offset in the directory if earlier ones are in remote storage")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--topic", metavar="TOPIC", help="the topic to read")
-    what.add_argument("--include", metavar="REGEX", help="a regular expression of topics, internal ones left out")
+    what.add_argument("--include", metavar="REGEX", help="a regular expression of topics, without internal ones")
     parser.add_argument(
         "--partition", type=int, action="append", metavar="N", help="only this partition; may be repeated"
     )
-    parser.add_argument("--offset", metavar="N", help="where to begin: a number, earliest or latest (--partition)")
-    parser.add_argument("--from-time", type=time_ms, metavar="TIME", help=f"begin at the first record since: {FORMS}")
-    parser.add_argument("--from-beginning", action="store_true", help="begin at the log start, not at the end")
-    parser.add_argument("--group", metavar="GROUP", help="go on where this group is, and record its progress")
-    parser.add_argument("--max-messages", type=int, default=-1, metavar="N", help="stop after so many records")
-    parser.add_argument("--timeout-ms", type=int, default=-1, metavar="MS", help="stop when nothing came for so long")
+    parser.add_argument("--offset", metavar="N", help="where to start: a number, earliest or latest (--partition)")
+    parser.add_argument("--from-time", type=time_ms, metavar="TIME", help=f"start at the first record since: {FORMS}")
+    parser.add_argument("--from-beginning", action="store_true", help="start at the log start, not at the end")
+    parser.add_argument(
+        "--group", metavar="GROUP", help="start at this group's committed offsets, and commit its progress"
+    )
+    parser.add_argument("--max-messages", type=int, default=-1, metavar="N", help="stop after this many records")
+    parser.add_argument(
+        "--timeout-ms", type=int, default=-1, metavar="MS", help="stop after this time without a record"
+    )
     parser.add_argument(
         "--key", action="append", metavar="KEY", help="only records with this key, see above; may be repeated"
     )
@@ -114,14 +118,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what is printed, see above; may be repeated",
+        help="the output format, see above; may be repeated",
     )
     parser.add_argument(
-        "--formatter-config", metavar="FILE", type=Path, help="a properties file; --property goes before"
+        "--formatter-config", metavar="FILE", type=Path, help="a properties file; --property overrides it"
     )
     for name in ("key", "value"):
-        parser.add_argument(f"--{name}-deserializer", metavar="CLASS", help=f"what makes text of a {name}")
-    parser.add_argument("--skip-message-on-error", action="store_true", help="go on after a record that has no text")
+        parser.add_argument(f"--{name}-deserializer", metavar="CLASS", help=f"the deserializer of the {name}")
+    parser.add_argument("--skip-message-on-error", action="store_true", help="skip records that cannot be formatted")
     parser.add_argument(
         "--consumer-property",
         action="append",
@@ -148,13 +152,13 @@ def run(options: argparse.Namespace) -> int:
     log_dir = open_log_dir(options)
     if options.group is not None and options.auto_commit and log_dir.is_broker_directory:
         raise ReadOnlyLogDirError(
-            f"{log_dir.path} is a Kafka broker's log directory, where no group's progress can be recorded; go without "
-            "--group, or with --consumer-property enable.auto.commit=false"
+            f"{log_dir.path} is a Kafka broker's log directory, which is read-only: no group's progress can be "
+            "committed. Omit --group, or add --consumer-property enable.auto.commit=false"
         )
     if options.topic is not None:
         log_dir.partition_numbers(options.topic)
     printing = _Printing(_consumer(options, log_dir, formatter, offset, keep), formatter, options, log_dir)
-    tell_unread("console-consumer", log_dir)
+    warn_of_unread_offsets("console-consumer", log_dir)
     with ending_cleanly():
         try:
             printing.run()

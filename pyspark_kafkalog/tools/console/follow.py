@@ -150,7 +150,7 @@ class Consumer:
         if position >= found.local_log_start_offset:
             return position
         if not self._local_only:
-            raise OffsetOutOfRangeError(f"{remote_offsets(found)}; --local-only reads from there")
+            raise OffsetOutOfRangeError(f"{remote_offsets(found)}; --local-only starts there")
         return found.local_log_start_offset
 
     def _in_range(self, found: PartitionSnapshot, position: int) -> int:

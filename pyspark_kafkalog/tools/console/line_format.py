@@ -60,14 +60,14 @@ class LineFormat:
             )
             if name.replace("_", ".") in properties
         }
-        made = cls(
+        line_format = cls(
             parse_key=is_true(properties, "parse.key"),
             parse_headers=is_true(properties, "parse.headers"),
             ignore_error=is_true(properties, "ignore.error"),
             **given,
         )
-        made._check()
-        return made
+        line_format._check()
+        return line_format
 
     def _check(self) -> None:
         separators = {
@@ -92,8 +92,8 @@ class LineFormat:
             raise UsageError(f"headers.separator is an invalid regex: {error}") from error
         if separator.search("") or not all(match[0] for match in separator.finditer("a,")):
             raise UsageError(
-                f"headers.separator is a regex, and {self.headers_separator} matches where nothing stands: put \\ "
-                "before a character that is to mean itself"
+                f"headers.separator is a regex, and {self.headers_separator} matches the empty text: put \\ "
+                "before a special character that stands for itself"
             )
 
     def parse(self, lines: pa.Array, line_number: int) -> tuple[pa.RecordBatch, LineError | None]:
@@ -179,8 +179,8 @@ class LineFormat:
         if not pc.any(pc.equal(pc.binary_length(lists.values), 0)).as_py():
             return pa.ListArray.from_arrays(_dense_offsets(lists), lists.flatten())
         kept = [None if each is None else _without_empty_end(each) for each in lists.to_pylist()]
-        made = pa.array(kept, pa.list_(pa.binary()))
-        return pa.ListArray.from_arrays(_dense_offsets(made), made.flatten())
+        lists = pa.array(kept, pa.list_(pa.binary()))
+        return pa.ListArray.from_arrays(_dense_offsets(lists), lists.flatten())
 
     def _split_pairs(self, pairs: pa.Array) -> tuple[pa.Array, pa.Array, Any]:
         """Header keys (text), values (null without a separator), and whether there is a separator."""

@@ -59,7 +59,7 @@ _WITHOUT_EFFECT: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-console-producer, `--path` and `--flush`."""
-    add_path(parser, "the log directory, made if there is none (no default)")
+    add_path(parser, "the log directory, created if it does not exist (no default)")
     parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to write to")
     parser.add_argument(
         "--property",
@@ -68,9 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="how lines are cut up, see above; may be repeated",
+        help="the line format, see above; may be repeated",
     )
-    parser.add_argument("--reader-config", metavar="FILE", type=Path, help="a properties file; --property goes before")
+    parser.add_argument("--reader-config", metavar="FILE", type=Path, help="a properties file; --property overrides it")
     parser.add_argument("--line-reader", default=_LINE_READER, metavar="CLASS", help="only %(default)s")
     parser.add_argument(
         "--compression-codec",
@@ -78,10 +78,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="gzip",
         default="none",
         choices=CODEC_NAMES,
-        help="where the topic leaves it to the producer (default none; gzip without a name)",
+        help="used if the topic leaves it to the producer (default none; gzip without a name)",
     )
     parser.add_argument("--sync", action="store_true", help="a commit for each line, before the next is read")
-    parser.add_argument("--timeout", type=int, default=1000, metavar="MS", help="gather lines so long (%(default)s)")
+    parser.add_argument(
+        "--timeout", type=int, default=1000, metavar="MS", help="collect lines for this time (%(default)s)"
+    )
     parser.add_argument(
         "--flush", choices=("fsync", "os"), default="fsync", help="what a commit waits for (default %(default)s)"
     )
@@ -166,7 +168,7 @@ def _texts(fd: int, *, linger_s: float) -> Iterator[bytes]:
                 yield _as_lines(pending[:end])
                 del pending[:end]
             if len(pending) > _LINE_BYTES_MAX:
-                raise UsageError(f"a line of more than {_LINE_BYTES_MAX} bytes: is the input text?")
+                raise UsageError(f"a line of more than {_LINE_BYTES_MAX} bytes: expected lines of text")
             due_s = time.monotonic() + linger_s
     yield _as_lines(pending)
 

@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify-index-only", action="store_true", help="check indexes against the log, print no entry"
     )
-    parser.add_argument("--max-bytes", type=_int32, default=INT32_MAX, help="read so many bytes of each .log at most")
+    parser.add_argument("--max-bytes", type=_int32, default=INT32_MAX, help="read at most this many bytes of each .log")
     parser.add_argument(
         "--max-message-size",
         type=_int32,
@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _int32(text: str) -> int:
     value = parse_long(text)
     if value is None or not -INT32_MAX - 1 <= value <= INT32_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is no 32-bit number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a 32-bit number")
     return value
 
 
@@ -147,7 +147,7 @@ def _dump_file(path: str, printer: Printer, findings: Findings, options: argpars
     _, dot, suffix = name.rpartition(".")
     suffix = dot + suffix
     if not dot:
-        raise DumpError(f"{path}: the file's name has no suffix to tell its kind")
+        raise DumpError(f"{path}: the file's name has no suffix")
     checks = {"sanity_only": options.index_sanity_check, "verify_only": options.verify_index_only}
     if suffix in _SEGMENT_SUFFIXES:
         dump_segment(path, printer, findings, deep=deep, max_bytes=options.max_bytes)
@@ -161,12 +161,12 @@ def _dump_file(path: str, printer: Printer, findings: Findings, options: argpars
         try:
             dump_producer_snapshot(path, printer)
         except CorruptSnapshotError as error:
-            _complain(str(error))
+            _report(str(error))
     else:
-        _complain(f"Ignoring unknown file {path}")
+        _report(f"Ignoring unknown file {path}")
 
 
-def _complain(message: str) -> None:
+def _report(message: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(message + "\n")
 

@@ -301,7 +301,7 @@ class LogFile:
             while len(data) < length:
                 more = os.pread(self._fd, length - len(data), position + len(data))
                 if not more:
-                    raise DumpError(f"{self.path} at byte {position}: unexpected end of file, {length} bytes wanted")
+                    raise DumpError(f"{self.path} at byte {position}: unexpected end of file, expected {length} bytes")
                 data += more
         except OSError as error:
             raise DumpError(f"{self.path}: {error.strerror}") from error

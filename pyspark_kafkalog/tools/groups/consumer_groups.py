@@ -35,7 +35,7 @@ from pyspark_kafkalog.tools.command import (
     add_read_to_log_end,
     describe_topic,
     open_log_dir,
-    tell_unread,
+    warn_of_unread_offsets,
 )
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_argument("--list", action="store_true", help="print the names of the groups")
     actions.add_argument("--describe", action="store_true", help="print offsets with lag, members or state")
     actions.add_argument("--delete", action="store_true", help="delete groups with all their offsets")
-    actions.add_argument("--reset-offsets", action="store_true", help="put the offsets of groups elsewhere")
+    actions.add_argument("--reset-offsets", action="store_true", help="reset the offsets of groups")
     actions.add_argument("--delete-offsets", action="store_true", help="delete offsets of topics from a group")
     parser.add_argument("--group", action="append", default=[], metavar="NAME", help="the group; may be repeated")
     parser.add_argument("--all-groups", action="store_true", help="all groups")
@@ -66,10 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOPIC[:0,1]",
         help="a topic, or some of its partitions (--reset-offsets, --delete-offsets); may be repeated",
     )
-    parser.add_argument("--all-topics", action="store_true", help="all that the group has offsets of (--reset-offsets)")
+    parser.add_argument(
+        "--all-topics", action="store_true", help="all topics that the group has offsets for (--reset-offsets)"
+    )
     _add_views(parser)
     _add_resets(parser)
-    parser.add_argument("--timeout", type=int, metavar="MS", help="accepted; there is nothing to wait for")
+    parser.add_argument("--timeout", type=int, metavar="MS", help="accepted, has no effect")
     add_read_to_log_end(parser)
     add_output(parser, "one object a line, by group and partition")
 
@@ -95,12 +97,14 @@ def _add_resets(parser: argparse.ArgumentParser) -> None:
     targets = parser.add_mutually_exclusive_group()
     targets.add_argument("--to-earliest", action="store_true", help="to the log start")
     targets.add_argument("--to-latest", action="store_true", help="to the high watermark")
-    targets.add_argument("--to-current", action="store_true", help="to what is committed")
+    targets.add_argument("--to-current", action="store_true", help="to the committed offsets")
     targets.add_argument("--to-offset", type=int, metavar="N", help="to this offset")
-    targets.add_argument("--shift-by", type=int, metavar="N", help="by so many offsets, back when below 0")
-    targets.add_argument("--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss[Z]", help="to the first record since then")
-    targets.add_argument("--by-duration", metavar="PnDTnHnMnS", help="to the first record since so long ago")
-    targets.add_argument("--from-file", type=Path, metavar="FILE", help="to the offsets in a file that --export made")
+    targets.add_argument("--shift-by", type=int, metavar="N", help="by this many offsets, backwards if negative")
+    targets.add_argument(
+        "--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss[Z]", help="to the first record since that time"
+    )
+    targets.add_argument("--by-duration", metavar="PnDTnHnMnS", help="to the first record since this long ago")
+    targets.add_argument("--from-file", type=Path, metavar="FILE", help="to the offsets in a file from --export")
     parser.add_argument("--dry-run", action="store_true", help="only show the new offsets, which is the default")
     parser.add_argument("--execute", action="store_true", help="commit the new offsets")
     parser.add_argument("--export", action="store_true", help="print the new offsets as CSV")
@@ -116,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         return _run(action, log_dir, options)
     finally:
-        tell_unread("consumer-groups", log_dir)
+        warn_of_unread_offsets("consumer-groups", log_dir)
 
 
 def _run(action: str, log_dir: LogDir, options: argparse.Namespace) -> int:
@@ -275,7 +279,7 @@ def _delete_offsets(log_dir: LogDir, options: argparse.Namespace) -> int:
 
     name = options.group[0]
     named, unknown = topic_partitions(log_dir, options.topic)
-    partitions = [each for each in named if _is_there(log_dir, each)]
+    partitions = [each for each in named if _exists(log_dir, each)]
     log_dir.group(name).delete_offsets(partitions)
     rows = [
         (each.topic, str(each.partition), "Successful" if each in partitions else "Error: there is no such partition")
@@ -296,7 +300,7 @@ def _delete_offsets(log_dir: LogDir, options: argparse.Namespace) -> int:
     return 0 if is_complete else 1
 
 
-def _is_there(log_dir: LogDir, partition: TopicPartition) -> bool:
+def _exists(log_dir: LogDir, partition: TopicPartition) -> bool:
     try:
         log_dir.partition(partition.topic, partition.partition)
     except UnknownTopicError:

@@ -132,7 +132,7 @@ def parse_datetime_ms(text: str) -> int:
         seconds = epoch_seconds(match[1], match[3] or "Z", zone_hours_max=_ZONE_HOURS_MAX)
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{text} is no time; expected one as 2026-01-31T13:45:00.000, with Z or +02:00 if need be"
+            f"{text} is not a time: expected 2026-01-31T13:45:00.000, optionally with Z or +02:00"
         ) from None
     return seconds * 1000 + int(match[2])
 
@@ -142,20 +142,20 @@ def parse_duration_ms(text: str) -> int:
     match = _DURATION.fullmatch(text)
     parts = () if match is None else match.groups()[1:]
     if match is None or all(part is None for part in parts):
-        raise UsageError(f"{text} is no duration; expected one as P7D, PT2H30M or P1DT12H")
+        raise UsageError(f"{text} is not a duration: expected the form of P7D, PT2H30M or P1DT12H")
     try:
         days, hours, minutes = (int(part or 0) for part in parts[:3])
         seconds = float(parts[3] or 0)
         whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     except (ValueError, OverflowError):
-        raise UsageError(f"{text} is no duration that can be counted in ms") from None
+        raise UsageError(f"{text} is too long a duration") from None
     return (-1 if match[1] == "-" else 1) * (whole // timedelta(milliseconds=1))
 
 
 def _read_plans(path: Path, names: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
     """Offsets by group from a CSV file; lines without a group apply to the one group given."""
     if path.stat().st_size > _MAX_FILE_BYTES:
-        raise UsageError(f"{path} has more than {_MAX_FILE_BYTES} bytes: it is no file of offsets")
+        raise UsageError(f"{path} has more than {_MAX_FILE_BYTES} bytes: expected a file of offsets")
     plans: dict[str, dict[TopicPartition, int]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.reader(file)

@@ -260,11 +260,11 @@ def _add_up(files: Iterable[StoredFile], by: str) -> tuple[dict[_UsageName, _Usa
 def _usage_name(file: StoredFile, by: str) -> _UsageName:
     if by == "kind":
         return (file.kind,)
-    where = file.topic_partition
-    if where is None:
+    topic_partition = file.topic_partition
+    if topic_partition is None:
         name: _UsageName = (_DELETED if file.kind == "deleted" else _ROOT, None, None)
     else:
-        name = (where.topic, where.partition, file.base_offset)
+        name = (topic_partition.topic, topic_partition.partition, file.base_offset)
     return name[: len(_GROUPINGS[by])]
 
 
@@ -303,11 +303,11 @@ def _run_log_dirs(options: argparse.Namespace) -> int:
     node = _NO_NODE if node_id is None else node_id
     _check_brokers(options.broker_list, node)
     log_dir = open_log_dir(options)
-    wanted = {name for name in options.topic_list.split(",") if name}
+    selected = {name for name in options.topic_list.split(",") if name}
     partitions = [
         _size_tree(each)
         for name in log_dir.topics()
-        if not wanted or name in wanted
+        if not selected or name in selected
         for each in describe_topic("log-dirs", log_dir, name).partitions
     ]
     tree = {

@@ -65,9 +65,9 @@ _HISTORY_HEADER: Final = (
 def _add_history(parser: argparse.ArgumentParser) -> None:
     """`--path`, the choice of commits, and the form of the output."""
     add_path(parser)
-    parser.add_argument("--topic", metavar="NAME", help="only commits that touched this topic, which may be deleted")
+    parser.add_argument("--topic", metavar="NAME", help="only commits that changed this topic, which may be deleted")
     parser.add_argument("--limit", type=positive, metavar="N", help="only the newest N commits")
-    parser.add_argument("--oldest-first", action="store_true", help="print them in the order they were made")
+    parser.add_argument("--oldest-first", action="store_true", help="print the oldest commit first")
     add_output(parser, "one object a line, by commit")
 
 
@@ -79,7 +79,7 @@ def _run_history(options: argparse.Namespace) -> int:
         entries, _commit_tree, lambda commits: table(_HISTORY_HEADER, _commit_lines(commits))
     )
     if not found and options.topic is not None and options.topic not in log_dir.topics():
-        raise UnknownTopicError(f"there is no topic {options.topic!r}, nor a commit to one that there was")
+        raise UnknownTopicError(f"there is no topic {options.topic!r}, and no commit to a deleted topic of that name")
     return 0
 
 

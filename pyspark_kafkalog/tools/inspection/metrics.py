@@ -30,7 +30,7 @@ from pyspark_kafkalog.tools.command import (
     add_read_to_log_end,
     one_line,
     open_log_dir,
-    tell_unread,
+    warn_of_unread_offsets,
 )
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_path(parser)
     add_read_to_log_end(parser)
     how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--port", type=int, metavar="P", help="serve them at http://HOST:P/metrics until told to end")
-    how.add_argument("--once", action="store_true", help="print them and end")
+    how.add_argument(
+        "--port", type=int, metavar="P", help="serve them at http://HOST:P/metrics until SIGTERM or SIGINT"
+    )
+    how.add_argument("--once", action="store_true", help="print them once and exit")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (default: 127.0.0.1)")
 
 
@@ -67,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     registry.register(collector)
     if options.once:
         sys.stdout.write(generate_latest(registry).decode())
-        tell_unread("metrics", log_dir)
+        warn_of_unread_offsets("metrics", log_dir)
         return 0
     return _serve(registry, options.host, options.port)
 

@@ -17,7 +17,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pyspark_kafkalog.tools.command import UsageError, add_read_to_log_end, tell_unread
+from pyspark_kafkalog.tools.command import UsageError, add_read_to_log_end, warn_of_unread_offsets
 
 _SAMPLE_BYTES = 256 << 20
 
@@ -33,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         default=Path("report.html"),
-        help="where the page goes, - for stdout (default: report.html)",
+        help="the file to write, - for stdout (default: report.html)",
     )
     parser.add_argument(
         "--history",
         metavar="DELTA_PATH",
         type=Path,
-        help="the Delta table that maintenance jobs told their runs to (their --history)",
+        help="the Delta table of the maintenance jobs' runs (their --history)",
     )
     parser.add_argument(
         "--sample-bytes",
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the page; prints a summary of its contents to sys.stdout."""
     if (options.root is None) == (options.path is None):
-        raise UsageError("name one log directory, by place or with --path")
+        raise UsageError("name one log directory, as an argument or with --path")
     if options.sample_bytes < 0:
         raise UsageError(f"--sample-bytes must be 0 or more, not {options.sample_bytes}")
     from pyspark_kafkalog.log_dir import LogDir
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     log_dir = LogDir.open(options.root or options.path, read_to_log_end=options.read_to_log_end)
     root = gather(log_dir.root, GatherOptions(sample_bytes=options.sample_bytes, runs_table=options.history))
     page = render(root)
-    tell_unread("report", log_dir)
+    warn_of_unread_offsets("report", log_dir)
     if str(options.output) == "-":
         sys.stdout.write(page)
         return 0

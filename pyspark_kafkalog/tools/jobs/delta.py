@@ -21,7 +21,7 @@ The table needs delta.enableChangeDataFeed. The command is a streaming query wit
 stops after the changes that exist at its start. Spark downloads Delta's jars; with spark-submit pass --packages
 io.delta:delta-spark_4.2_2.13:4.4.0.
 
-Exit status: 0 done, or stopped by SIGTERM or SIGINT (the next run goes on); 1 an error; 2 wrong options.
+Exit status: 0 done, or stopped by SIGTERM or SIGINT (the next run continues); 1 an error; 2 wrong options.
 
 examples:
   kafkalog delta-to-topic --table /data/tables/customers --path /data/log --topic changes --key id \\
@@ -36,7 +36,7 @@ Records are appended, or the latest value of each key is kept (--mode upsert; a 
 is a streaming query with a checkpoint; without --continuous it stops after the records that exist at its start. Spark
 downloads Delta's jars; with spark-submit pass --packages io.delta:delta-spark_4.2_2.13:4.4.0.
 
-Exit status: 0 done, or stopped by SIGTERM or SIGINT (the next run goes on); 1 an error; 2 wrong options.
+Exit status: 0 done, or stopped by SIGTERM or SIGINT (the next run continues); 1 an error; 2 wrong options.
 
 examples:
   kafkalog topic-to-delta --path /data/log --topic orders --table /data/tables/orders \\
@@ -57,16 +57,18 @@ def _add_topic_to_delta(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metadata-columns", action="store_true", help="add _partition, _offset and _timestamp, with --schema"
     )
-    parser.add_argument("--bad-records", choices=POLICIES, default="fail", help="what becomes of them (default: fail)")
-    parser.add_argument("--bad-records-table", metavar="TABLE", help="where they go with quarantine")
-    parser.add_argument("--merge-schema", action="store_true", help="add new columns to a table that is there")
-    parser.add_argument("--partition-by", metavar="COLUMN[,COLUMN]", default="", help="of a table that is made")
+    parser.add_argument(
+        "--bad-records", choices=POLICIES, default="fail", help="how to treat bad records (default: fail)"
+    )
+    parser.add_argument("--bad-records-table", metavar="TABLE", help="the table for bad records, with quarantine")
+    parser.add_argument("--merge-schema", action="store_true", help="add new columns to an existing table")
+    parser.add_argument("--partition-by", metavar="COLUMN[,COLUMN]", default="", help="of a new table")
     parser.add_argument(
         "--table-property",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of a table that is made; repeatable",
+        help="of a new table; repeatable",
     )
     parser.add_argument(
         "--source-option",
@@ -107,12 +109,12 @@ def _add_delta_to_topic(parser: argparse.ArgumentParser) -> None:
     """Table, topic, and the conversion of rows to records."""
     add_query_arguments(parser)
     parser.add_argument("--table", required=True, metavar="TABLE", help="the Delta table: a path, or a name")
-    parser.add_argument("--topic", required=True, metavar="NAME", help="the topic to write, made if need be")
-    parser.add_argument("--key", required=True, metavar="COLUMN[,COLUMN]", help="the columns that make the key")
+    parser.add_argument("--topic", required=True, metavar="NAME", help="the topic to write to, created if needed")
+    parser.add_argument("--key", required=True, metavar="COLUMN[,COLUMN]", help="the columns of the key")
     parser.add_argument("--value-columns", default="", metavar="COLUMN[,COLUMN]", help="of the JSON (default: all)")
-    parser.add_argument("--value-column", metavar="COLUMN", help="the one column that is the value, as it is")
+    parser.add_argument("--value-column", metavar="COLUMN", help="the one column that is the value, unchanged")
     parser.add_argument("--timestamp-column", metavar="COLUMN", help="the records' time (default: when written)")
-    parser.add_argument("--starting-version", type=int, metavar="N", help="changes from there on, no rows before")
+    parser.add_argument("--starting-version", type=int, metavar="N", help="start with the changes of this version")
     parser.add_argument(
         "--source-option", action="append", default=[], metavar="NAME=VALUE", help="such as maxFilesPerTrigger=100"
     )

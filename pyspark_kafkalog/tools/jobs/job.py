@@ -45,15 +45,15 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="change nothing, report what would be done")
     parser.add_argument(
-        "--now", type=_now_ms, metavar="TIME", help=f"the time to go by: {FORMS} (default: the clock's)"
+        "--now", type=_now_ms, metavar="TIME", help=f"the time to use as now: {FORMS} (default: the clock's)"
     )
     parser.add_argument("--tasks", type=positive, metavar="N", help="tasks at the same time (default: all cores)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--local", action="store_true", help="run in this process, however much there is to do")
-    where.add_argument(
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--local", action="store_true", help="run in this process, whatever the amount of work")
+    place.add_argument(
         "--spark",
         action="store_true",
-        help="run on Spark, however little there is to do (default: by its size)",
+        help="run on Spark, whatever the amount of work (default: by its size)",
     )
     parser.add_argument("--loop", action="store_true", help="run again and again, until SIGTERM or SIGINT")
     parser.add_argument(
@@ -68,7 +68,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         choices=("text", "json"),
-        help="text: a table and a sum at the end; json: one object a line and partition, as it is done (default: text "
+        help="text: a table and totals; json: one object a line for each partition, when it is done (default: text "
         "on a terminal, else json)",
     )
 
@@ -132,7 +132,7 @@ def run_job(
                 partitions=partitions,
             )
         except StoppedError:
-            sys.stderr.write(f"kafkalog {job.action}: ended early, the next run goes on\n")
+            sys.stderr.write(f"kafkalog {job.action}: stopped early; the next run continues\n")
             return SOME_FAILED
         except BaseException:
             stop.set()
@@ -196,9 +196,9 @@ class _Workplace:
 
 def _check(options: argparse.Namespace) -> None:
     if options.loop and options.now is not None:
-        raise UsageError("--now and --loop do not go together: the time would stand still")
+        raise UsageError("--now cannot be used with --loop: the time would not advance")
     if options.interval is not None and not options.loop:
-        raise UsageError("--interval is for --loop")
+        raise UsageError("--interval needs --loop")
 
 
 def log_to_stderr() -> None:

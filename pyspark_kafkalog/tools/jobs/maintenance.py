@@ -179,12 +179,12 @@ def _add_reindex(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="only this partition of the topic; may be repeated (default: all partitions)",
     )
-    parser.add_argument("--force", action="store_true", help="replace index files that are right but differ, too")
+    parser.add_argument("--force", action="store_true", help="also replace correct index files that differ")
 
 
 def _reindex(options: argparse.Namespace) -> int:
     if options.partition and not options.topic:
-        raise UsageError("--partition is of a topic: name it with --topic")
+        raise UsageError("--partition needs --topic")
     job.log_to_stderr()
     from pyspark_kafkalog.maintenance.repair.reindex import ReindexJob
 
@@ -194,7 +194,7 @@ def _reindex(options: argparse.Namespace) -> int:
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     job.add_job_arguments(parser)
-    parser.add_argument("--repair", action="store_true", help="set right what can be, see above")
+    parser.add_argument("--repair", action="store_true", help="repair what can be rebuilt, see above")
     parser.add_argument(
         "--deep",
         action="store_true",
@@ -263,7 +263,7 @@ def _delete_records(options: argparse.Namespace) -> int:
 
 
 def _deleted_lines(reports: Iterable[PartitionReport], *, dry_run: bool) -> Iterator[str]:
-    yield "Records delete operation would give:\n" if dry_run else "Records delete operation completed:\n"
+    yield "Records delete operation would result in:\n" if dry_run else "Records delete operation completed:\n"
     for report in reports:
         topic_partition = TopicPartition(report.topic, report.partition)
         if report.error is None:
@@ -299,12 +299,12 @@ def parse_offsets(data: bytes) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
     duplicates: set[TopicPartition] = set()
     for number, entry in enumerate(tree["partitions"], start=1):
-        where, offset = _entry(entry, f"partition entry {number}")
-        if where in offsets:
-            duplicates.add(where)
-        offsets[where] = offset
+        topic_partition, offset = _entry(entry, f"partition entry {number}")
+        if topic_partition in offsets:
+            duplicates.add(topic_partition)
+        offsets[topic_partition] = offset
     if duplicates:
-        raise OffsetFileError(f"partitions are there more than once: {', '.join(map(str, sorted(duplicates)))}")
+        raise OffsetFileError(f"partitions occur more than once: {', '.join(map(str, sorted(duplicates)))}")
     return offsets
 
 

@@ -299,11 +299,11 @@ def produce(log_dir: LogDir, payloads: Payloads, plan: Plan, output: Output) -> 
 
 def _wait_for(plan: Plan, start_s: float, written: int, most: int) -> tuple[int, NDArray[np.float64]]:
     """Wait until the records of `gather_ms` are due; returns their number, and when each was due."""
-    wanted = max(1, min(most, round(plan.throughput * plan.gather_ms / 1000)))
-    last_due_s = start_s + (written + wanted) / plan.throughput
+    due = max(1, min(most, round(plan.throughput * plan.gather_ms / 1000)))
+    last_due_s = start_s + (written + due) / plan.throughput
     time.sleep(max(last_due_s - time.monotonic(), 0.0))
     # Records that became due during the last commit are included.
-    count = max(wanted, min(most, int((time.monotonic() - start_s) * plan.throughput) - written))
+    count = max(due, min(most, int((time.monotonic() - start_s) * plan.throughput) - written))
     return count, start_s + np.arange(written, written + count) / plan.throughput
 
 

@@ -30,7 +30,7 @@ from pyspark_kafkalog.tools.command import (
     add_read_to_log_end,
     open_log_dir,
     positive,
-    tell_unread,
+    warn_of_unread_offsets,
 )
 from pyspark_kafkalog.tools.output import add_output, output_of
 
@@ -50,15 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_producer(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to write to, made if need be")
+    parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to write to, created if needed")
     parser.add_argument("--num-records", required=True, type=positive, metavar="N", help="how many records to write")
     payload = parser.add_mutually_exclusive_group(required=True)
-    payload.add_argument("--record-size", type=positive, metavar="BYTES", help="values of so many random letters")
+    payload.add_argument("--record-size", type=positive, metavar="BYTES", help="values of this many random letters")
     payload.add_argument("--payload-file", type=Path, metavar="FILE", help="values chosen at random from this file")
     payload.add_argument("--payload-monotonic", action="store_true", help="values are the numbers from 0 on")
     parser.add_argument("--payload-delimiter", default="\\n", metavar="TEXT", help="between values of --payload-file")
     parser.add_argument(
-        "--throughput", required=True, type=float, metavar="N", help="records a second, about; -1: as many as can be"
+        "--throughput", required=True, type=float, metavar="N", help="approximate records per second; -1: no limit"
     )
     parser.add_argument(
         "--producer-props",
@@ -69,18 +69,22 @@ def _add_producer(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--producer.config", dest="producer_config", metavar="FILE", type=Path, help="a file of those")
     parser.add_argument("--transactional-id", metavar="ID", help="write with this transactional id")
-    parser.add_argument("--transaction-duration-ms", type=positive, metavar="MS", help="gather records for so long")
+    parser.add_argument("--transaction-duration-ms", type=positive, metavar="MS", help="collect records for this time")
     parser.add_argument("--print-metrics", action="store_true", help=argparse.SUPPRESS)
 
 
 def _add_consumer(parser: argparse.ArgumentParser) -> None:
     add_read_to_log_end(parser)
-    add_local_only(parser, "begin at the first offset in the directory where earlier ones are in remote storage")
+    add_local_only(parser, "start at the first offset in the directory if earlier ones are in remote storage")
     parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to read")
     parser.add_argument("--messages", required=True, type=positive, metavar="N", help="how many records to read")
-    parser.add_argument("--group", metavar="GROUP", help="begin where this group is; nothing is recorded")
-    parser.add_argument("--from-latest", action="store_true", help="begin at the end of the log")
-    parser.add_argument("--timeout", type=int, default=10_000, metavar="MS", help="stop when nothing comes for so long")
+    parser.add_argument(
+        "--group", metavar="GROUP", help="start at this group's committed offsets; nothing is committed"
+    )
+    parser.add_argument("--from-latest", action="store_true", help="start at the end of the log")
+    parser.add_argument(
+        "--timeout", type=int, default=10_000, metavar="MS", help="stop after this time without a record"
+    )
     parser.add_argument("--show-detailed-stats", action="store_true", help="a line each --reporting-interval")
     parser.add_argument("--reporting-interval", type=positive, default=5000, metavar="MS", help="default %(default)s")
     parser.add_argument("--hide-header", action="store_true", help="leave out the line with the columns' names")
@@ -148,7 +152,7 @@ def _consume(options: argparse.Namespace) -> None:
             output=output_of(options),
         ),
     )
-    tell_unread("perf-test", log_dir)
+    warn_of_unread_offsets("perf-test", log_dir)
 
 
 def _number(properties: Mapping[str, str], name: str, default: int) -> int:

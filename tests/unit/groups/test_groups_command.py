@@ -251,5 +251,5 @@ def test_invalid_datetimes_and_durations_are_rejected(text: str) -> None:
 
 
 def test_datetime_before_year_one_is_rejected_with_clear_error() -> None:
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="is not a time"):
         parse_datetime_ms("0001-01-01T00:00:00.000+02:00")

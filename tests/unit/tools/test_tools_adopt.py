@@ -62,7 +62,7 @@ def test_json_has_topics_partitions_and_next_producer_id(tmp_path: Path, capsys:
     assert tree["wasNative"] is False
     assert "keptMetadata" not in tree
     assert json.loads(tool("--output", "json"))["wasNative"] is True
-    assert tool().startswith(f"{tool.root} is a log directory of this package already: nothing to do.\n")
+    assert tool().startswith(f"{tool.root} is a native log directory already: nothing to do.\n")
 
 
 def test_adoption_is_first_in_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,7 +154,7 @@ def test_console_consumer_from_beginning_fails_unless_local_only(
     one = ("--topic", "tiered", "--partition", "0", "--timeout-ms", "0", "--formatter", "NoOpMessageFormatter")
     exit_code, out, err = command.try_to(*one, "--from-beginning")
     assert (exit_code, out) == (1, "")
-    assert "the first one in this directory is 552; --local-only reads from there" in err
+    assert "the first one in this directory is 552; --local-only starts there" in err
     for more in (["--from-beginning", "--local-only"], ["--offset", "552"]):
         exit_code, out, err = command.try_to(*one, *more)
         assert (exit_code, err) == (0, "Processed a total of 138 messages\n")

@@ -124,7 +124,7 @@ def test_json_is_one_object_per_line(tool: Command) -> None:
         (("--entity-type", "topics", "--entity-default", "--describe"), "can't be used with topics"),
         (("--topic", "orders", "--describe", "--add-config", "a=b"), "can't be used with --describe"),
         (("--topic", "orders", "--entity-type", "topics", "--describe"), "should not be used in conjunction"),
-        (("--topic", "orders", "--broker", "1", "--describe"), "one entity at a time"),
+        (("--topic", "orders", "--broker", "1", "--describe"), "only one entity"),
         (("--describe",), "--entity-type topics or brokers"),
         (("--broker", "one", "--describe"), "must be a valid integer broker id"),
         (("--broker", "7", "--describe"), "The broker '7' doesn't exist"),

@@ -147,8 +147,8 @@ def test_lines_before_bad_line_are_written(
         ((), ("key.separator=",), "key.separator may not be empty"),
         ((), ("headers.separator=(",), "headers.separator is an invalid regex"),
         ((), ("headers.separator=(?<=;),",), "headers.separator is an invalid regex"),
-        ((), ("headers.separator=|",), "| matches where nothing stands"),
-        ((), (r"headers.separator=\b",), "matches where nothing stands"),
+        ((), ("headers.separator=|",), "| matches the empty text"),
+        ((), (r"headers.separator=\b",), "matches the empty text"),
         ((), ("parse.key",), "expected NAME=VALUE"),
         (("--compression-codec", "brotli"), (), "invalid choice: 'brotli'"),
         (("--line-reader", "com.Mine"), (), "com.Mine is not known"),
@@ -268,7 +268,7 @@ def test_read_only_root_rejects_group_before_first_record(capsys: pytest.Capture
     reading = ("--topic", "cars", "--from-beginning", "--max-messages", "2", "--group", "g")
     exit_code, out, err = consumer.try_to(*reading)
     assert (exit_code, out) == (1, "")
-    assert "where no group's progress can be recorded" in err
+    assert "no group's progress can be committed" in err
     exit_code, out, _ = consumer.try_to(*reading, "--consumer-property", "enable.auto.commit=false")
     assert (exit_code, len(out.splitlines())) == (0, 2)
 

@@ -122,8 +122,8 @@ def test_staged_file_is_dumped_with_offsets_from_0(tmp_path: Path) -> None:
     [
         (["dump-log"], "the following arguments are required: --files"),
         (["dump-log", "--files", "a.log", "--files", "b.log"], "given more than once"),
-        (["dump-log", "--files", "a.log", "--max-bytes", "many"], "'many' is no 32-bit number"),
-        (["dump-log", "--files", "a.log", "--max-bytes", str(2**31)], "is no 32-bit number"),
+        (["dump-log", "--files", "a.log", "--max-bytes", "many"], "'many' is not a 32-bit number"),
+        (["dump-log", "--files", "a.log", "--max-bytes", str(2**31)], "is not a 32-bit number"),
         (["dump-log", "--files", "a.log", "--value-decoder-class", "com.example.Mine"], "com.example.Mine"),
         (["dump-log", "--files", "a.log", "--deep"], "--deep"),
         (["dump"], "dump"),

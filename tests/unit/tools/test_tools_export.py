@@ -109,7 +109,7 @@ def test_mount_keeps_topic_ids_and_other_checkpoints_of_broker(tool: Command, tm
     assert (found["log-start"], found["cleaner"]) == ({theirs: 7}, {theirs: 7})
     assert (broker / "orders-1" / "00000000000000000003.log").stat().st_size
     assert not (broker / "orders-1" / "00000000000000000000.log").exists()  # wholly below the log start
-    assert "holds records" in tool.fails("--to", str(broker), "--topic", "orders")
+    assert "has records" in tool.fails("--to", str(broker), "--topic", "orders")
     tool("--to", str(broker), "--topic", "orders", "--overwrite")
     assert "create topic empty on the broker" in tool.fails("--to", str(broker))
 
@@ -125,7 +125,7 @@ def test_invalid_targets_are_rejected_and_original_is_unchanged(tool: Command, t
         assert "name another" in tool.fails("--to", str(target), "--overwrite")
     assert contents(LogDir.open(tool.root)) == before
     assert "there is no topic nope" in tool.fails("--to", str(tmp_path / "copy"), "--topic", "nope")
-    assert "go with --to" in tool.fails("--copy")
+    assert "need --to" in tool.fails("--copy")
 
 
 def test_killed_mount_is_finished_with_overwrite(tool: Command, tmp_path: Path) -> None:

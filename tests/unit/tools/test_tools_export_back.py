@@ -225,7 +225,7 @@ def test_damaged_metadata_log_of_broker_is_a_difference(tool: Command) -> None:
 
 def test_invalid_option_combinations_are_rejected(tool: Command, tmp_path: Path) -> None:
     aside = ("--set-aside", str(tmp_path / "aside"))
-    assert "do not go with --to" in tool.fails(*aside, "--to", str(tmp_path / "copy"))
+    assert "cannot be used with --to" in tool.fails(*aside, "--to", str(tmp_path / "copy"))
     assert "--output json cannot" in tool.fails(*aside, "--output", "json")
     (tool.root / KEPT).rename(tmp_path / "kept")
     assert "there is no metadata log to compare with" in tool.fails(*aside)

@@ -146,7 +146,7 @@ def test_table_columns_are_aligned(tool: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--topic", "nope"), "there is no topic 'nope', nor a commit to one"),
+        (("--topic", "nope"), "there is no topic 'nope', and no commit"),
         (("--limit", "0"), "must be 1 or more, not 0"),
         (("--limit", "x"), "must be 1 or more, not x"),
     ],

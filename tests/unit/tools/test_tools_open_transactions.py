@@ -105,7 +105,7 @@ def test_printed_commands_end_all_open_transactions(foreign: Command) -> None:
     }
     (described,) = tool.json("describe", "--transactional-id", "tx-0")
     assert (described["producerId"], described["producerEpoch"], described["topicPartitions"]) == (0, 13, "")
-    assert foreign() == f"{foreign.root} is a log directory of this package already: nothing to do.\n"
+    assert foreign() == f"{foreign.root} is a native log directory already: nothing to do.\n"
 
 
 def test_printed_commands_end_transactions_without_coordinator(
