@@ -10,20 +10,24 @@ is an error.
 
 The offsets of a tiered topic from the log start offset to the first local segment are in remote storage
 (RemoteLogManager).
+
+The batches since the last producer snapshot, up to a whole segment, show which transactions are open, and so the last
+stable offset. Repeated requests, as from metrics, read only the batches appended meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.broker_notices import BrokerProcess, broker_process
 from pyspark_kafkalog.root.planned_state import PlannedState
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
-from pyspark_kafkalog.root.stable_offsets import StableOffsets
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
@@ -38,7 +42,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     was_clean_shutdown,
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions, refuse_link
-from pyspark_kafkalog.storage.log.log_state import ReadOnlyState, checked_end_offset, load_read_only
+from pyspark_kafkalog.storage.log.log_state import ReadOnlyState, checked_end_offset, load_read_only, stable_offset_of
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
@@ -54,8 +58,10 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.root.write_transaction import WriteTransaction
     from pyspark_kafkalog.storage.filesystem import FlushMode
+    from pyspark_kafkalog.storage.log.producers import ProducerStateManager
     from pyspark_kafkalog.storage.log.reader import LogReader
     from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+
 
 _METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _REMOTE_STORAGE_ENABLE: Final = "remote.storage.enable"
@@ -76,7 +82,7 @@ class BrokerRoot:
         self.identity: RootIdentity | None = readable_identity(path)
         self._clock = clock
         self._snapshots: dict[TopicPartition, PartitionSnapshot] = {}
-        self._stable_offsets = StableOffsets()
+        self._stable_offsets = _StableOffsets()
         self.refresh()
 
     def refresh(self) -> None:
@@ -340,3 +346,46 @@ def _size_bytes(directory: Path, base_offset: int) -> int:
         return segment_file(directory, base_offset, LOG_SUFFIX).stat().st_size
     except FileNotFoundError:
         return -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The partition as of the last request, and its producers at the high watermark of that time."""
+
+    found: PartitionSnapshot
+    producers: ProducerStateManager
+
+    def leads_to(self, found: PartitionSnapshot) -> bool:
+        """Whether `found` is the same log, grown since: a recovered or truncated log has another leader epoch."""
+        before = self.found
+        return (before.directory, before.leader_epoch, before.local_log_start_offset) == (
+            found.directory,
+            found.leader_epoch,
+            found.local_log_start_offset,
+        ) and before.high_watermark <= found.high_watermark
+
+
+class _StableOffsets:
+    """The end for read_committed in each partition."""
+
+    def __init__(self) -> None:
+        self._known: dict[TopicPartition, _Known] = {}
+
+    def of(self, found: PartitionSnapshot, now_ms: int) -> int:
+        """The last stable offset of the partition. Raises DiskFormatError for damage in the batches that are read."""
+        from pyspark_kafkalog.storage.log.producer_replay import advance, producer_state_at  # imports compiled code
+
+        known = self._known.pop(found.topic_partition, None)
+        if known is not None and known.leads_to(found):
+            producers = known.producers
+            advance(producers, found.high_watermark)
+        else:
+            producers = producer_state_at(
+                found.directory,
+                found.high_watermark,
+                log_start_offset=found.local_log_start_offset,
+                expiration_ms=PRODUCER_ID_EXPIRATION_MS,
+                now_ms=now_ms,
+            )
+        self._known[found.topic_partition] = _Known(found, producers)
+        return stable_offset_of(producers, found.local_log_start_offset, found.high_watermark)
