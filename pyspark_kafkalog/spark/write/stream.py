@@ -2,7 +2,8 @@
 
     worker that plans, one per micro-batch   creates a writer; its write id is in the names of the staged files
     task                                     stages records; its message identifies the query and its run
-    worker that commits                      creates another writer, which has only the options and the messages
+    worker that commits                      creates another writer, which gets the messages of the tasks and commits to
+                                             the root that its own plan has opened
 
 The query id is the write's transactional id, the batch id its version, the run id its incarnation: a replayed batch
 finds its version committed, and a run is fenced once a later one has begun. Tasks find the ids in their local
@@ -52,8 +53,7 @@ class StreamStagedMessage(StagedMessage):
 class KafkalogStreamWriter(DataSourceStreamArrowWriter):
     """Writes each micro-batch to one topic, or each row to the topic it names, in one commit.
 
-    `root` is the planned root if it exists. Only the process that has planned the writer has it: the worker that
-    commits has created its own writer, and commits to the root that this has opened.
+    `root` is the planned root if it exists. It is not pickled, so tasks do not get it.
     """
 
     def __init__(self, plan: WritePlan, root: Root | None = None) -> None:
@@ -93,8 +93,8 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         tasks = [message for message in messages if isinstance(message, StreamStagedMessage)]
         if len(tasks) != len(messages):
             raise InvalidOptionError(
-                f"epoch {batchId}: {len(messages) - len(tasks)} of {len(messages)} tasks did not say what they "
-                "staged. kafkalog takes micro-batches only: use trigger(processingTime=...), "
+                f"epoch {batchId}: {len(messages) - len(tasks)} of {len(messages)} tasks have no message about what "
+                "they staged. kafkalog supports micro-batches only: use trigger(processingTime=...), "
                 "trigger(availableNow=True) or trigger(once=True), not trigger(continuous=...)"
             )
         if not tasks:
