@@ -174,6 +174,22 @@ def test_failed_partition_fails_round(tmp_path: Path) -> None:
     assert run_once(CountingJob({1: None}), lambda _: ThreadTasks(), JobRun(path=tmp_path), []) == SOME_FAILED
 
 
+def test_run_with_chosen_partitions_does_not_choose_again(tmp_path: Path) -> None:
+    job, seen = CountingJob({}), Seen()
+    chosen = [TopicPartition("a", 0), TopicPartition("a", 1)]
+    assert run_once(job, lambda _: ThreadTasks(), JobRun(path=tmp_path), [seen], partitions=chosen) == ALL_FINE
+    assert job.rounds == 0
+    assert seen.told == [("count", 2), 0, "end"]
+
+
+def test_loop_chooses_again_after_first_run(tmp_path: Path) -> None:
+    job, clock = CountingJob({}), Clock(3)
+    chosen = [TopicPartition("a", 0)]
+    arguments = (lambda _: ThreadTasks(), JobRun(path=tmp_path), [])
+    status = run_loop(job, *arguments, interval_s=1, stop=clock, is_alive=lambda: True, partitions=chosen)
+    assert (status, job.rounds) == (ALL_FINE, 2)
+
+
 def _reports(partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
     return [PartitionReport(topic=each.topic, partition=each.partition, action="x") for each in partitions]
 
