@@ -52,7 +52,7 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
 )
 from pyspark_kafkalog.storage.segment.segment import LogSegment
-from pyspark_kafkalog.storage.staging.cleanup import remove_committed_names
+from pyspark_kafkalog.storage.staging.staged_file import remove_committed_names
 from pyspark_kafkalog.units import NS_PER_MS
 
 

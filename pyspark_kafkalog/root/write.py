@@ -45,8 +45,7 @@ from pyspark_kafkalog.storage.filesystem import FileSystem, in_parallel, note_un
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.cleanup import remove_abandoned
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, discard_staged
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile, discard_staged, remove_abandoned
 
 _LOG: Final = logging.getLogger(__name__)
 

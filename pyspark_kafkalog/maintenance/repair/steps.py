@@ -57,7 +57,7 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
     segment_file,
 )
-from pyspark_kafkalog.storage.staging.cleanup import remove_abandoned
+from pyspark_kafkalog.storage.staging.staged_file import remove_abandoned
 
 _IN_USE: Final = "another run works on the partition: repair it when that run has ended"
 

@@ -39,7 +39,7 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     segment_file,
 )
-from pyspark_kafkalog.storage.staging.cleanup import remove_committed_names
+from pyspark_kafkalog.storage.staging.staged_file import remove_committed_names
 
 _LOG: Final = logging.getLogger(__name__)
 

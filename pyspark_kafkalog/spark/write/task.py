@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.storage.staging.row_buffer import Rows
-    from pyspark_kafkalog.storage.staging.stager import StagingTask, TopicStager
+    from pyspark_kafkalog.storage.staging.stager import Rows, StagingTask, TopicStager
 
 _BUFFER_MIN_BYTES: Final = 4 << 20
 _BUFFER_MAX_BYTES: Final = 64 << 20
@@ -87,7 +86,7 @@ class TaskWriter:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
         """Stage all rows; after any error no staged file remains."""
-        from pyspark_kafkalog.storage.staging.row_buffer import RowBuffer, Rows
+        from pyspark_kafkalog.storage.staging.stager import RowBuffer, Rows
 
         if self._target is None and self._options.topic is not None:
             self._target = self._open_target(self._options.topic)
