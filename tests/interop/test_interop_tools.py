@@ -226,7 +226,9 @@ def fill(broker: Broker) -> tuple[Any, int]:
             producer.produce("numbers", key=key, value=value)
     holder = None
     for name, end in (("kept", "commit"), ("dropped", "abort"), ("kept", "commit"), ("left", None)):
-        holder = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
+        # On a busy machine the tests take longer than the default of a minute, after which the broker aborts it.
+        settings = {"transactional.id": name, "transaction.timeout.ms": 600_000}
+        holder = Producer({"bootstrap.servers": broker.bootstrap, **settings})
         holder.init_transactions(30)
         holder.begin_transaction()
         for number in range(10):
