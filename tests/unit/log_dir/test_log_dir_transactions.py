@@ -150,7 +150,7 @@ def test_without_lock_second_commit_on_same_state_conflicts(log_dir: LogDir, mon
         return publish(self, *args, **kwargs)
 
     monkeypatch.setattr(MetadataStore, "commit", late)
-    with pytest.raises(CommitConflictError, match="orders-0 was changed"):
+    with pytest.raises(CommitConflictError, match="orders-0: another writer changed"):
         log_dir.commit_staged([staged])
     assert written_by(log_dir) == ["early"]
     log_dir.commit_staged([staged])
@@ -171,7 +171,7 @@ def test_without_lock_transaction_conflicts_with_its_twin(log_dir: LogDir, monke
         return publish(self, *args, **kwargs)
 
     monkeypatch.setattr(MetadataStore, "commit", late)
-    with pytest.raises(CommitConflictError, match="'query' was used"):
+    with pytest.raises(CommitConflictError, match="'query': another writer used"):
         log_dir.commit_staged([staged], transaction=transaction)
     assert log_dir.commit_staged([staged], transaction=transaction).is_duplicate
     assert (written_by(log_dir), written_by(log_dir, partition=1)) == ([], ["a"])
