@@ -1,4 +1,4 @@
-"""Writes the dataclasses of Kafka's messages from their schemas (pyspark_kafkalog/metadata/messages/schemas).
+"""Writes the classes of Kafka's messages from their schemas (pyspark_kafkalog/metadata/messages/schemas).
 
     python scripts/make_messages.py [--check]
 
@@ -23,7 +23,7 @@ from pyspark_kafkalog.metadata.messages.schema import (
 MESSAGES_DIR = Path(__file__).resolve().parents[1] / "pyspark_kafkalog" / "metadata" / "messages"
 
 _METADATA_RECORDS: Final = '''\
-"""The records of the metadata log, as dataclasses: Kafka's own, and this project's (see records.py).
+"""The records of the metadata log, as classes: Kafka's own, and this project's (see records.py).
 
 Generated from schemas/cluster_metadata.json and schemas/kafkalog.json by scripts/make_messages.py: change the schemas,
 not this file. Field types, defaults and versions are those of the schemas; `unknown_tags` are the tagged fields that
@@ -33,7 +33,6 @@ the schema does not have, as (tag, bytes).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from pyspark_kafkalog.metadata.messages.codec import Message
@@ -46,7 +45,7 @@ class MetadataRecord(Message):
     __slots__ = ()
 '''
 _COORDINATOR_RECORDS: Final = '''\
-"""Keys and values of the coordinators' records, and the messages in them, as dataclasses.
+"""Keys and values of the coordinators' records, and the messages in them, as classes.
 
 Generated from schemas/group_coordinator.json and schemas/transaction_coordinator.json by scripts/make_messages.py:
 change the schemas, not this file. Only the messages that this package reads or writes are here. Field types, defaults
@@ -57,7 +56,6 @@ and versions are those of the schemas; `unknown_tags` are the tagged fields that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from pyspark_kafkalog.metadata.messages.codec import Message
@@ -155,7 +153,7 @@ class _Classes:
         return f"{spec.name}{field.element}" if field.element in self._shared else field.element
 
     def _text(self, spec: MessageSpec, name: str, base: str, doc: str, fields: Sequence[FieldSpec]) -> str:
-        lines = ["@dataclass(frozen=True, slots=True, kw_only=True)", f"class {name}({base}):", f'    """{doc}"""', ""]
+        lines = [f"class {name}({base}):", f'    """{doc}"""', ""]
         structs = {each.attribute: self._struct_name(spec, each) for each in fields if each.struct is not None}
         if structs:
             lines += ["    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {"]

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -129,8 +129,7 @@ class TransactionState:
 
     def completed(self, *, is_commit: bool, producer_epoch: int, now_ms: int) -> tuple[bytes, bytes]:
         """Key and value of the record that says that all markers are written (TransactionMetadata.prepareComplete)."""
-        value = replace(
-            self.value,
+        value = self.value.replace(
             producer_epoch=producer_epoch,
             transaction_status=TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT,
             transaction_partitions=(),
@@ -138,10 +137,10 @@ class TransactionState:
         )
         if self.version >= 1:
             next_producer_id = value.next_producer_id
-            value = replace(value, previous_producer_id=self.producer_id, next_producer_id=_NO_PRODUCER_ID)
+            value = value.replace(previous_producer_id=self.producer_id, next_producer_id=_NO_PRODUCER_ID)
             if next_producer_id != _NO_PRODUCER_ID and value.client_transaction_version >= _TV2:
                 # The old id's epochs are exhausted.
-                value = replace(value, producer_id=next_producer_id, producer_epoch=0)
+                value = value.replace(producer_id=next_producer_id, producer_epoch=0)
         key = TransactionLogKey(transactional_id=self.transactional_id)
         return (
             _INT16.pack(key.schema().api_key) + key.encode(0),

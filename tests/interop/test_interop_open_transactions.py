@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def prepare_commit(data: Path) -> None:
     state = states["pay-prepared"]
     is_v2 = state.value.client_transaction_version >= 2
     epoch = state.producer_epoch + is_v2
-    prepared = replace(state.value, producer_epoch=epoch, transaction_status=TransactionStatus.PREPARE_COMMIT)
+    prepared = state.value.replace(producer_epoch=epoch, transaction_status=TransactionStatus.PREPARE_COMMIT)
     value = prepared.encode(state.version)
     key = b"\0\0" + TransactionLogKey(transactional_id=state.transactional_id).encode(0)
     append_raw(data, (STATE_TOPIC, state.state_partition), (key, state.version.to_bytes(2, "big") + value))

@@ -137,7 +137,7 @@ def test_framed_metadata_record_decodes_to_itself(message: tuple[MessageSpec, in
 
 @settings(RELAXED, max_examples=examples(300))
 @given(messages(TYPED_SPECS))
-def test_dataclass_holds_same_values_as_dict(message: tuple[MessageSpec, int, dict[str, Any]]) -> None:
+def test_instance_holds_same_values_as_dict(message: tuple[MessageSpec, int, dict[str, Any]]) -> None:
     spec, version, fields = message
     data = MessageSchema.load(spec.name).encode(version, fields)
     decoded = TYPES[spec.name].decode(version, data)

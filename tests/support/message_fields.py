@@ -1,4 +1,4 @@
-"""Messages that are dataclasses as dicts by the names of the schema, and as Kafka's dump tool prints them."""
+"""Instances of messages' classes as dicts by the names of the schema, and as Kafka's dump tool prints them."""
 
 from __future__ import annotations
 

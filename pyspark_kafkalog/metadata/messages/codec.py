@@ -3,13 +3,13 @@
 A message has one of two forms:
 
 - a dict of field name to value, for any schema: what the dump of internal topics prints
-- a dataclass that scripts/make_messages.py has generated from the schema: what the rest of the package reads and
-  writes. Its fields have snake_case names
+- an instance of a class that scripts/make_messages.py has generated from the schema: what the rest of the package
+  reads and writes. Its fields have snake_case names
 
 Values are int, float, bool, str, bytes, a Uuid as Kafka's 22 character text, None for null, a tuple for an array, a
-dict or a dataclass for a struct. Decoding fills in defaults for fields that the version lacks, so a message is
+dict or an instance for a struct. Decoding fills in defaults for fields that the version lacks, so a message is
 complete; encoding a dict takes defaults for missing names. Tagged fields with tags that the schema lacks are kept under
-`UNKNOWN_TAGS` (in a dataclass: `unknown_tags`), a tuple of (tag, bytes), and written back in their place. Hostile bytes
+`UNKNOWN_TAGS` (in an instance: `unknown_tags`), a tuple of (tag, bytes), and written back in their place. Hostile bytes
 raise CorruptRecordError, whatever they are.
 
 A `StructCodec` has the readers and writers of one struct in one version, built once from its fields. Runs of
@@ -20,14 +20,13 @@ Source of the rules: org.apache.kafka.message.MessageDataGenerator and the class
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import InvalidRecordError, UnsupportedFormatError
+from pyspark_kafkalog.metadata.messages.frozen import Frozen
 from pyspark_kafkalog.metadata.messages.json_form import struct_to_json
 from pyspark_kafkalog.metadata.messages.schema import (
     INTEGER_FORMATS,
@@ -52,8 +51,8 @@ _M = TypeVar("_M", bound="Message")
 _ADVICE: Final = "a later version of pyspark_kafkalog or of Kafka wrote it: upgrade pyspark_kafkalog"
 
 
-class Message:
-    """Base of the generated dataclasses; a subclass has the name of its message in the schemas."""
+class Message(Frozen):
+    """Base of the generated classes; a subclass has the name of its message in the schemas."""
 
     __slots__ = ()
 
@@ -74,7 +73,7 @@ class Message:
         file_position: int = 0,
         allow_trailing: bool = False,
     ) -> _M:
-        """As `MessageSchema.decode`, as a dataclass."""
+        """As `MessageSchema.decode`, as an instance of the class."""
         return cls.decode_from(
             MessageReader(buffer, file=file, file_position=file_position), version, allow_trailing=allow_trailing
         )
@@ -133,7 +132,7 @@ class MessageSchema:
             if version not in self.spec.versions:
                 raise InvalidRecordError(f"{self.name} has no version {version}, only {self._versions_text()}")
             fields = self.spec.fields
-            structs: _StructForm = _DictForm(self.name, fields) if form is None else _ClassForm(form, fields)
+            structs: _StructForm = _DictForm(self.name, fields) if form is None else _ClassForm(form)
             codec = StructCodec(self.name, fields, version, structs, flexible=version in self.spec.flexible)
             self._codecs[version, form] = codec
         return codec
@@ -238,19 +237,13 @@ class _DictForm:
 
 
 class _ClassForm:
-    def __init__(self, cls: type[Message], fields: tuple[FieldSpec, ...]) -> None:
+    def __init__(self, cls: type[Message]) -> None:
         self._class = cls
-        names = (*(field.attribute for field in fields), "unknown_tags")
-        # With one name alone attrgetter returns no tuple.
-        self._get: Callable[[Any], Sequence[Any]] = attrgetter(*names) if fields else _get_unknown_tags
-        # Setting the fields of a frozen dataclass one by one takes three times as long as setting those of a mutable
-        # twin of the same layout, and changing the class of the result.
-        self._twin: Any = dataclasses.make_dataclass(
-            cls.__name__, names, bases=cls.__bases__, slots=True, eq=False, repr=False
-        )
+        self._get = cls.values_of
+        self._builder = cls.builder()
 
     def build(self, values: list[Any]) -> Any:
-        message = self._twin(*values)
+        message = self._builder(*values)
         message.__class__ = self._class
         return message
 
@@ -264,11 +257,7 @@ class _ClassForm:
         return self._class.STRUCTS[field.attribute]() if is_struct else field.default
 
     def nested(self, what: str, field: FieldSpec) -> _StructForm:
-        return _ClassForm(self._class.STRUCTS[field.attribute], field.struct or ())
-
-
-def _get_unknown_tags(message: Any) -> Sequence[Any]:
-    return (message.unknown_tags,)
+        return _ClassForm(self._class.STRUCTS[field.attribute])
 
 
 _STRING_MAX_BYTES: Final = INT16_MAX

@@ -1,4 +1,4 @@
-"""Keys and values of the coordinators' records, and the messages in them, as dataclasses.
+"""Keys and values of the coordinators' records, and the messages in them, as classes.
 
 Generated from schemas/group_coordinator.json and schemas/transaction_coordinator.json by scripts/make_messages.py:
 change the schemas, not this file. Only the messages that this package reads or writes are here. Field types, defaults
@@ -9,14 +9,12 @@ and versions are those of the schemas; `unknown_tags` are the tagged fields that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitKey(Message):
     """OffsetCommitKey: api key 1, version 0."""
 
@@ -26,7 +24,6 @@ class OffsetCommitKey(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitValue(Message):
     """OffsetCommitValue: api key 1, versions 0 to 4."""
 
@@ -39,7 +36,6 @@ class OffsetCommitValue(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataKey(Message):
     """GroupMetadataKey: api key 2, version 0."""
 
@@ -47,7 +43,6 @@ class GroupMetadataKey(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata(Message):
     """A struct of GroupMetadataValue."""
 
@@ -62,7 +57,6 @@ class MemberMetadata(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataValue(Message):
     """GroupMetadataValue: api key 2, versions 0 to 4."""
 
@@ -79,7 +73,6 @@ class GroupMetadataValue(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMetadataKey(Message):
     """ConsumerGroupMetadataKey: api key 3, version 0."""
 
@@ -87,7 +80,6 @@ class ConsumerGroupMetadataKey(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMetadataValue(Message):
     """ConsumerGroupMetadataValue: api key 3, version 0."""
 
@@ -96,7 +88,6 @@ class ConsumerGroupMetadataValue(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMemberMetadataKey(Message):
     """ConsumerGroupMemberMetadataKey: api key 5, version 0."""
 
@@ -105,7 +96,6 @@ class ConsumerGroupMemberMetadataKey(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicProtocol(Message):
     """A struct of ConsumerGroupMemberMetadataValue."""
 
@@ -114,7 +104,6 @@ class ClassicProtocol(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMemberMetadata(Message):
     """A struct of ConsumerGroupMemberMetadataValue."""
 
@@ -127,7 +116,6 @@ class ClassicMemberMetadata(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMemberMetadataValue(Message):
     """ConsumerGroupMemberMetadataValue: api key 5, version 0."""
 
@@ -147,7 +135,6 @@ class ConsumerGroupMemberMetadataValue(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMetadataKey(Message):
     """ConsumerGroupTargetAssignmentMetadataKey: api key 6, version 0."""
 
@@ -155,7 +142,6 @@ class ConsumerGroupTargetAssignmentMetadataKey(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMetadataValue(Message):
     """ConsumerGroupTargetAssignmentMetadataValue: api key 6, version 0."""
 
@@ -163,7 +149,6 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMemberKey(Message):
     """ConsumerGroupTargetAssignmentMemberKey: api key 7, version 0."""
 
@@ -172,7 +157,6 @@ class ConsumerGroupTargetAssignmentMemberKey(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMemberValueTopicPartition(Message):
     """A struct of ConsumerGroupTargetAssignmentMemberValue."""
 
@@ -181,7 +165,6 @@ class ConsumerGroupTargetAssignmentMemberValueTopicPartition(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMemberValue(Message):
     """ConsumerGroupTargetAssignmentMemberValue: api key 7, version 0."""
 
@@ -193,7 +176,6 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupCurrentMemberAssignmentKey(Message):
     """ConsumerGroupCurrentMemberAssignmentKey: api key 8, version 0."""
 
@@ -202,7 +184,6 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions(Message):
     """A struct of ConsumerGroupCurrentMemberAssignmentValue."""
 
@@ -211,7 +192,6 @@ class TopicPartitions(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupCurrentMemberAssignmentValue(Message):
     """ConsumerGroupCurrentMemberAssignmentValue: api key 8, version 0."""
 
@@ -228,7 +208,6 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerProtocolAssignmentTopicPartition(Message):
     """A struct of ConsumerProtocolAssignment."""
 
@@ -237,7 +216,6 @@ class ConsumerProtocolAssignmentTopicPartition(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerProtocolAssignment(Message):
     """ConsumerProtocolAssignment: versions 0 to 3."""
 
@@ -250,7 +228,6 @@ class ConsumerProtocolAssignment(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLogKey(Message):
     """TransactionLogKey: api key 0, version 0."""
 
@@ -258,7 +235,6 @@ class TransactionLogKey(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsSchema(Message):
     """A struct of TransactionLogValue."""
 
@@ -267,7 +243,6 @@ class PartitionsSchema(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLogValue(Message):
     """TransactionLogValue: api key 0, versions 0 to 1."""
 

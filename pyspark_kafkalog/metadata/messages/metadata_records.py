@@ -1,4 +1,4 @@
-"""The records of the metadata log, as dataclasses: Kafka's own, and this project's (see records.py).
+"""The records of the metadata log, as classes: Kafka's own, and this project's (see records.py).
 
 Generated from schemas/cluster_metadata.json and schemas/kafkalog.json by scripts/make_messages.py: change the schemas,
 not this file. Field types, defaults and versions are those of the schemas; `unknown_tags` are the tagged fields that
@@ -8,7 +8,6 @@ the schema does not have, as (tag, bytes).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from pyspark_kafkalog.metadata.messages.codec import Message
@@ -21,7 +20,6 @@ class MetadataRecord(Message):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerEndpoint(Message):
     """A struct of RegisterBrokerRecord."""
 
@@ -32,7 +30,6 @@ class BrokerEndpoint(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFeature(Message):
     """A struct of RegisterBrokerRecord."""
 
@@ -42,7 +39,6 @@ class BrokerFeature(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecord(MetadataRecord):
     """RegisterBrokerRecord: api key 0, versions 0 to 3."""
 
@@ -64,7 +60,6 @@ class RegisterBrokerRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRecord(MetadataRecord):
     """UnregisterBrokerRecord: api key 1, version 0."""
 
@@ -73,7 +68,6 @@ class UnregisterBrokerRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord(MetadataRecord):
     """TopicRecord: api key 2, version 0."""
 
@@ -82,7 +76,6 @@ class TopicRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord(MetadataRecord):
     """PartitionRecord: api key 3, versions 0 to 2."""
 
@@ -102,7 +95,6 @@ class PartitionRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord(MetadataRecord):
     """ConfigRecord: api key 4, version 0."""
 
@@ -113,7 +105,6 @@ class ConfigRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord(MetadataRecord):
     """PartitionChangeRecord: api key 5, versions 0 to 2."""
 
@@ -131,7 +122,6 @@ class PartitionChangeRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FenceBrokerRecord(MetadataRecord):
     """FenceBrokerRecord: api key 7, version 0."""
 
@@ -140,7 +130,6 @@ class FenceBrokerRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UnfenceBrokerRecord(MetadataRecord):
     """UnfenceBrokerRecord: api key 8, version 0."""
 
@@ -149,7 +138,6 @@ class UnfenceBrokerRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTopicRecord(MetadataRecord):
     """RemoveTopicRecord: api key 9, version 0."""
 
@@ -157,7 +145,6 @@ class RemoveTopicRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationTokenRecord(MetadataRecord):
     """DelegationTokenRecord: api key 10, version 0."""
 
@@ -171,7 +158,6 @@ class DelegationTokenRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UserScramCredentialRecord(MetadataRecord):
     """UserScramCredentialRecord: api key 11, version 0."""
 
@@ -184,7 +170,6 @@ class UserScramCredentialRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevelRecord(MetadataRecord):
     """FeatureLevelRecord: api key 12, version 0."""
 
@@ -193,7 +178,6 @@ class FeatureLevelRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EntityData(Message):
     """A struct of ClientQuotaRecord."""
 
@@ -202,7 +186,6 @@ class EntityData(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuotaRecord(MetadataRecord):
     """ClientQuotaRecord: api key 14, version 0."""
 
@@ -217,7 +200,6 @@ class ClientQuotaRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRecord(MetadataRecord):
     """ProducerIdsRecord: api key 15, version 0."""
 
@@ -227,7 +209,6 @@ class ProducerIdsRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord(MetadataRecord):
     """BrokerRegistrationChangeRecord: api key 17, versions 0 to 2."""
 
@@ -239,7 +220,6 @@ class BrokerRegistrationChangeRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AccessControlEntryRecord(MetadataRecord):
     """AccessControlEntryRecord: api key 18, version 0."""
 
@@ -254,7 +234,6 @@ class AccessControlEntryRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveAccessControlEntryRecord(MetadataRecord):
     """RemoveAccessControlEntryRecord: api key 19, version 0."""
 
@@ -262,14 +241,12 @@ class RemoveAccessControlEntryRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NoOpRecord(MetadataRecord):
     """NoOpRecord: api key 20, version 0."""
 
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ZkMigrationStateRecord(MetadataRecord):
     """ZkMigrationStateRecord: api key 21, version 0."""
 
@@ -277,7 +254,6 @@ class ZkMigrationStateRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveUserScramCredentialRecord(MetadataRecord):
     """RemoveUserScramCredentialRecord: api key 22, version 0."""
 
@@ -286,7 +262,6 @@ class RemoveUserScramCredentialRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BeginTransactionRecord(MetadataRecord):
     """BeginTransactionRecord: api key 23, version 0."""
 
@@ -294,14 +269,12 @@ class BeginTransactionRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionRecord(MetadataRecord):
     """EndTransactionRecord: api key 24, version 0."""
 
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AbortTransactionRecord(MetadataRecord):
     """AbortTransactionRecord: api key 25, version 0."""
 
@@ -309,7 +282,6 @@ class AbortTransactionRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveDelegationTokenRecord(MetadataRecord):
     """RemoveDelegationTokenRecord: api key 26, version 0."""
 
@@ -317,7 +289,6 @@ class RemoveDelegationTokenRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerEndpoint(Message):
     """A struct of RegisterControllerRecord."""
 
@@ -328,7 +299,6 @@ class ControllerEndpoint(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerFeature(Message):
     """A struct of RegisterControllerRecord."""
 
@@ -338,7 +308,6 @@ class ControllerFeature(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterControllerRecord(MetadataRecord):
     """RegisterControllerRecord: api key 27, version 0."""
 
@@ -355,7 +324,6 @@ class RegisterControllerRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClearElrRecord(MetadataRecord):
     """ClearElrRecord: api key 28, version 0."""
 
@@ -363,7 +331,6 @@ class ClearElrRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FormatRecord(MetadataRecord):
     """FormatRecord: api key 20000, version 0."""
 
@@ -371,7 +338,6 @@ class FormatRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord(MetadataRecord):
     """CommitRecord: api key 20001, version 0."""
 
@@ -380,7 +346,6 @@ class CommitRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPartition(Message):
     """A struct of WriteCommitRecord."""
 
@@ -392,7 +357,6 @@ class WrittenPartition(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteCommitRecord(MetadataRecord):
     """WriteCommitRecord: api key 20002, version 0."""
 
@@ -410,7 +374,6 @@ class WriteCommitRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerState(Message):
     """A struct of PartitionStateRecord."""
 
@@ -425,7 +388,6 @@ class ProducerState(Message):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStateRecord(MetadataRecord):
     """PartitionStateRecord: api key 20003, version 0."""
 
@@ -449,7 +411,6 @@ class PartitionStateRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionalIdRecord(MetadataRecord):
     """TransactionalIdRecord: api key 20004, version 0."""
 

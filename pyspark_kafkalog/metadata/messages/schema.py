@@ -93,7 +93,7 @@ def _parse_versions(text: str) -> range:
 class FieldSpec:
     """One field. `element` is the array's element type or, without `is_array`, the field's own; `struct` its fields.
 
-    `attribute` is its name in a dataclass.
+    `attribute` is its name in the message's class.
     """
 
     name: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -135,7 +134,7 @@ def test_acl_record_with_unknown_operation_is_refused() -> None:
     record = acl_record("AAAAAAAAAAAAAAAAAAAAAQ", acl(AclOperation.READ))
     assert parse_acl(record) == acl(AclOperation.READ)
     with pytest.raises(InvalidRecordError, match="99"):
-        parse_acl(replace(record, operation=99))
+        parse_acl(record.replace(operation=99))
 
 
 @pytest.fixture
