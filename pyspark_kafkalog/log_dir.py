@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, overload
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import (
     InvalidOptionError,
     OffsetOutOfRangeError,

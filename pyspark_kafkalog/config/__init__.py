@@ -1,8 +1,7 @@
 """Topic and broker-level configurations, with Kafka's names, defaults and limits. In reading order:
 
 definitions      a configuration's name, type, default and allowed values, and how their texts are parsed
-topic            the table of topic configurations
-log_config       a topic's effective configuration
+topic            the table of topic configurations, and a topic's effective values
 broker           the settings of a whole log directory
 properties_file  Java's properties files
 """

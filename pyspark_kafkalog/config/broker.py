@@ -22,8 +22,7 @@ from pyspark_kafkalog.config.definitions import (
     at_least,
     between,
 )
-from pyspark_kafkalog.config.log_config import LogConfig
-from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
+from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, LogConfig
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.record.codecs.codec import CODECS
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MIB

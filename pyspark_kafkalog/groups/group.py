@@ -32,7 +32,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError, UnknownTopicError
-from pyspark_kafkalog.groups.expiry import find_expired
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import (
     OffsetAndMetadata,
@@ -43,7 +42,14 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_key,
     parse_offset_value,
 )
-from pyspark_kafkalog.groups.offsets_topic import GroupLogs, append_records, group_lock, group_names, offsets_partitions
+from pyspark_kafkalog.groups.offsets_topic import (
+    GroupLogs,
+    append_records,
+    find_expired,
+    group_lock,
+    group_names,
+    offsets_partitions,
+)
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
 from pyspark_kafkalog.storage.filesystem import FlushMode
@@ -248,8 +254,8 @@ class Group:
     ) -> list[TopicPartition]:
         """Delete the offsets that were committed before the time `older_than_ms`; return their partitions.
 
-        A group whose last offset is deleted is deleted too: see `groups.expiry` for the rule. `now_ms` is the current
-        time, by default the clock's. With `dry_run` nothing is deleted. Raises UnknownGroupError, ReadOnlyLogDirError.
+        A group whose last offset is deleted is deleted too (see `groups.offsets_topic`). `now_ms` is the current time,
+        by default the clock's. With `dry_run` nothing is deleted. Raises UnknownGroupError, ReadOnlyLogDirError.
         """
         now_ms = self._root.native().clock() if now_ms is None else now_ms
         self._root.refresh()

@@ -16,6 +16,15 @@ A crash leaves a whole change or none of it, as with any append. A crash between
 leaves the topic empty.
 
 Source of the rules: org.apache.kafka.coordinator.group.OffsetMetadataManager.replay and replayEndTransactionMarker.
+
+*Expiry.* An offset expires if it is older than `offsets.retention.minutes`. Its age counts from its commit, or, in a
+classic group that lost its last member after the commit, from that time. Offsets written by brokers before 2.1 carry
+their own expiry time, which is used instead. A group whose last offset expires is deleted. Share groups never expire.
+
+A broker expires only the offsets of topics that no member of the group has subscribed to. Groups have no members here.
+
+Source of the rules: org.apache.kafka.coordinator.group.OffsetMetadataManager.cleanupExpiredOffsets,
+OffsetExpirationConditionImpl, and the methods offsetExpirationCondition and shouldExpire of the groups.
 """
 
 from __future__ import annotations
@@ -26,6 +35,7 @@ import logging
 import os
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -33,7 +43,15 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_kafkalog.errors import TopicExistsError
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, group_partition
+from pyspark_kafkalog.groups.group_state import SHARE_TYPES, empty_since_ms
+from pyspark_kafkalog.groups.offset_records import (
+    NO_EXPIRY,
+    OFFSETS_TOPIC,
+    group_of_key,
+    group_partition,
+    parse_offset_key,
+    parse_offset_value,
+)
 from pyspark_kafkalog.metadata.root_lock import acquire_flock
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
@@ -44,9 +62,42 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter, discard_staged
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.config.log_config import LogConfig
+    from pyspark_kafkalog.config.topic import LogConfig
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The keys of a group's records that expire, and the partitions whose offsets these are."""
+
+    keys: Collection[bytes] = ()
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+def find_expired(records: Mapping[bytes, bytes], *, older_than_ms: int, now_ms: int) -> Expired:
+    """What expires of a group with these live records, if offsets live until the time `older_than_ms`.
+
+    Raises CorruptRecordError.
+    """
+    types = {named[0] for named in map(group_of_key, records) if named is not None}
+    if types.intersection(SHARE_TYPES):
+        return Expired()
+    empty_ms = empty_since_ms(records)
+    offsets = {key: found for key in records if (found := parse_offset_key(key)) is not None}
+    expired = {
+        key: found for key, found in offsets.items() if _is_expired(records[key], empty_ms, older_than_ms, now_ms)
+    }
+    # A group without offsets has no state worth keeping, since it has no members either.
+    keys = records if len(expired) == len(offsets) else expired
+    return Expired(tuple(keys), tuple(sorted(set(expired.values()))))
+
+
+def _is_expired(value: bytes, empty_since_ms: int, older_than_ms: int, now_ms: int) -> bool:
+    committed = parse_offset_value(value)
+    if committed.expire_timestamp_ms != NO_EXPIRY:
+        return committed.expire_timestamp_ms <= now_ms
+    return max(committed.commit_timestamp_ms, empty_since_ms) < older_than_ms
 
 
 _LOG: Final = logging.getLogger(__name__)

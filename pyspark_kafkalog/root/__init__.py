@@ -11,7 +11,7 @@ In reading order:
 - write_transaction: transactional ids of writes, and the result of a commit
 - write: the commit of a write
 - log_starts: increases of log start offsets
-- open_transactions, end_transaction: transactions that brokers' producers left open
+- transactions: finding and ending transactions that brokers' producers left open
 - broker, broker_notices: a Kafka broker's directory, which is only read
 - broker_metadata: a broker's own metadata log
 - adopt: converts a broker's directory into a native one

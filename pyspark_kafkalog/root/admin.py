@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
-from pyspark_kafkalog.config.log_config import validate_topic_configs
+from pyspark_kafkalog.config.topic import validate_topic_configs
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
 from pyspark_kafkalog.metadata.image import (
     ALL_BROKERS,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
 from pyspark_kafkalog.metadata.image import (

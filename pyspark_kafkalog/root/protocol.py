@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.config.log_config import LogConfig
+    from pyspark_kafkalog.config.topic import LogConfig
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.planned_state import PlannedState

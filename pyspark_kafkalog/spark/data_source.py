@@ -75,7 +75,7 @@ class KafkalogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer of rows of `schema`."""
-        from pyspark_kafkalog.spark.write.batch import KafkalogBatchWriter
+        from pyspark_kafkalog.spark.write.writers import KafkalogBatchWriter
 
         if overwrite:
             raise InvalidOptionError(
@@ -92,7 +92,7 @@ class KafkalogDataSource(DataSource):
         `overwrite` means output mode complete: each result is appended, as in Spark's Kafka sink. Spark itself refuses
         output mode update for Python data sources.
         """
-        from pyspark_kafkalog.spark.write.stream import KafkalogStreamWriter
+        from pyspark_kafkalog.spark.write.writers import KafkalogStreamWriter
 
         options = parse_stream_write_options(self.options)
         check_write_schema(schema, options.topic)

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import format_value
-from pyspark_kafkalog.config.log_config import topic_config_values
-from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
+from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, topic_config_values
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.storage.names import validate_topic_name

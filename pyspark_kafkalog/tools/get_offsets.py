@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
-from pyspark_kafkalog.tools.arguments import parse_time_ms
 from pyspark_kafkalog.tools.command import (
     UsageError,
     add_local_only,
@@ -39,6 +38,7 @@ from pyspark_kafkalog.tools.command import (
     describe_topic,
     first_since,
     open_log_dir,
+    parse_time_ms,
     warn_of_remote_offsets,
     warn_of_unread_offsets,
 )
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the offsets to sys.stdout."""
-    from pyspark_kafkalog.tools.arguments import topic_partition_rules, topics_and_partitions
+    from pyspark_kafkalog.tools.command import topic_partition_rules, topics_and_partitions
 
     if options.topic_partitions is not None:
         if options.topic is not None or options.partitions is not None:

@@ -226,7 +226,7 @@ def _run_export(options: argparse.Namespace) -> int:
         raise UsageError("--set-aside prints a script, which --output json cannot")
     root = open_log_dir(options).root.native()
     from pyspark_kafkalog.maintenance.export.export import export_to
-    from pyspark_kafkalog.tools.arguments import topic_pattern
+    from pyspark_kafkalog.tools.command import topic_pattern
 
     exported: Sequence[ExportedPartition]
     if options.to is None:

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import TopicExistsError, UnknownTopicError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
-from pyspark_kafkalog.tools.arguments import topic_pattern
 from pyspark_kafkalog.tools.command import (
     UsageError,
     add_path,
@@ -31,6 +30,7 @@ from pyspark_kafkalog.tools.command import (
     describe_topic,
     node_id_of,
     open_log_dir,
+    topic_pattern,
 )
 from pyspark_kafkalog.tools.output import Output, add_output, output_of
 

@@ -53,8 +53,13 @@ from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.end_transaction import EndedPartition, EndedTransaction
-    from pyspark_kafkalog.root.open_transactions import OpenTransaction, OpenTransactions, TransactionState
+    from pyspark_kafkalog.root.transactions import (
+        EndedPartition,
+        EndedTransaction,
+        OpenTransaction,
+        OpenTransactions,
+        TransactionState,
+    )
     from pyspark_kafkalog.storage.log.producers import ProducerState
 
 
@@ -183,7 +188,7 @@ def _describe(log_dir: LogDir, options: argparse.Namespace, output: Output) -> N
 
 
 def _describe_producers(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
-    from pyspark_kafkalog.root.open_transactions import producers_of
+    from pyspark_kafkalog.root.transactions import producers_of
 
     header = (
         "ProducerId",
@@ -250,7 +255,7 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace, output: Output) 
 
 
 def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int) -> OpenTransactions:
-    from pyspark_kafkalog.root.open_transactions import find_open_transactions
+    from pyspark_kafkalog.root.transactions import find_open_transactions
 
     partitions = [
         each
@@ -265,7 +270,7 @@ def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int
 
 
 def _abort(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
-    from pyspark_kafkalog.root.end_transaction import abort_transaction, abort_transactional_id
+    from pyspark_kafkalog.root.transactions import abort_transaction, abort_transactional_id
 
     place = (options.topic, options.partition, options.start_offset)
     if options.transactional_id is not None:
@@ -284,7 +289,7 @@ def _abort(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None
 
 
 def _complete(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
-    from pyspark_kafkalog.root.end_transaction import complete_transactional_id
+    from pyspark_kafkalog.root.transactions import complete_transactional_id
 
     _show_ended(complete_transactional_id(log_dir.root.native(), options.transactional_id), output)
 
@@ -369,7 +374,7 @@ def _transactions(log_dir: LogDir) -> dict[str, _Transaction]:
 
 def _transaction_states(log_dir: LogDir) -> Mapping[str, TransactionState]:
     """The states that a broker's transaction coordinator has written, as far as this directory contains them."""
-    from pyspark_kafkalog.root.open_transactions import TRANSACTION_STATE_TOPIC, read_transaction_states
+    from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC, read_transaction_states
 
     if TRANSACTION_STATE_TOPIC not in log_dir.topics():
         return {}

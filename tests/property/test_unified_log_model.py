@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tiers import examples
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches

@@ -26,7 +26,7 @@ import sys
 
 from pyspark.sql import SparkSession
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-from pyspark_kafkalog.spark.write.stream import KafkalogStreamWriter
+from pyspark_kafkalog.spark.write.writers import KafkalogStreamWriter
 
 root, files, checkpoint, moment, fatal_batch = sys.argv[1:]
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from rebuilt_indexes import rebuild_indexes
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier, transactions_at
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
 from pyspark_kafkalog.maintenance.cleaner.offset_map import (

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets, list_partitions
 
 KAFKA_FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
 from pyspark_kafkalog.storage.segment.recovery import read_indexes

@@ -8,7 +8,7 @@ from engine_fixtures import files_of
 from rebuilt_indexes import rebuild_indexes
 from staged_writes import ORDERS, T0, check_batches
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem

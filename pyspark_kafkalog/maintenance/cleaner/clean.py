@@ -6,7 +6,7 @@
     swap        the new segment replaces the group, under the root's lock                               segments/swap.py
     finish      <root>/cleaner-offset-checkpoint stores the offset up to which the log is clean
 
-`Cleaning` has the steps; `clean_partition` calls them in one process, `clean_spread` (spread.py) in several tasks.
+`Cleaning` has the steps; `clean_partition` calls them in one process, `clean_spread` (job.py) in several tasks.
 
 One run at a time works on a partition (jobs/partition_lock.py); readers and writers continue meanwhile. A crash leaves
 the old segments of each group, the new one or both, and no new checkpoint: the next run finishes swaps and cleans the
@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules

@@ -12,7 +12,7 @@ import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 from pyspark_kafkalog.units import INT32_MAX

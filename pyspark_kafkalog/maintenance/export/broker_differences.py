@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.config.log_config import validate_topic_config
+from pyspark_kafkalog.config.topic import validate_topic_config
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.metadata.acl import Acl
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage, TopicImage, broker_configs

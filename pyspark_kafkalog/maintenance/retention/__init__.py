@@ -1,7 +1,5 @@
 """Deletion of old records: by time, by size, and below a given offset.
 
-delete          retention: plan, commit, delete; the job over all partitions
-plan            which segments are deleted, by Kafka's rules
-log_start       the files below the log start offset, and Kafka's files that depend on it
-delete_records  Kafka's DeleteRecords
+delete          retention: which segments are deleted by Kafka's rules, the commit, the job over all partitions
+delete_records  Kafka's DeleteRecords; the files below a log start offset, and Kafka's files that depend on it
 """

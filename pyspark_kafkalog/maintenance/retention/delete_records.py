@@ -3,27 +3,173 @@
 The offset may be inside a segment, and inside a batch: readers begin at it. Whole segments below it are removed by the
 next retention run, whatever the cleanup policy. The offsets of any number of partitions change in one commit. Source of
 the rules: deleteRecordsOnLeader of kafka.cluster.Partition and deleteRecordsOnLocalLog of kafka.server.ReplicaManager.
+
+After the commit the files below the log start offset are marked for deletion, and Kafka's own files follow:
+
+    <partition>/<base>.log|.index|.timeindex|.txnindex|.snapshot  ->  …  .deleted, the oldest first
+    <partition>/leader-epoch-checkpoint                           begins at the log start offset
+    <root>/log-start-offset-checkpoint                            a line if it is above the base of the first segment
+
+All of this follows from the image, so it can be done at any time after the commit, and repeated: the next run repairs a
+crash at any step, and leader epochs for which a full disk had no room. Files are renamed under the root's lock, a
+bounded number at a time, and only while the topic id is unchanged: the directory might belong to a re-created topic.
 """
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, OffsetOutOfRangeError, PolicyViolationError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
-from pyspark_kafkalog.maintenance.retention.log_start import cut_epochs, write_log_start_checkpoint
+from pyspark_kafkalog.maintenance.swap import mark_deleted
+from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.log_starts import LogStartMove, MovedLogStart, move_log_starts, preview_log_starts
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    LOG_START_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
+from pyspark_kafkalog.storage.filesystem import is_out_of_space
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import (
+    INTERNAL_TOPICS,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TopicPartition,
+    offset_file_name,
+    segment_file,
+)
+from pyspark_kafkalog.storage.staging.staged_file import remove_committed_names
 
 _LOG: Final = logging.getLogger(__name__)
 
+#: Files renamed under one lock, while writers may wait: this takes some milliseconds.
+_NAMES_A_LOCK: Final = 512
+
+#: A `.log` is renamed before its indexes: loading a log removes indexes without a `.log`.
+_ORDER: Final = (*SEGMENT_SUFFIXES, PRODUCER_SNAPSHOT_SUFFIX)
+
+
+def mark_deleted_below_log_start(
+    root: NativeRoot, topic_partition: TopicPartition, topic_id: str, *, now_ms: int
+) -> int | None:
+    """Mark the files of one partition below its log start offset; return the base offset of the first remaining
+    segment.
+
+    0 if that is an empty segment whose files do not exist yet. None if there is no segment or the topic was deleted or
+    re-created. The caller holds the partition's maintenance lock.
+    """
+    directory = root.path / str(topic_partition)
+    names: list[str] | None = None
+    first_base: int | None = None
+    while names is None or names:
+        with root_lock(root.path, fs=root.fs):
+            state = root.store.refresh().state_of(topic_partition, topic_id)
+            if state is None or not directory.is_dir():
+                return None
+            if names is None:
+                first_base = _first_kept_base(directory, state)
+                names = [] if first_base is None else _names_below(directory, first_base)
+                try:
+                    _cut_epochs(directory, state, root)
+                except OSError as error:
+                    if not is_out_of_space(error):
+                        raise
+                    _LOG.warning("%s: the leader epochs are unchanged until the next run: %s", directory, error)
+                remove_committed_names(directory, state.active_base_offset, root.fs)
+            mark_deleted(directory, names[:_NAMES_A_LOCK], now_ms=now_ms, fs=root.fs)
+        names = names[_NAMES_A_LOCK:]
+    if first_base is not None and not segment_file(directory, first_base, LOG_SUFFIX).exists():
+        return 0
+    return first_base
+
+
+def cut_epochs(root: NativeRoot, topic_partition: TopicPartition, topic_id: str) -> int | None:
+    """Make the leader epochs begin at the log start offset; return the base offset of the first segment.
+
+    None if there is no segment or the topic was deleted or re-created.
+    """
+    directory = root.path / str(topic_partition)
+    with root_lock(root.path, fs=root.fs):
+        state = root.store.refresh().state_of(topic_partition, topic_id)
+        if state is None or not directory.is_dir():
+            return None
+        _cut_epochs(directory, state, root)
+        return _first_base(directory, state)
+
+
+def write_log_start_checkpoint(root: NativeRoot, first_bases: Mapping[TopicPartition, int]) -> None:
+    """Update the lines of these partitions in log-start-offset-checkpoint, and remove those of deleted topics.
+
+    `first_bases` are the base offsets of their first segments: without a line, Kafka takes the log start offset from
+    there.
+    """
+    path = root.path / LOG_START_OFFSET_CHECKPOINT
+    with root_lock(root.path, fs=root.fs):
+        image = root.store.refresh()
+        before = read_offset_checkpoint(path)
+        offsets: dict[TopicPartition, int] = {}
+        for topic_partition in (*before, *first_bases):
+            partition = image.find(topic_partition.topic, topic_partition.partition)
+            if partition is not None and partition.state.log_start_offset > first_bases.get(topic_partition, 0):
+                offsets[topic_partition] = partition.state.log_start_offset
+        if offsets != before:
+            write_offset_checkpoint(path, offsets, fs=root.fs)
+
+
+def first_base_offsets(root: Path, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The base offset of the first segment of each of these partitions that has one."""
+    found = {}
+    for each in partitions:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            bases = list_base_offsets(root / str(each))
+            if bases:
+                found[each] = bases[0]
+    return found
+
+
+def _first_base(directory: Path, state: LogState) -> int | None:
+    return min((base for base in list_base_offsets(directory) if base <= state.active_base_offset), default=None)
+
+
+def _first_kept_base(directory: Path, state: LogState) -> int | None:
+    """The base of the segment with the log start offset; at most the active one: nothing above that is committed."""
+    if state.log_start_offset == state.active_base_offset:
+        return state.active_base_offset  # even if its files do not exist: in a new log, or after a full disk
+    bases = list_base_offsets(directory)
+    bases = bases[: bisect.bisect_right(bases, state.active_base_offset)]
+    if not bases:
+        return None
+    return bases[max(bisect.bisect_right(bases, state.log_start_offset) - 1, 0)]
+
+
+def _names_below(directory: Path, first_base: int) -> list[str]:
+    """Names of all files of segments below `first_base`, oldest segment first."""
+    files = PartitionListing.read(directory).files
+    found = [(base, at) for at, suffix in enumerate(_ORDER) for base in files[suffix] if base < first_base]
+    return [offset_file_name(base, _ORDER[at]) for base, at in sorted(found)]
+
+
+def _cut_epochs(directory: Path, state: LogState, root: NativeRoot) -> None:
+    epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=root.fs)
+    epochs.truncate_from_start(state.log_start_offset)
+
+
 ACTION: Final = "delete-records"
+
 #: Stands for the high watermark.
 HIGH_WATERMARK: Final = -1
 

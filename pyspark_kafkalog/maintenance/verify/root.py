@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidRecordError, LogDirError
-from pyspark_kafkalog.maintenance.retention.log_start import first_base_offsets
+from pyspark_kafkalog.maintenance.retention.delete_records import first_base_offsets
 from pyspark_kafkalog.maintenance.verify.findings import NEXT_WRITER, REPAIR, Finding, FindingSink, Severity, confirmed
 from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, Commit, CommitLog, OffsetHint
 from pyspark_kafkalog.metadata.delta import ImageChanges, ImageDelta, start_delta

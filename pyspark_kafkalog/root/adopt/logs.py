@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.open_transactions import (
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.transactions import (
     TRANSACTION_STATE_TOPIC,
     OpenTransaction,
     OpenTransactions,
@@ -30,7 +31,6 @@ from pyspark_kafkalog.root.open_transactions import (
     open_transactions_of,
     read_transaction_states,
 )
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
-from pyspark_kafkalog.config.log_config import validate_topic_config
+from pyspark_kafkalog.config.topic import validate_topic_config
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.acl import Acl
 from pyspark_kafkalog.metadata.image import ALL_BROKERS

@@ -2,7 +2,6 @@
 
 In reading order:
 
-- log: its snapshots and batches
-- image: topics, configurations and access control entries in it
+- image: its snapshots and batches; topics, configurations and access control entries in it
 - quorum: leader, voters and observers of a metadata log
 """

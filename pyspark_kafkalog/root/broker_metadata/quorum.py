@@ -34,7 +34,7 @@ from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFor
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.record.control import KRaftVoters, LeaderChange, Voter, VoterEndpoint, parse_control_record
-from pyspark_kafkalog.root.broker_metadata.log import BrokerLog
+from pyspark_kafkalog.root.broker_metadata.image import BrokerLog
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
 from pyspark_kafkalog.storage.filesystem import read_text_file

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
 from pyspark_kafkalog.spark.options.parse import WriteOptions, locate
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity

@@ -2,8 +2,7 @@
 
     log_state         where a log starts and ends, as a commit records it or as a broker's files show it
     unified_log       the log open for its only writer: append, roll, flush
-    resume            opens a log in the state of a commit
-    loader            opens a directory as a starting broker does, with recovery
+    loader            opens a log in the state of a commit, or a directory as a starting broker does, with recovery
     producers         the producer state, its checks and snapshots
     producer_replay   rebuilds producer state from a snapshot and the batches after it
     reader            reads a partition while others write and clean it

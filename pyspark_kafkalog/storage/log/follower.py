@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, OffsetOutOfRangeError
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches, verify_crcs

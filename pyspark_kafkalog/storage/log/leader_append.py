@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, OutOfOrderSequenceError
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.decode import decode_batches

@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -64,7 +64,7 @@ from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
 from pyspark_kafkalog.storage.artefacts.partition_listing import refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.log import loader as log_loader
-from pyspark_kafkalog.storage.log import resume as log_resume
+from pyspark_kafkalog.storage.log import loader as log_resume
 from pyspark_kafkalog.storage.log.loader import LoadedLog
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.arrow import from_arrow
 from pyspark_kafkalog.record.codecs.codec import codec_named

@@ -2,7 +2,6 @@
 
 follow          Consumer: reads partitions as records arrive
 consumer        the command console-consumer
-record_format   formats records as text, as Kafka's formatters and deserializers do
+record_format   records as text, as Kafka's formatters and deserializers write them; lines of text as records
 producer        the command console-producer
-line_format     parses lines of text as records
 """

@@ -45,15 +45,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark_kafkalog.errors import InvalidRecordError, ReadOnlyLogDirError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
-from pyspark_kafkalog.tools.arguments import FORMS, is_true, time_ms
 from pyspark_kafkalog.tools.command import (
+    FORMS,
     UsageError,
     add_local_only,
     add_path,
     add_read_to_log_end,
     ending_cleanly,
+    is_true,
     one_line,
     open_log_dir,
+    time_ms,
     warn_of_unread_offsets,
 )
 from pyspark_kafkalog.tools.dump.java_text import parse_long
@@ -141,7 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print records to sys.stdout, and finally their number to sys.stderr."""
-    from pyspark_kafkalog.tools.arguments import parse_properties_options
+    from pyspark_kafkalog.tools.command import parse_properties_options
 
     properties = parse_properties_options(options.consumer_property, options.consumer_config)
     _take_properties(options, properties)
@@ -218,7 +220,7 @@ def _check(options: argparse.Namespace) -> int | None:
 
 def _format_properties(options: argparse.Namespace) -> dict[str, str]:
     """The properties of --formatter-config, --key-deserializer, --value-deserializer and --property, in this order."""
-    from pyspark_kafkalog.tools.arguments import parse_properties_options
+    from pyspark_kafkalog.tools.command import parse_properties_options
 
     properties = parse_properties_options((), options.formatter_config)
     for name in ("key", "value"):
@@ -318,7 +320,7 @@ def _consumer(
 def _selection(options: argparse.Namespace) -> Callable[[str], bool]:
     if options.topic is not None:
         return lambda name: name == options.topic
-    from pyspark_kafkalog.tools.arguments import include_pattern
+    from pyspark_kafkalog.tools.command import include_pattern
 
     pattern = include_pattern(options.include)
     return lambda name: name not in INTERNAL_TOPICS and pattern.matches(name)

@@ -34,7 +34,7 @@ from pyspark_kafkalog.tools.command import UsageError, add_path, ending_cleanly
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import FlushMode, LogDir
-    from pyspark_kafkalog.tools.console.line_format import LineFormat
+    from pyspark_kafkalog.tools.console.record_format import LineFormat
 
 _LINE_READER: Final = "org.apache.kafka.tools.LineMessageReader"
 _READ_BYTES: Final = 1 << 20
@@ -94,8 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the lines of sys.stdin until its end."""
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.tools.arguments import parse_properties_options
-    from pyspark_kafkalog.tools.console.line_format import LineFormat
+    from pyspark_kafkalog.tools.command import parse_properties_options
+    from pyspark_kafkalog.tools.console.record_format import LineFormat
 
     if options.line_reader != _LINE_READER:
         raise UsageError(f"--line-reader {options.line_reader} is not known, only {_LINE_READER}")

@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.arguments import topic_partitions
 from pyspark_kafkalog.tools.command import (
     UsageError,
     add_path,
     add_read_to_log_end,
     describe_topic,
     open_log_dir,
+    topic_partitions,
     warn_of_unread_offsets,
 )
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of

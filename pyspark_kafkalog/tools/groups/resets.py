@@ -31,8 +31,7 @@ from pyspark_kafkalog.groups.resets import (
 )
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.arguments import epoch_seconds, topic_partitions
-from pyspark_kafkalog.tools.command import UsageError
+from pyspark_kafkalog.tools.command import UsageError, epoch_seconds, topic_partitions
 from pyspark_kafkalog.tools.output import output_of
 from pyspark_kafkalog.units import INT64_MAX
 

@@ -242,7 +242,7 @@ def _files(options: argparse.Namespace) -> Iterable[StoredFile]:
     files = list_root(options.path)
     if options.topic is None:
         return files
-    from pyspark_kafkalog.tools.arguments import topic_pattern
+    from pyspark_kafkalog.tools.command import topic_pattern
 
     pattern = topic_pattern(options.topic)
     return (each for each in files if each.topic_partition is not None and pattern.matches(each.topic_partition.topic))

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.maintenance.jobs.session import has_session, job_session
 from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
-from pyspark_kafkalog.tools.arguments import FORMS, time_ms
-from pyspark_kafkalog.tools.command import UsageError, add_path, positive
+from pyspark_kafkalog.tools.command import FORMS, UsageError, add_path, positive, time_ms
 from pyspark_kafkalog.units import NS_PER_MS
 
 if TYPE_CHECKING:

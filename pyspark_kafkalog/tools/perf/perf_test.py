@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _produce(options: argparse.Namespace) -> None:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.tools.arguments import parse_properties_options
+    from pyspark_kafkalog.tools.command import parse_properties_options
     from pyspark_kafkalog.tools.perf import measure
 
     validate_topic_name(options.topic)

@@ -10,7 +10,6 @@ from metadata_roots import Clock
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import UnknownGroupError
-from pyspark_kafkalog.groups.expiry import Expired, find_expired
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
     OffsetAndMetadata,
@@ -19,6 +18,7 @@ from pyspark_kafkalog.groups.offset_records import (
     offset_key,
     offset_value,
 )
+from pyspark_kafkalog.groups.offsets_topic import Expired, find_expired
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue

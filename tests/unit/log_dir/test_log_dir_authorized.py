@@ -26,7 +26,7 @@ from pyspark_kafkalog.root.broker import BrokerRoot
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
-from pyspark_kafkalog.security.authorizer import Authorizer
+from pyspark_kafkalog.security.access_control import Authorizer
 from pyspark_kafkalog.security.guarded_root import GuardedRoot
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.maintenance.cleaner.plan import (
     CleanPlan,
     group_segments,

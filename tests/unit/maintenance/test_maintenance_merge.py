@@ -11,7 +11,7 @@ import pytest
 from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.merge import merge_segments, plan_merge
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records

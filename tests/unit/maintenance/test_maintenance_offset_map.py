@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiers import examples
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.maintenance.cleaner.kernels_cleaner import HAS_KEY, HAS_VALUE, hash_key
 from pyspark_kafkalog.maintenance.cleaner.offset_map import ALL_KEYS, ENTRY_BYTES, OffsetMap, Shard

@@ -11,7 +11,7 @@ import pytest
 from cleaner_reference import write_segment
 from stopping_filesystem import Killed, StoppingFileSystem, WatchedFileSystem
 
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.maintenance.swap import finish_swaps, has_unfinished, swap_in
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.record.reference import Record, encode_batch

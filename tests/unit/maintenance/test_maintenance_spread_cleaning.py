@@ -12,8 +12,7 @@ from thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import Cleaning, clean_partition
-from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
-from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
+from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob, clean_spread
 from pyspark_kafkalog.maintenance.jobs.partition_lock import (
     MaintenanceLostError,
     file_claim,

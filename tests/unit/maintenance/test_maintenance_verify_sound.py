@@ -11,7 +11,7 @@ from cleaner_reference import write_segment
 from verify_roots import FIXTURES, T0, check_again_at_once, findings_in, make_root
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.config.log_config import LogConfig
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.verify.findings import Severity

@@ -30,7 +30,7 @@ from pyspark_kafkalog.metadata.acl import (
     check_acl,
     parse_acl,
 )
-from pyspark_kafkalog.security.authorizer import Authorizer
+from pyspark_kafkalog.security.access_control import Authorizer
 
 ANN, BOB = "User:ann", "User:bob"
 TABLE = pa.table({"key": ["k"], "value": ["v"]})

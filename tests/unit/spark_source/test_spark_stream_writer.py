@@ -15,9 +15,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError, ProducerFencedError, ReadOnlyLogDirError
 from pyspark_kafkalog.spark.options.parse import WriteOptions, parse_stream_write_options, parse_write_options
-from pyspark_kafkalog.spark.write.batch import KafkalogBatchWriter
 from pyspark_kafkalog.spark.write.plan import BATCH_ID_PROPERTY, QUERY_ID_PROPERTY, RUN_ID_PROPERTY, plan_stream
-from pyspark_kafkalog.spark.write.stream import KafkalogStreamWriter
+from pyspark_kafkalog.spark.write.writers import KafkalogBatchWriter, KafkalogStreamWriter
 
 Messages = list[WriterCommitMessage | None]
 

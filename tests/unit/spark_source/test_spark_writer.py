@@ -15,9 +15,9 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.spark.options.parse import WriteOptions, parse_write_options
-from pyspark_kafkalog.spark.write.batch import KafkalogBatchWriter
 from pyspark_kafkalog.spark.write.plan import TopicTarget, plan_batch
 from pyspark_kafkalog.spark.write.task import StagedMessage, TaskWriter
+from pyspark_kafkalog.spark.write.writers import KafkalogBatchWriter
 from pyspark_kafkalog.storage.staging import staged_file as staging
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 from pyspark_kafkalog.storage.staging.stager import RowBuffer, StagingTask

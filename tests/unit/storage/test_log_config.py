@@ -11,8 +11,7 @@ from random import Random
 import pytest
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
-from pyspark_kafkalog.config.log_config import LogConfig, validate_topic_config, validate_topic_configs
-from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
+from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, LogConfig, validate_topic_config, validate_topic_configs
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.header import TimestampType

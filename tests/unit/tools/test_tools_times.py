@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.tools.arguments import parse_time_ms, time_ms
+from pyspark_kafkalog.tools.command import parse_time_ms, time_ms
 
 DAY_MS = 86_400_000
 #: 2026-01-31T00:00:00Z

@@ -1,4 +1,15 @@
-"""The streaming writer: each micro-batch is committed once, whatever crashes and however often it is replayed.
+"""The batch and the streaming writer: tasks stage records, and the driver commits all staged files of a write at once.
+
+*Batch.*
+
+    planning worker    opens the root; creates root and topic; with a transaction, begins an incarnation
+    tasks              stage records
+    committing worker  gets the pickled writer; opens the root, checks that it is the planned one, commits
+
+With the options txnAppId and txnVersion a write is idempotent: a version that is already committed is not written
+again, and planning a write with an id fences all writers that planned one with that id before.
+
+*Streaming.* Each micro-batch is committed once, whatever crashes and however often it is replayed.
 
     worker that plans, one per micro-batch   creates a writer; its write id is in the names of the staged files
     task                                     stages records; its message identifies the query and its run
@@ -14,8 +25,8 @@ A query creates the root in its first micro-batch (batch id 0) only, and commits
 later micro-batch must find the id. If it is missing, the volume is not mounted or the directory is another one, and the
 query fails instead of writing elsewhere.
 
-A crash before the commit leaves staged files that nothing refers to. A crash after the commit, but before Spark has
-recorded the batch as done, leads to a replay.
+A crash before the commit leaves staged files that nothing refers to; clean-up removes them by age. A crash after the
+commit, but before Spark has recorded the batch as done, leads to a replay.
 """
 
 from __future__ import annotations
@@ -24,12 +35,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.options.parse import WriteOptions
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
-from pyspark_kafkalog.spark.write.plan import MicroBatch, WritePlan, plan_stream
+from pyspark_kafkalog.spark.write.plan import MicroBatch, WritePlan, plan_batch, plan_stream
 from pyspark_kafkalog.spark.write.task import StagedMessage, remove_staged, stage, staged_in_order
 from pyspark_kafkalog.storage.artefacts.marker_files import check_identity
 
@@ -38,7 +49,55 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pyspark_kafkalog.root.protocol import Root
+    from pyspark_kafkalog.root.write_transaction import WriteTransaction
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
+
+
+class KafkalogBatchWriter(DataSourceArrowWriter):
+    """Writes rows to one topic, or each row to the topic it names.
+
+    `is_committed`: the transaction's version has been committed already, so there is nothing to write.
+    """
+
+    def __init__(
+        self, plan: WritePlan, transaction: WriteTransaction | None = None, *, is_committed: bool = False
+    ) -> None:
+        self.plan = plan
+        self._transaction = transaction
+        self._is_committed = is_committed
+
+    @classmethod
+    def make(cls, options: WriteOptions) -> KafkalogBatchWriter:
+        """On the driver: plan the write, and begin an incarnation of the transactional id if one is given."""
+        from pyspark_kafkalog.root.write_transaction import WriteTransaction
+
+        plan, root = plan_batch(options)
+        freeze_imports()
+        if options.txn_app_id is None or options.txn_version is None:
+            return cls(plan)
+        transaction = WriteTransaction(options.txn_app_id, options.txn_version, plan.write_id)
+        is_committed = root.has_committed(transaction)
+        if not is_committed:
+            root.init_transaction(transaction.transactional_id, transaction.incarnation)
+        return cls(plan, transaction, is_committed=is_committed)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """On an executor: stage the rows of one task."""
+        return stage(self.plan, iter(()) if self._is_committed else iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: commit the files of all tasks at once. Without rows, only a given txnVersion is committed.
+
+        Raises LogDirError when the path has a root other than the planned one, or none.
+        """
+        staged = staged_in_order(messages)
+        if staged or (self._transaction is not None and not self._is_committed):
+            root = self.plan.open_root()
+            root.commit_staged(staged, transaction=self._transaction, flush=self.plan.options.flush)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: remove the staged files."""
+        remove_staged(self.plan.path, [self.plan.write_id])
 
 
 @dataclass

@@ -1,4 +1,20 @@
-"""Ends a transaction that a broker's producer left open: writes its markers and its coordinator's record.
+"""Transactions that brokers' producers left open: finding and ending them.
+
+*Find.* The newest producer snapshot of a partition and the batches after it give the open transactions by producer id.
+The transactional id and the status come from the records of `__transaction_state`, a broker's transaction
+coordinator's:
+
+    key     int16 record type (0), transactional id
+    value   int16 version (0 or 1), producer id and epoch, timeout, status, partitions of the transaction, timestamps
+
+The last value of a key counts; a null value means that the id has expired. A transaction whose last status is
+PrepareCommit or PrepareAbort is decided: its producer, or its timeout, has ended it, and markers may be missing in some
+of its partitions. Transactions with the status Ongoing are undecided. A transaction without a record was left hanging
+by a broker, or the coordinator's partition is in another directory.
+
+Source of the rules: org.apache.kafka.coordinator.transaction.TransactionLog, TransactionMetadata and TransactionState.
+
+*End.* Writes the markers of a transaction and its coordinator's record.
 
     lock the root; refresh the image; read __transaction_state
     append a control batch with the marker to the log of each partition in which the transaction is open
@@ -20,29 +36,300 @@ TransactionMarkerChannelManager, and kafka.server.KafkaApis.handleWriteTxnMarker
 
 from __future__ import annotations
 
+import logging
+import struct
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
-from pyspark_kafkalog.errors import CommitConflictError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    CommitConflictError,
+    DiskFormatError,
+    KafkalogError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.messages.coordinator_records import TransactionLogKey, TransactionLogValue
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
+from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.open_transactions import (
-    MAX_EPOCH,
-    TRANSACTION_STATE_TOPIC,
-    TransactionState,
-    TransactionStatus,
-    producers_of,
-    transaction_states_of,
-)
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.root.write import PartitionLogs, changed_error
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import ProducerState
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.units import INT16_MAX
+
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+MAX_EPOCH: Final = INT16_MAX
+
+_INT16: Final = struct.Struct(">h")
+_NO_PRODUCER_ID: Final = -1
+_TV2: Final = 2  # TransactionVersion: from this one on every transaction has an epoch of its own
+_LOG: Final = logging.getLogger(__name__)
+
+
+class TransactionStatus(IntEnum):
+    """The status of a transactional id's last transaction."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+
+_OPEN: Final = frozenset(
+    {
+        TransactionStatus.ONGOING,
+        TransactionStatus.PREPARE_COMMIT,
+        TransactionStatus.PREPARE_ABORT,
+        TransactionStatus.PREPARE_EPOCH_FENCE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionState:
+    """The last record of a transactional id, and the partition of `__transaction_state` that contains it.
+
+    `version` is the one in which `value` was written. `status` is a number, to which a later Kafka may add.
+    """
+
+    transactional_id: str
+    state_partition: int
+    version: int
+    value: TransactionLogValue
+
+    @property
+    def producer_id(self) -> int:
+        return self.value.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        return self.value.producer_epoch
+
+    @property
+    def status(self) -> int:
+        return self.value.transaction_status
+
+    @property
+    def status_name(self) -> str:
+        """The status as Kafka's tools print it ("PrepareCommit")."""
+        try:
+            return TransactionStatus(self.status).name.title().replace("_", "")
+        except ValueError:
+            return "Unknown"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a marker is, or may be, missing in one of its partitions."""
+        return self.status in _OPEN
+
+    @property
+    def timeout_ms(self) -> int:
+        return self.value.transaction_timeout_ms
+
+    @property
+    def start_ms(self) -> int:
+        """Start time (ms) of the last transaction; below 0 for an id without one."""
+        return self.value.transaction_start_timestamp_ms
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        return tuple(
+            TopicPartition(topic.topic, partition)
+            for topic in self.value.transaction_partitions or ()
+            for partition in topic.partition_ids
+        )
+
+    def covers(self, topic_partition: TopicPartition, producer_id: int) -> bool:
+        """Whether the producer's open transaction in the partition is this one."""
+        return self.is_open and self.producer_id == producer_id and topic_partition in self.partitions
+
+    def completed(self, *, is_commit: bool, producer_epoch: int, now_ms: int) -> tuple[bytes, bytes]:
+        """Key and value of the record that says that all markers are written (TransactionMetadata.prepareComplete)."""
+        value = self.value.replace(
+            producer_epoch=producer_epoch,
+            transaction_status=TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT,
+            transaction_partitions=(),
+            transaction_last_update_timestamp_ms=now_ms,
+        )
+        if self.version >= 1:
+            next_producer_id = value.next_producer_id
+            value = value.replace(previous_producer_id=self.producer_id, next_producer_id=_NO_PRODUCER_ID)
+            if next_producer_id != _NO_PRODUCER_ID and value.client_transaction_version >= _TV2:
+                # The old id's epochs are exhausted.
+                value = value.replace(producer_id=next_producer_id, producer_epoch=0)
+        key = TransactionLogKey(transactional_id=self.transactional_id)
+        return (
+            _INT16.pack(key.schema().api_key) + key.encode(0),
+            _INT16.pack(self.version) + value.encode(self.version),
+        )
+
+
+def read_transaction_states(partitions: Iterable[PartitionSnapshot]) -> dict[str, TransactionState]:
+    """The state of each transactional id, by name, from partitions of `__transaction_state`, to their high watermarks.
+
+    Records that no Kafka version up to 4.1 writes are ignored. Raises DiskFormatError for damage.
+    """
+    import pyarrow as pa  # not needed to read the ends of logs
+
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    states: dict[str, TransactionState] = {}
+    for each in partitions:
+        reader = LogReader(each.directory, TopicPartition(each.topic, each.partition))
+        latest: dict[bytes, bytes | None] = {}
+        for batch in reader.read(each.log_start_offset, each.high_watermark, schema=schema):
+            latest.update(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
+        for key, value in latest.items():
+            state = _decode(key, value, each.partition)
+            if state is not None:
+                states[state.transactional_id] = state
+    return states
+
+
+def _decode(key: bytes | None, value: bytes | None, partition: int) -> TransactionState | None:
+    if key is None or value is None or len(key) < _INT16.size or len(value) < _INT16.size:
+        return None
+    (record_type,), (version,) = _INT16.unpack_from(key), _INT16.unpack_from(value)
+    if record_type != TransactionLogKey.schema().api_key:
+        return None
+    try:
+        name = TransactionLogKey.decode(0, key[_INT16.size :], allow_trailing=True).transactional_id
+        decoded = TransactionLogValue.decode(version, value[_INT16.size :], allow_trailing=True)
+    except KafkalogError as error:
+        _LOG.warning("%s-%d: a record that cannot be decoded is skipped: %s", TRANSACTION_STATE_TOPIC, partition, error)
+        return None
+    return TransactionState(transactional_id=name, state_partition=partition, version=version, value=decoded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """One transaction in one partition: the producer's first offset in it, and its start time (below 0: unknown).
+
+    `state` is the coordinator's record of it, None for a hanging transaction. `transactional_id` is the producer's,
+    None if it has none or `__transaction_state` does not contain it.
+    """
+
+    topic_partition: TopicPartition
+    producer: ProducerState
+    start_ms: int
+    transactional_id: str | None
+    state: TransactionState | None
+
+    @property
+    def first_offset(self) -> int:
+        return self.producer.current_txn_first_offset
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransactions:
+    """The open transactions of a log directory, by partition, and the states of all recorded transactional ids."""
+
+    in_partitions: tuple[OpenTransaction, ...] = ()
+    states: tuple[TransactionState, ...] = ()
+
+
+def find_open_transactions(
+    partitions: Iterable[PartitionSnapshot],
+    states: Mapping[str, TransactionState],
+    *,
+    expiration_ms: int,
+    now_ms: int,
+) -> OpenTransactions:
+    """The open transactions in `partitions`, below their high watermarks. Raises DiskFormatError for damage."""
+    names = {state.producer_id: name for name, state in states.items()}
+    found = []
+    for each in partitions:
+        topic_partition = TopicPartition(each.topic, each.partition)
+        for producer in producers_of(each, expiration_ms=expiration_ms, now_ms=now_ms):
+            if producer.current_txn_first_offset < 0:
+                continue
+            name = names.get(producer.producer_id)
+            state = None if name is None else states[name]
+            is_covered = state is not None and state.covers(topic_partition, producer.producer_id)
+            start_ms = state.start_ms if state is not None and is_covered else -1
+            found.append(
+                OpenTransaction(
+                    topic_partition=topic_partition,
+                    producer=producer,
+                    start_ms=start_ms if start_ms >= 0 else _first_timestamp_ms(each, producer),
+                    transactional_id=name,
+                    state=state if is_covered else None,
+                )
+            )
+    return OpenTransactions(tuple(found), tuple(state for state in states.values() if state.is_open))
+
+
+def open_transactions_of(root: NativeRoot) -> OpenTransactions:
+    """The open transactions of a native root, as of its last refresh."""
+    image = root.store.image
+    unstable = [
+        root.partition(topic_partition.topic, topic_partition.partition)
+        for topic_partition in root.partitions()
+        if image.partition(topic_partition.topic, topic_partition.partition).state.first_unstable_offset >= 0
+    ]
+    return find_open_transactions(
+        unstable,
+        transaction_states_of(root),
+        expiration_ms=root.broker_config().producer_id_expiration_ms,
+        now_ms=root.clock(),
+    )
+
+
+def transaction_states_of(root: NativeRoot) -> Mapping[str, TransactionState]:
+    """The states in a native root's `__transaction_state`: those of the former broker, and those added since."""
+    if TRANSACTION_STATE_TOPIC not in root.topics():
+        return {}
+    return read_transaction_states(root.topic(TRANSACTION_STATE_TOPIC).partitions)
+
+
+def producers_of(snapshot: PartitionSnapshot, *, expiration_ms: int, now_ms: int) -> Collection[ProducerState]:
+    """The producers of a partition at its high watermark, by id. Raises DiskFormatError for damage."""
+    from pyspark_kafkalog.storage.log.producer_replay import producer_state_at  # compiled code behind it
+
+    if snapshot.local_log_start_offset == snapshot.high_watermark:
+        return ()
+    producers = producer_state_at(
+        snapshot.directory,
+        snapshot.high_watermark,
+        log_start_offset=snapshot.local_log_start_offset,
+        expiration_ms=expiration_ms,
+        now_ms=now_ms,
+    )
+    return [producers.producers[producer_id] for producer_id in sorted(producers.producers)]
+
+
+def _first_timestamp_ms(found: PartitionSnapshot, producer: ProducerState) -> int:
+    """The time of the transaction's first batch in the partition; below 0 if its segment is missing or damaged."""
+    first_offset = producer.current_txn_first_offset
+    base_offset = max((base for base in list_base_offsets(found.directory) if base <= first_offset), default=None)
+    if base_offset is None:
+        return NO_TIMESTAMP
+    try:
+        with SegmentReader(found.directory, base_offset) as segment:
+            located = segment.locate(first_offset)
+    except (FileNotFoundError, DiskFormatError):
+        return NO_TIMESTAMP
+    if located is None:
+        return NO_TIMESTAMP
+    header = located[1]
+    is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    return header.max_timestamp_ms if is_append_time else header.base_timestamp_ms
+
 
 _ABORT_OPERATION: Final = "abort transaction"
 _COMPLETE_OPERATION: Final = "complete transaction"
