@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.options.parse import (
+    at_location,
     effective_read_options,
     locate,
     of_create_table,
@@ -30,7 +31,6 @@ from pyspark_kafkalog.spark.options.parse import (
     parse_write_options,
     with_table_options,
 )
-from pyspark_kafkalog.spark.read.plan import at_location
 from pyspark_kafkalog.spark.schema import check_read_schema, check_write_schema, read_schema
 
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"

@@ -33,6 +33,7 @@ from pyspark_kafkalog.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
     AllTopics,
+    Assign,
     Earliest,
     GroupOffsets,
     Latest,
@@ -97,6 +98,18 @@ def locate(text: str) -> Location:
     if partition is not None and has_log(path):
         return Location(path.parent, partition)
     return Location(path)
+
+
+def at_location(subscription: Subscription, location: Location) -> Subscription:
+    """`subscription`, or the partition whose directory the path names. Raises InvalidOptionError if both are given."""
+    if location.partition is None:
+        return subscription
+    if not isinstance(subscription, AllTopics):
+        raise InvalidOptionError(
+            f"option path names the partition directory of {location.partition}, which is then all "
+            "that is read: leave out subscribe, subscribePattern and assign, or give the root as path"
+        )
+    return Assign((location.partition,))
 
 
 _METADATA_KEY: Final = "kafkalog.tableOptions"

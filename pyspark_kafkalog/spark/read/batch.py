@@ -12,13 +12,12 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.root.broker_notices import above_high_watermark
-from pyspark_kafkalog.spark.options.parse import Location, ReadOptions, locate
+from pyspark_kafkalog.spark.options.parse import Location, ReadOptions, at_location, locate
 from pyspark_kafkalog.spark.read.filters import PushedFilters, push_filters
 from pyspark_kafkalog.spark.read.plan import (
     OffsetRange,
     OffsetResolver,
     apply_filters,
-    at_location,
     check_ends,
     cut_by_bytes,
     cut_by_records,

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.root.broker_notices import remote_offsets
 from pyspark_kafkalog.root.reads import open_transaction_text
-from pyspark_kafkalog.spark.options.parse import Location
 from pyspark_kafkalog.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -66,18 +65,6 @@ def subscribed_partitions(root: Root, subscription: Subscription) -> list[Partit
     for topic in topics:
         partitions.extend(sorted(root.topic(topic).partitions, key=lambda found: found.partition))
     return partitions
-
-
-def at_location(subscription: Subscription, location: Location) -> Subscription:
-    """`subscription`, or the partition whose directory the path names. Raises InvalidOptionError if both are given."""
-    if location.partition is None:
-        return subscription
-    if not isinstance(subscription, AllTopics):
-        raise InvalidOptionError(
-            f"option path names the partition directory of {location.partition}, which is then all "
-            "that is read: leave out subscribe, subscribePattern and assign, or give the root as path"
-        )
-    return Assign((location.partition,))
 
 
 def readable_topics(root: Root, subscription: Subscription) -> list[str]:

@@ -25,12 +25,11 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import DataLossError, KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.root.broker_notices import above_high_watermark
-from pyspark_kafkalog.spark.options.parse import StreamReadOptions, locate
+from pyspark_kafkalog.spark.options.parse import StreamReadOptions, at_location, locate
 from pyspark_kafkalog.spark.options.positions import Earliest
 from pyspark_kafkalog.spark.read.plan import (
     OffsetRange,
     OffsetResolver,
-    at_location,
     cut_by_bytes,
     cut_by_records,
     subscribed_partitions,
