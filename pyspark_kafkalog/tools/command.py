@@ -36,19 +36,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.java_regex.topic_pattern import TopicPattern, compile_topic_pattern
-from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
-from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.dump.java_text import parse_long
 from pyspark_kafkalog.units import EPOCH, INT32_MAX
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.java_regex.topic_pattern import TopicPattern
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
     from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
+    from pyspark_kafkalog.storage.names import TopicPartition
 
 
 #: The help text of options that accept both.
@@ -102,6 +101,8 @@ def time_ms(text: str) -> int:
 
 def parse_properties_options(texts: Iterable[str], file: Path | None = None) -> dict[str, str]:
     """Each text's NAME=VALUE, which overrides the properties file if one is given. Raises UsageError."""
+    from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
+
     properties = {} if file is None else read_properties_file(file)
     for text in texts:
         name, equals, value = text.partition("=")
@@ -116,7 +117,7 @@ def is_true(properties: Mapping[str, str], name: str, *, default: bool = False) 
     return properties[name].strip().lower() == "true" if name in properties else default
 
 
-PartitionFilter = Callable[[TopicPartition], bool]
+PartitionFilter: TypeAlias = "Callable[[TopicPartition], bool]"
 
 _RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
 _ANY_TOPIC: Final = ".*"
@@ -130,6 +131,8 @@ def topic_pattern(text: str) -> TopicPattern:
 
 def include_pattern(text: str) -> TopicPattern:
     """The pattern that a topic's whole name must match, unchanged."""
+    from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
+
     try:
         return compile_topic_pattern(text)
     except ValueError as error:
@@ -168,6 +171,8 @@ def _rule(text: str) -> PartitionFilter:
 
 def topic_partitions(log_dir: LogDir, topics: Sequence[str]) -> tuple[list[TopicPartition], list[str]]:
     """The partitions that values of --topic name (`topic` or `topic:0,1`), and the topics that do not exist."""
+    from pyspark_kafkalog.storage.names import TopicPartition
+
     found: list[TopicPartition] = []
     unknown: list[str] = []
     for text in topics:
