@@ -60,7 +60,6 @@ from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.root.write import PartitionLogs, changed_error
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import ProducerState
@@ -447,6 +446,8 @@ class _Ending:
     """The appends that end one transaction, and the commit that publishes them. The caller holds the root's lock."""
 
     def __init__(self, root: NativeRoot) -> None:
+        from pyspark_kafkalog.root.write import PartitionLogs  # loads numba, which reading does not need
+
         self._root = root
         self._image: MetadataImage = root.store.refresh()
         self._logs = PartitionLogs.at(root.path, self._image, clock=root.clock, fs=root.fs)
@@ -548,6 +549,8 @@ class _Ending:
 
     def _checked_topic_id(self, newest: MetadataImage, topic_partition: TopicPartition) -> str:
         """The topic's id. Raises CommitConflictError if the partition differs between the two images."""
+        from pyspark_kafkalog.root.write import changed_error  # loads numba, which reading does not need
+
         topic_id = self._image.topic(topic_partition.topic).topic_id
         if newest.state_of(topic_partition, topic_id) != self._image.state_of(topic_partition, topic_id):
             raise changed_error(topic_partition)
