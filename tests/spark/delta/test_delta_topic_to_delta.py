@@ -196,7 +196,7 @@ def test_key_of_several_columns_with_trailing_text_is_bad_record(spark: SparkSes
     ("options", "said"),
     [
         ({"schema": "id LANG"}, "is no DDL"),
-        ({"schema": "a INT, A INT"}, "is there twice"),
+        ({"schema": "a INT, A INT"}, "occurs twice"),
         ({"schema": "INT"}, "has no columns"),
         ({"key_schema": "a INT"}, "need a schema"),
         ({"schema": "_offset INT", "metadata_columns": True}, "metadata columns"),
