@@ -17,6 +17,7 @@ from pathlib import Path
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX
+from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 
 
@@ -38,7 +39,7 @@ def main(log: Path, lookups: int) -> None:
     last_offset = index.last_offset
     offsets = [random.Random(1).randrange(base_offset, last_offset) for _ in range(lookups)]
     print(f"{index.entries:,} index entries; the index alone {median_us(index.lookup, offsets):.1f} us")
-    with SegmentReader(log.parent, base_offset) as segment:
+    with SegmentReader(LocalExtent(log.parent, base_offset)) as segment:
         print(f"{median_us(segment.locate, offsets):.3f}")
 
 

@@ -58,6 +58,7 @@ from pyspark_kafkalog.storage.names import (
     TIME_INDEX_SUFFIX,
     segment_file,
 )
+from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.units import plural, size_text
 
@@ -224,7 +225,7 @@ def explain_offset(found: PartitionSnapshot, segments: Sequence[SegmentInfo], of
     bases = np.array([each.base_offset for each in segments])
     segment = segments[max(floor_slot(bases, offset), 0)]
     index = offset_index_entries(found.directory, segment.base_offset)
-    with SegmentReader(found.directory, segment.base_offset) as reader:
+    with SegmentReader(LocalExtent(found.directory, segment.base_offset)) as reader:
         position = reader.position_for_offset(offset)
         scan = scan_until(reader, position, lambda batch: batch.last_offset >= offset)
         record = None if scan.found is None else _record_at(reader, scan.found.position, offset)
@@ -406,7 +407,7 @@ def _search(
     """The scan of a segment up to the batch with the record, and the record."""
     records: list[Record] = []
 
-    with SegmentReader(directory, segment.base_offset) as reader:
+    with SegmentReader(LocalExtent(directory, segment.base_offset)) as reader:
 
         def is_match(batch: SeenBatch) -> bool:
             if batch.max_timestamp_ms >= timestamp_ms and batch.last_offset >= start_offset:

@@ -63,6 +63,7 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     segment_file,
 )
+from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
 from pyspark_kafkalog.storage.segment.stored import largest_timestamp_ms
 
@@ -305,7 +306,7 @@ def max_timestamp_ms(directory: Path, segment: SegmentInfo) -> int:
             largest_ms = index.last_entry.timestamp_ms
     except (DiskFormatError, FileNotFoundError):
         pass
-    with SegmentReader(directory, base_offset) as reader:
+    with SegmentReader(LocalExtent(directory, base_offset)) as reader:
         position = reader.position_for_offset(segment.end_offset) if largest_ms != NO_TIMESTAMP else 0
         for _, header in reader.headers(position):
             largest_ms = max(largest_ms, header.max_timestamp_ms)
@@ -330,7 +331,7 @@ def with_times(directory: Path, segment: SegmentInfo) -> SegmentInfo:
 
 def _first_timestamp_ms(directory: Path, base_offset: int) -> int:
     """The first record's timestamp; unknown if the cleaner has replaced it by a delete horizon in the header."""
-    with SegmentReader(directory, base_offset) as segment:
+    with SegmentReader(LocalExtent(directory, base_offset)) as segment:
         for _, header in segment.headers(0):
             return NO_TIMESTAMP if header.attributes & DELETE_HORIZON_MASK else header.base_timestamp_ms
     return NO_TIMESTAMP

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.report.facts import HeavyKey, KeySample, PartitionFacts, TopicFacts
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.storage.log.reader import LogReader
 
 #: Keys that are reported for each measure.
 TOP_KEYS: Final = 20
@@ -121,7 +120,7 @@ def _partitions_to_sample(topic: TopicFacts, log_bytes_max: int) -> Sequence[Par
 
 def _slices_backwards(root: Root, partition: PartitionFacts, bytes_max: int) -> Iterator[Iterator[pa.RecordBatch]]:
     """The partition's records below its last stable offset, in slices of about _SLICE_BYTES, the last slice first."""
-    reader = LogReader(root.path / str(partition.topic_partition), partition.topic_partition)
+    reader = root.reader(partition.topic_partition.topic, partition.topic_partition.partition)
     end_offset = partition.last_stable_offset
     left = bytes_max
     for run in reversed(partition.runs):

@@ -141,7 +141,7 @@ class BrokerRoot:
     def reader(self, topic: str, partition: int) -> LogReader:
         from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
 
-        return LogReader(self.partition(topic, partition).directory, TopicPartition(topic, partition))
+        return LogReader(self.partition(topic, partition).extents(), TopicPartition(topic, partition))
 
     def planned_state(self) -> PlannedState:
         return PlannedState(str(self.path))

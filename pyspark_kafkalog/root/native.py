@@ -158,7 +158,7 @@ class NativeRoot:
     def reader(self, topic: str, partition: int) -> LogReader:
         from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
 
-        return LogReader(self.partition(topic, partition).directory, TopicPartition(topic, partition))
+        return LogReader(self.partition(topic, partition).extents(), TopicPartition(topic, partition))
 
     def history(
         self, *, topic: str | None = None, limit: int | None = None, newest_first: bool = True

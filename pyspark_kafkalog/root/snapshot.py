@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.storage.log.reader import PartitionExtents
 
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
@@ -44,6 +47,12 @@ class PartitionSnapshot:
     def topic_partition(self) -> TopicPartition:
         """The name of the partition."""
         return TopicPartition(self.topic, self.partition)
+
+    def extents(self) -> PartitionExtents:
+        """What a LogReader of the partition reads. Raises LogDirError if the directory is a symbolic link."""
+        from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code
+
+        return LocalExtents(self.directory)
 
     @property
     def last_stable_offset(self) -> int:

@@ -60,7 +60,6 @@ from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import ProducerState
 from pyspark_kafkalog.storage.log.reader import LogReader
@@ -189,7 +188,7 @@ def read_transaction_states(partitions: Iterable[PartitionSnapshot]) -> dict[str
     schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
     states: dict[str, TransactionState] = {}
     for each in partitions:
-        reader = LogReader(each.directory, TopicPartition(each.topic, each.partition))
+        reader = LogReader(each.extents(), each.topic_partition)
         latest: dict[bytes, bytes | None] = {}
         for batch in reader.read(each.log_start_offset, each.high_watermark, schema=schema):
             latest.update(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
@@ -315,11 +314,11 @@ def producers_of(snapshot: PartitionSnapshot, *, expiration_ms: int, now_ms: int
 def _first_timestamp_ms(found: PartitionSnapshot, producer: ProducerState) -> int:
     """The time of the transaction's first batch in the partition; below 0 if its segment is missing or damaged."""
     first_offset = producer.current_txn_first_offset
-    base_offset = max((base for base in list_base_offsets(found.directory) if base <= first_offset), default=None)
-    if base_offset is None:
+    extents = [each for each in found.extents().current() if each.base_offset <= first_offset]
+    if not extents:
         return NO_TIMESTAMP
     try:
-        with SegmentReader(found.directory, base_offset) as segment:
+        with SegmentReader(extents[-1]) as segment:
             located = segment.locate(first_offset)
     except (FileNotFoundError, DiskFormatError):
         return NO_TIMESTAMP

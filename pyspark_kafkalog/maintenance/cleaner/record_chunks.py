@@ -26,6 +26,7 @@ from pyspark_kafkalog.record.decode import LogBytes, Sections, check_counts, ope
 from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
 from pyspark_kafkalog.record.kernels.layout import NO_FAULT, STATE_SIZE
 from pyspark_kafkalog.record.scan import verify_crcs
+from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES as RUN_BYTES
 from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
 from pyspark_kafkalog.units import INT64_MAX
@@ -250,7 +251,7 @@ class ChunkReader:
             verify_crcs(piece.run.data, piece.batches, data_position=piece.run.position, file=piece.run.file)
             return piece, work(piece)
 
-        with SegmentReader(self.directory, self.base_offset) as segment:
+        with SegmentReader(LocalExtent(self.directory, self.base_offset)) as segment:
             is_inside = self.start_offset > self.base_offset
             runs = segment.runs(
                 segment.position_for_offset(self.start_offset) if is_inside else 0,

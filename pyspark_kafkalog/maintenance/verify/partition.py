@@ -32,7 +32,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSE
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
-from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     LEADER_EPOCH_CHECKPOINT,
@@ -401,6 +401,7 @@ def _is_empty(scope: PartitionScope, start_offset: int, end_offset: int) -> bool
     if renewed is None or start_offset >= end_offset:
         return False
     try:
-        return not any(True for _ in LogReader(scope.directory, scope.topic_partition).runs(start_offset, end_offset))
+        reader = LogReader(LocalExtents(scope.directory), scope.topic_partition)
+        return not any(True for _ in reader.runs(start_offset, end_offset))
     except (KafkalogError, OSError):
         return False

@@ -80,7 +80,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     write_topic_id,
 )
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
-from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
 
 #: A checkpoint written within this time may be a running broker's (replica.high.watermark.checkpoint.interval.ms: 5 s).
@@ -206,7 +206,7 @@ def _check_ends(plan: AdoptionPlan) -> None:
     for topic_partition in _partitions(plan):
         high_watermark = high_watermarks.get(topic_partition, 0)
         if high_watermark > plan.log_starts.get(topic_partition, 0):
-            LogReader(plan.root / str(topic_partition), topic_partition).check_end(high_watermark)
+            LogReader(LocalExtents(plan.root / str(topic_partition)), topic_partition).check_end(high_watermark)
 
 
 def _high_watermarks(root: Path) -> Mapping[TopicPartition, int]:

@@ -100,14 +100,14 @@ class KafkalogBatchReader(DataSourceReader):
             on_no_match=options.on_no_match,
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        ranges = apply_filters(resolver.resolve(options.starting, options.ending), self._filters, root)
-        check_ends(ranges, root)
+        ranges = apply_filters(resolver.resolve(options.starting, options.ending), self._filters, resolver.readers)
+        check_ends(ranges, root, resolver.readers)
         ranges = cut_by_records(
             ranges,
             min_partitions=options.min_partitions,
             max_records_per_partition=options.max_records_per_partition,
         )
-        return cut_by_bytes(ranges, root, max_bytes=options.max_bytes_per_partition)
+        return cut_by_bytes(ranges, resolver.readers, max_bytes=options.max_bytes_per_partition)
 
     def _input_partition(
         self,

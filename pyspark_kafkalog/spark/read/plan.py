@@ -139,12 +139,28 @@ class AvailableOffsets:
     end_offset: int
 
 
+class PlanReaders:
+    """The readers of one plan, one for each partition, all over the same view of the log directory."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._readers: dict[TopicPartition, LogReader] = {}
+
+    def of(self, topic_partition: TopicPartition) -> LogReader:
+        """The reader of the partition, opened by the first call."""
+        reader = self._readers.get(topic_partition)
+        if reader is None:
+            reader = self._root.reader(topic_partition.topic, topic_partition.partition)
+            self._readers[topic_partition] = reader
+        return reader
+
+
 class OffsetResolver:
     """Resolves offset specs to ranges against one view of a log directory.
 
     `partitions`: the partitions to read. `committed`: end them at the last stable offset. `on_no_match`: the meaning of
     a starting timestamp later than all records. With `fail_on_data_loss`, unavailable offsets raise DataLossError;
-    without it, the range shrinks to the available offsets and a warning is logged.
+    without it, the range shrinks to the available offsets and a warning is logged. `readers` are for the whole plan.
     """
 
     def __init__(
@@ -156,6 +172,7 @@ class OffsetResolver:
         on_no_match: OnNoMatch,
         fail_on_data_loss: bool,
     ) -> None:
+        self.readers = PlanReaders(root)
         self._root = root
         self._partitions = {TopicPartition(each.topic, each.partition): each for each in partitions}
         self._committed = committed
@@ -282,8 +299,9 @@ class OffsetResolver:
         if available.start_offset < available.local_start_offset:
             found = remote_offsets(self._partitions[topic_partition])
             self._lose(f"{topic_partition}: the offset for timestamp {timestamp_ms} may be a remote one: {found}")
-        reader = self._root.reader(topic_partition.topic, topic_partition.partition)
-        first = reader.offset_for_timestamp(timestamp_ms, available.local_start_offset, available.end_offset)
+        first = self.readers.of(topic_partition).offset_for_timestamp(
+            timestamp_ms, available.local_start_offset, available.end_offset
+        )
         return None if first is None else first.offset
 
     def _clamp_to_available(
@@ -328,7 +346,7 @@ class OffsetResolver:
         _LOG.warning(message)
 
 
-def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, root: Root) -> list[OffsetRange]:
+def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, readers: PlanReaders) -> list[OffsetRange]:
     """Narrow `ranges` to the offsets at which records can pass `filters`.
 
     A lower limit on timestamps moves the start to the first record that reaches it. An upper limit cannot move the end:
@@ -347,7 +365,7 @@ def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, root: R
         if start_offset >= end_offset:
             continue
         if filters.timestamps_ms.start is not None:
-            reader = root.reader(topic_partition.topic, topic_partition.partition)
+            reader = readers.of(topic_partition)
             found = reader.offset_for_timestamp(filters.timestamps_ms.start, start_offset, end_offset)
             if found is None:
                 continue
@@ -356,12 +374,12 @@ def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, root: R
     return narrowed
 
 
-def check_ends(ranges: Iterable[OffsetRange], root: Root) -> None:
+def check_ends(ranges: Iterable[OffsetRange], root: Root, readers: PlanReaders) -> None:
     """Raise CorruptRecordError for a range that ends at a high watermark which the log on disk does not reach."""
     for each in ranges:
         topic, partition = each.topic_partition.topic, each.topic_partition.partition
         if each.end_offset == root.partition(topic, partition).high_watermark:
-            check_end_if_kept(root.reader(topic, partition), each.end_offset)
+            check_end_if_kept(readers.of(each.topic_partition), each.end_offset)
 
 
 def check_end_if_kept(reader: LogReader, high_watermark: int) -> None:
@@ -389,11 +407,11 @@ def cut_by_records(
     return pieces
 
 
-def cut_by_bytes(ranges: Iterable[OffsetRange], root: Root, *, max_bytes: int) -> list[OffsetRange]:
+def cut_by_bytes(ranges: Iterable[OffsetRange], readers: PlanReaders, *, max_bytes: int) -> list[OffsetRange]:
     """Cut each range of more than `max_bytes` on disk at index entries into pieces of about the same size."""
     pieces: list[OffsetRange] = []
     for each in ranges:
-        reader = root.reader(each.topic_partition.topic, each.topic_partition.partition)
+        reader = readers.of(each.topic_partition)
         splits = reader.split(each.start_offset, each.end_offset, max_bytes)
         _check_tasks_count(len(splits) + len(pieces))
         if len(splits) > 1:

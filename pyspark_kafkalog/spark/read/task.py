@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.root.planned_state import PlannedState
+    from pyspark_kafkalog.storage.log.reader import LogReader
 
 
 _LOG: Final = logging.getLogger(__name__)
@@ -62,11 +63,7 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
     Records below the current log start offset are deleted, whether or not their bytes are still on disk. Raises
     DataLossError if records of the range were deleted after it was planned, unless failOnDataLoss is false.
     """
-    from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
-    from pyspark_kafkalog.storage.log.reader import LogReader
-
     topic_partition = TopicPartition(each.topic, each.partition)
-    directory = Path(each.directory)
     start_offset = each.start_offset
     log_start_offset = each.planned.moved_log_start(topic_partition, each.topic_id)
     if log_start_offset > start_offset:
@@ -74,8 +71,9 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
         _report_lost(each, start_offset, end_offset, f"the log starts at {log_start_offset} now")
         start_offset = end_offset
     while start_offset < each.end_offset:
+        reader = _reader(each)
         try:
-            for batch in LogReader(directory, topic_partition).read(
+            for batch in reader.read(
                 start_offset,
                 each.end_offset,
                 schema=schema,
@@ -87,7 +85,13 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
             return
         except OffsetOutOfRangeError as error:
             _report_lost(each, each.start_offset, each.end_offset, str(error), error)
-            start_offset = max(start_offset + 1, min(list_base_offsets(directory), default=each.end_offset))
+            start_offset = max(start_offset + 1, reader.first_base_offset(default=each.end_offset))
+
+
+def _reader(each: OffsetRangePartition) -> LogReader:
+    from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
+
+    return LogReader(LocalExtents(Path(each.directory)), TopicPartition(each.topic, each.partition))
 
 
 def _report_lost(
@@ -214,8 +218,5 @@ def _read_to_end(each: StreamRange, schema: pa.Schema) -> Iterator[pa.RecordBatc
 
 
 def _check_end(each: StreamRange) -> None:
-    from pyspark_kafkalog.storage.log.reader import LogReader
-
     if each.is_at_high_watermark:
-        reader = LogReader(Path(each.directory), TopicPartition(each.topic, each.partition))
-        check_end_if_kept(reader, each.end_offset)
+        check_end_if_kept(_reader(each), each.end_offset)

@@ -136,7 +136,7 @@ def _head(unread: _Unread, max_bytes: int) -> tuple[int, int]:
     from pyspark_kafkalog.storage.log.reader import LogReader
 
     try:
-        head = LogReader(unread.found.directory, unread.found.topic_partition).head(
+        head = LogReader(unread.found.extents(), unread.found.topic_partition).head(
             unread.start_offset, unread.end_offset, max_bytes
         )
     except FileNotFoundError:  # The topic was deleted meanwhile: the read reports it.

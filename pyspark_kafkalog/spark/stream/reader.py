@@ -30,6 +30,7 @@ from pyspark_kafkalog.spark.options.positions import Earliest
 from pyspark_kafkalog.spark.read.plan import (
     OffsetRange,
     OffsetResolver,
+    PlanReaders,
     cut_by_bytes,
     cut_by_records,
     subscribed_partitions,
@@ -275,6 +276,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _cut(self, ranges: list[OffsetRange], view: StreamView) -> list[OffsetRange]:
         options = self._options
+        readers = PlanReaders(self._opened().root)
         pieces: list[OffsetRange] = []
         for each in cut_by_records(
             ranges,
@@ -285,7 +287,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if size_bytes is not None and size_bytes <= options.max_bytes_per_partition:
                 pieces.append(each)
             else:
-                pieces.extend(cut_by_bytes([each], self._opened().root, max_bytes=options.max_bytes_per_partition))
+                pieces.extend(cut_by_bytes([each], readers, max_bytes=options.max_bytes_per_partition))
         return pieces
 
     def _tasks(self, ranges: list[OffsetRange], view: StreamView) -> list[StreamTask]:

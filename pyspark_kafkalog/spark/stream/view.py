@@ -15,6 +15,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+    from pyspark_kafkalog.storage.log.reader import PartitionExtents
 
 _TRIES: Final = 10
 
@@ -37,6 +38,12 @@ class PartitionView:
     active_base_offset: int
     active_size_bytes: int
     is_broker_directory: bool
+
+    def extents(self) -> PartitionExtents:
+        """What a LogReader of the partition reads. Raises LogDirError if the directory is a symbolic link."""
+        from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code
+
+        return LocalExtents(self.directory)
 
     def reaches(self, offset: int) -> bool:
         """Whether the log is long enough that `offset` can be a reader's next offset."""

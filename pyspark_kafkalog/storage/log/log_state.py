@@ -29,6 +29,7 @@ from pyspark_kafkalog.record.header import ATTRIBUTES_AT, NO_TIMESTAMP, crc32c
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.units import INT64_MAX
 
@@ -138,7 +139,7 @@ def _read_state(directory: Path, base_offsets: list[int], log_start_offset: int)
 
 def _end_offset(directory: Path, base_offset: int) -> int:
     """The offset after the last valid batch of the segment; its base offset without one."""
-    with SegmentReader(directory, base_offset) as reader:
+    with SegmentReader(LocalExtent(directory, base_offset)) as reader:
         # From the last index entry back to one that points at a valid batch: the indexed batch may be the torn one.
         below = INT64_MAX
         while True:
@@ -203,7 +204,7 @@ def checked_end_offset(
 def _check_segment(directory: Path, base_offset: int, start_offset: int) -> _CheckedSegment:
     """Check the batches of a segment from `start_offset` on."""
     end_offset, end_position, has_markers = base_offset, 0, False
-    with SegmentReader(directory, base_offset) as reader:
+    with SegmentReader(LocalExtent(directory, base_offset)) as reader:
         try:
             end_position = reader.position_for_offset(start_offset)
             for position, header in reader.headers(end_position):

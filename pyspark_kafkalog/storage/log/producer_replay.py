@@ -29,6 +29,7 @@ from pyspark_kafkalog.storage.log.producers import (
     producer_batches,
 )
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, segment_file
+from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_chunks
 
@@ -118,7 +119,7 @@ def stored_batches(directory: Path, start_offset: int, end_offset: int) -> Itera
         if base_offset >= end_offset or (next_base is not None and next_base <= start_offset):
             continue
         file = str(segment_file(directory, base_offset, LOG_SUFFIX))
-        with SegmentReader(directory, base_offset) as reader:
+        with SegmentReader(LocalExtent(directory, base_offset)) as reader:
             start = reader.position_for_offset(start_offset)
         fd = os.open(file, READ_FLAGS)
         try:

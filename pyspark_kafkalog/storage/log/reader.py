@@ -1,8 +1,8 @@
 """Reads a partition's records as Arrow batches: no lock, no write, memory bounded by chunk and batch size.
 
 A reader takes offsets, never file positions, and finds the segment by the floor of the base offsets. Retention and the
-cleaner may delete or replace a segment during the read: an open file remains readable, and if a name is gone, the
-reader lists the directory again and continues at the offset that it has reached.
+cleaner may delete or replace a segment during the read: an open one remains readable, and if a segment is gone, the
+reader lists the extents again and continues at the offset that it has reached.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
@@ -22,6 +22,7 @@ from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets, refuse_link
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, SWAP_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
 from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _REPLACED_SEGMENT_TRIES: Final = 10
 _NO_TARGET_BYTES: Final = 1 << 62
+_BASE_OFFSET: Final = attrgetter("base_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,63 @@ class TimestampAndOffset:
     leader_epoch: int
 
 
-class LogReader:
-    """Reads one partition directory."""
+class PartitionExtents(Protocol):
+    """Provides the extents of one partition. Retention, the cleaner and writers may change them at any time."""
 
-    def __init__(self, directory: Path, topic_partition: TopicPartition) -> None:
-        refuse_link(directory)
-        self.directory = directory
+    @property
+    def name(self) -> str:
+        """What error messages call the partition's log: the path of a local directory."""
+        ...
+
+    def current(self) -> Sequence[Extent]:
+        """The present extents in the order of their base offsets. Raises OSError, DiskFormatError."""
+        ...
+
+    def is_being_replaced(self, base_offset: int) -> bool:
+        """Whether several extents are just being replaced by one, which has that base offset.
+
+        `current` may then contain those whose records this one already holds.
+        """
+        ...
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        """The aborted transactions in [start_offset, end_offset). Raises CorruptIndexError for damage."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalExtents:
+    """The segments in a local partition directory. Raises LogDirError if `directory` is a symbolic link."""
+
+    directory: Path
+
+    def __post_init__(self) -> None:
+        refuse_link(self.directory)
+
+    @property
+    def name(self) -> str:
+        return str(self.directory)
+
+    def current(self) -> list[LocalExtent]:
+        bases = list_base_offsets(self.directory)
+        ends = [*bases[1:], None]
+        return [LocalExtent(self.directory, base, end) for base, end in zip(bases, ends, strict=False)]
+
+    def is_being_replaced(self, base_offset: int) -> bool:
+        # The `.swap` file exists until all the replaced segments have lost their names.
+        return segment_file(self.directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX).exists()
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        return AbortedTransactions.overlapping(self.directory, start_offset, end_offset)
+
+
+class LogReader:
+    """Reads one partition. Its extents are listed by the first read that needs them, and again where they changed."""
+
+    def __init__(self, extents: PartitionExtents, topic_partition: TopicPartition) -> None:
+        self.extents = extents
         self.topic_partition = topic_partition
-        self._bases: list[int] = []  # base offsets of the segments, as last listed
+        self._listed: Sequence[Extent] = ()  # as last listed
 
     def read(
         self,
@@ -82,7 +133,7 @@ class LogReader:
         if start_offset >= end_offset:
             return  # before any file access: a topic whose creator was killed may have no directory yet
         columns = frozenset(schema.names) - {"topic", "partition"}
-        aborted = AbortedTransactions.overlapping(self.directory, start_offset, end_offset) if committed else None
+        aborted = self.extents.aborted_transactions(start_offset, end_offset) if committed else None
         for run in self.runs(start_offset, end_offset, min_timestamp_ms=min_timestamp_ms):
             batches = run.batches if aborted is None else aborted.keep(run.batches)
             for decoded in decode_slices(
@@ -110,7 +161,7 @@ class LogReader:
             with self._open_floor(next_offset) as segment:
                 if segment.base_offset >= end_offset:
                     return
-                following = self._next_base(segment.base_offset)
+                following = self._next_base(segment.extent)
                 position = segment.position_for_offset(next_offset)
                 if min_timestamp_ms is not None:
                     position = max(position, segment.position_for_timestamp(min_timestamp_ms))
@@ -133,7 +184,7 @@ class LogReader:
         have removed its last records.
         """
         with self._open_floor(high_watermark - 1) as segment:
-            if self._next_base(segment.base_offset) is not None:
+            if self._next_base(segment.extent) is not None:
                 return
             found = segment.locate(high_watermark - 1)
             if found is None or found[1].last_offset != high_watermark - 1 or found[1].base_offset >= high_watermark:
@@ -150,7 +201,7 @@ class LogReader:
                 found = self._first_since(segment, timestamp_ms, next_offset, end_offset)
                 if found is not None:
                     return found
-                following = self._next_base(segment.base_offset)
+                following = self._next_base(segment.extent)
             if following is None:
                 return None
             next_offset = following
@@ -178,11 +229,11 @@ class LogReader:
         Control records count, as in Kafka's ListOffsets. Returns None if the offset is outside the range, or no record
         has a timestamp. Of closed segments, only the last time index entry and the batch that confirms it are read.
         """
-        best: tuple[int, int, int] | None = None  # timestamp, base offset of the segment, position in it
+        best: tuple[int, Extent, int] | None = None  # timestamp, segment, position in it
         next_offset: int | None = start_offset
         while next_offset is not None and next_offset < end_offset:
             with self._open_floor(next_offset) as segment:
-                following = self._next_base(segment.base_offset)
+                following = self._next_base(segment.extent)
                 position, header = segment.last_indexed_timestamp() or (0, None)
                 if following is None or header is None:
                     headers = segment.headers(position)
@@ -191,15 +242,15 @@ class LogReader:
                 else:
                     latest_ms = header.max_timestamp_ms
                 if latest_ms > (NO_TIMESTAMP if best is None else best[0]):
-                    best = (latest_ms, segment.base_offset, position)
+                    best = (latest_ms, segment.extent, position)
             next_offset = following
         return None if best is None else self._record_at(*best, start_offset, end_offset)
 
     def _record_at(
-        self, timestamp_ms: int, base_offset: int, position: int, start_offset: int, end_offset: int
+        self, timestamp_ms: int, extent: Extent, position: int, start_offset: int, end_offset: int
     ) -> TimestampAndOffset | None:
         """The first record with exactly that timestamp in a batch, if its offset is in the range."""
-        with SegmentReader(self.directory, base_offset) as segment:
+        with SegmentReader(extent) as segment:
             header = segment.header_at(position)
             batch = decode_batch(segment.batch_at(position, header), 0, file=segment.file, file_position=position)
         for record in batch.records:
@@ -218,14 +269,15 @@ class LogReader:
 
     def _splits(self, start_offset: int, end_offset: int, target_bytes: int) -> Iterator[Split]:
         split_start, split_bytes = start_offset, 0
-        bases = list_base_offsets(self.directory)
-        first = max(bisect.bisect_right(bases, start_offset) - 1, 0)
-        for base_offset, following in itertools.pairwise([*bases[first:], end_offset]):
-            if base_offset >= end_offset:
+        extents = self.extents.current()
+        first = max(bisect.bisect_right(extents, start_offset, key=_BASE_OFFSET) - 1, 0)
+        for extent in extents[first:]:
+            if extent.base_offset >= end_offset:
                 break
-            for cut_offset, size_bytes in self._cut_points(
-                base_offset,
-                max(start_offset, base_offset),
+            following = end_offset if extent.end_offset is None else extent.end_offset
+            for cut_offset, size_bytes in _cut_points(
+                extent,
+                max(start_offset, extent.base_offset),
                 min(following, end_offset),
                 first_bytes=target_bytes - split_bytes,
                 each_bytes=target_bytes,
@@ -237,69 +289,75 @@ class LogReader:
         if split_start < end_offset:
             yield Split(split_start, end_offset, split_bytes)
 
+    def first_base_offset(self, *, default: int) -> int:
+        """Base offset of the first segment now, `default` if the partition has none."""
+        extents = self.extents.current()
+        return extents[0].base_offset if extents else default
+
     def size_bytes(self, start_offset: int, end_offset: int) -> int:
         """Approximate size of the offsets [start_offset, end_offset) in bytes of `.log`, by the indexes."""
         return sum(each.size_bytes for each in self.split(start_offset, end_offset, _NO_TARGET_BYTES))
 
-    def _cut_points(
-        self, base_offset: int, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
-    ) -> Iterator[tuple[int, int]]:
-        try:
-            segment = SegmentReader(self.directory, base_offset)
-        except FileNotFoundError:
-            return
-        with segment:
-            yield from segment.cut_points(start_offset, end_offset, first_bytes=first_bytes, each_bytes=each_bytes)
-
     def _open_floor(self, offset: int) -> SegmentReader:
-        """The segment that holds `offset`; lists the directory again if the segment was deleted."""
+        """The segment that holds `offset`; lists the extents again if the segment was deleted."""
         for _ in range(_REPLACED_SEGMENT_TRIES):
             with contextlib.suppress(FileNotFoundError):
-                return SegmentReader(self.directory, self._floor_base(offset))
-            self._bases = list_base_offsets(self.directory)
-        return SegmentReader(self.directory, self._floor_base(offset))
+                return SegmentReader(self._floor(offset))
+            self._listed = self.extents.current()
+        return SegmentReader(self._floor(offset))
 
-    def _floor_base(self, offset: int) -> int:
-        bases = self._bases = self._bases or list_base_offsets(self.directory)
-        if not bases:
+    def _floor(self, offset: int) -> Extent:
+        extents = self._listed = self._listed or self.extents.current()
+        if not extents:
             raise CorruptRecordError(
-                file=str(self.directory),
+                file=self.extents.name,
                 position=0,
                 expected=f"a segment with offset {offset}",
                 found=f"no {LOG_SUFFIX} file",
                 advice="check that the path is a partition directory and whether the topic was deleted",
             )
-        at = bisect.bisect_right(bases, offset) - 1
+        at = bisect.bisect_right(extents, offset, key=_BASE_OFFSET) - 1
         if at < 0:
             raise OffsetOutOfRangeError(
-                f"offset {offset} of {self.topic_partition} is below {bases[0]}, its first segment"
+                f"offset {offset} of {self.topic_partition} is below {extents[0].base_offset}, its first segment"
             )
-        return bases[at]
+        return extents[at]
 
-    def _next_base(self, base_offset: int) -> int | None:
+    def _next_base(self, extent: Extent) -> int | None:
         """Base offset of the next segment, None for the last one, which may have been rolled since it was listed."""
-        if base_offset >= self._bases[-1]:
-            self._bases = list_base_offsets(self.directory)
-        at = bisect.bisect_right(self._bases, base_offset)
-        return self._bases[at] if at < len(self._bases) else None
+        return self._next_base_now(extent.base_offset) if extent.end_offset is None else extent.end_offset
+
+    def _next_base_now(self, base_offset: int) -> int | None:
+        """Base offset of the next segment, listed again; None for the last one."""
+        extents = self._listed = self.extents.current()
+        at = bisect.bisect_right(extents, base_offset, key=_BASE_OFFSET)
+        return extents[at].base_offset if at < len(extents) else None
 
     def _limit_now(self, base_offset: int) -> int | None:
         """Base offset of the next segment, listed again; None while the segment is replacing several others.
 
-        Those keep their names until it has taken the name of the first one. During all that time a `.swap` file exists,
-        which is therefore checked first.
+        Those remain listed until it has taken the place of the first one, which is therefore checked first.
         """
-        swap = segment_file(self.directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX)
-        if swap.exists():
-            return None
-        self._bases = list_base_offsets(self.directory)
-        return self._next_base(base_offset)
+        return None if self.extents.is_being_replaced(base_offset) else self._next_base_now(base_offset)
 
-    def _log_too_short(self, segment: SegmentReader, end_offset: int) -> DiskFormatError:
+    @staticmethod
+    def _log_too_short(segment: SegmentReader, end_offset: int) -> DiskFormatError:
         return CorruptRecordError(
-            file=str(segment_file(self.directory, segment.base_offset, LOG_SUFFIX)),
+            file=segment.file,
             position=segment.size_bytes,
             expected=f"batches up to offset {end_offset - 1}",
             found=f"the end of the log at offset {segment.reached_offset}",
             advice="committed records are missing: restore the file from a copy",
         )
+
+
+def _cut_points(
+    extent: Extent, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """As SegmentReader.cut_points; none if the extent was deleted or replaced."""
+    try:
+        segment = SegmentReader(extent)
+    except FileNotFoundError:
+        return
+    with segment:
+        yield from segment.cut_points(start_offset, end_offset, first_bytes=first_bytes, each_bytes=each_bytes)

@@ -8,12 +8,10 @@ caller requests offsets that it should contain.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,20 +22,16 @@ from pyspark_kafkalog.record.header import (
     LOG_OVERHEAD_BYTES,
     RECORD_BATCH_OVERHEAD_BYTES,
     BatchHeader,
+    Buffer,
     parse_header,
 )
-from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES, MAX_RELATIVE_OFFSET, MappedIndex
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread, preadv
-from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
+from pyspark_kafkalog.storage.segment.extent import Extent
 
 CHUNK_BYTES: Final = 4 << 20
 #: A longer batch is taken for damage, so that no length on disk can cause unbounded use of memory.
 BATCH_BYTES_MAX: Final = 256 << 20
 _NO_LIMIT: Final = 1 << 63
-
-_Index = TypeVar("_Index", bound=MappedIndex)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +47,15 @@ class BatchRun:
 class SegmentReader:
     """One open segment. Use as a context manager."""
 
-    def __init__(self, directory: Path, base_offset: int) -> None:
-        self.base_offset = base_offset
-        self._directory = directory
-        self.file = str(segment_file(directory, base_offset, LOG_SUFFIX))
-        self._fd = os.open(self.file, READ_FLAGS)
-        self.size_bytes = os.fstat(self._fd).st_size
-        self.reached_offset = base_offset  # the offset after the last batch that `runs` has passed
-        self._offset_index = self._open_index(OffsetIndex, INDEX_SUFFIX)
-        self._time_index = self._open_index(TimeIndex, TIME_INDEX_SUFFIX)
-
-    def _open_index(self, kind: type[_Index], suffix: str) -> _Index | None:
-        """The index for reading, None if it is missing or unusable."""
-        path = segment_file(self._directory, self.base_offset, suffix)
-        try:
-            return kind.open(path, self.base_offset, max_index_bytes=MAX_INDEX_BYTES)
-        except (OSError, DiskFormatError):
-            return None
+    def __init__(self, extent: Extent) -> None:
+        self.extent = extent
+        self.base_offset = extent.base_offset
+        self._source = extent.open()
+        self.file = self._source.name
+        self.size_bytes = self._source.size_bytes()
+        self.reached_offset = self.base_offset  # the offset after the last batch that `runs` has passed
+        self._offset_index = extent.offset_index()
+        self._time_index = extent.time_index()
 
     def __enter__(self) -> SegmentReader:
         return self
@@ -81,11 +67,11 @@ class SegmentReader:
         for index in (self._offset_index, self._time_index):
             if index is not None:
                 index.close_handler()
-        os.close(self._fd)
+        self._source.close()
 
     def header_at(self, position: int) -> BatchHeader:
         """The batch header at byte `position`. Raises CorruptRecordError."""
-        head = pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
+        head = self._source.read(position, RECORD_BATCH_OVERHEAD_BYTES)
         return parse_header(head, 0, file=self.file, file_position=position)
 
     def position_for_offset(self, offset: int) -> int:
@@ -113,7 +99,7 @@ class SegmentReader:
             yield position, header
             position += header.size_bytes
 
-    def batch_at(self, position: int, header: BatchHeader) -> bytes:
+    def batch_at(self, position: int, header: BatchHeader) -> Buffer:
         """All bytes of the batch whose header was read at `position`. CorruptRecordError if above BATCH_BYTES_MAX."""
         if header.size_bytes > BATCH_BYTES_MAX:
             raise CorruptRecordError(
@@ -122,7 +108,7 @@ class SegmentReader:
                 expected=f"a batch of at most {BATCH_BYTES_MAX} bytes",
                 found=f"{header.size_bytes} bytes",
             )
-        return pread(self._fd, header.size_bytes, position)
+        return self._source.read(position, header.size_bytes)
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch whose last offset is at or above `offset`, None without one.
@@ -198,7 +184,9 @@ class SegmentReader:
         batch_bytes = 0
         while position < self.size_bytes:
             buffer = take_buffer(max(batch_bytes, min(CHUNK_BYTES, self.size_bytes - position)))
-            length = preadv(self._fd, buffer.data, position)
+            length = self._source.read_into(position, buffer.data)
+            if length < batch_bytes:
+                raise self._short_read(position, batch_bytes, length)
             scan = scan_batches(buffer[:length], file=self.file, file_position=position)
             batches = scan.batches
             if limit_now is not None and len(batches) and batches["last_offset"][-1] >= limit:
@@ -289,9 +277,9 @@ class SegmentReader:
 
     def _whole_batch_bytes(self, position: int) -> int:
         """Length of the batch at `position`, which the file, at its present size, must hold completely."""
-        self.size_bytes = os.fstat(self._fd).st_size
+        self.size_bytes = self._source.size_bytes()
         left = self.size_bytes - position
-        head = pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, position)
+        head = self._source.read(position, RECORD_BATCH_OVERHEAD_BYTES)
         expected = RECORD_BATCH_OVERHEAD_BYTES
         if len(head) >= LOG_OVERHEAD_BYTES:  # a length below that of a header is noise
             expected = max(LOG_OVERHEAD_BYTES + int.from_bytes(head[8:12], "big", signed=True), expected)
@@ -304,6 +292,15 @@ class SegmentReader:
                 advice="a torn tail is cut when the log is next opened for writing",
             )
         return expected
+
+    def _short_read(self, position: int, expected_bytes: int, found_bytes: int) -> CorruptRecordError:
+        """A source that ends before its size, as a file does that is truncated meanwhile."""
+        return CorruptRecordError(
+            file=self.file,
+            position=position,
+            expected=f"{expected_bytes} bytes, of {self.size_bytes} in all",
+            found=f"{found_bytes} bytes",
+        )
 
 
 def _reused_buffer() -> Callable[[int], NDArray[np.uint8]]:

@@ -19,6 +19,7 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListin
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_file_name, segment_file
+from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.units import NS_PER_MS
 
@@ -51,7 +52,7 @@ class StoredSegment:
 
     def first_timestamp_ms(self, directory: Path) -> int:
         """The largest timestamp of the first batch; -1 without a batch. Raises DiskFormatError, FileNotFoundError."""
-        with SegmentReader(directory, self.base_offset) as reader:
+        with SegmentReader(LocalExtent(directory, self.base_offset)) as reader:
             for _, header in reader.headers(0):
                 return header.max_timestamp_ms
         return NO_TIMESTAMP
@@ -102,7 +103,7 @@ def largest_timestamp_ms(directory: Path, base_offset: int) -> int:
     if indexed_ms is not None:
         return indexed_ms
     largest_ms = NO_TIMESTAMP
-    with SegmentReader(directory, base_offset) as reader:
+    with SegmentReader(LocalExtent(directory, base_offset)) as reader:
         for _, header in reader.headers(0):
             largest_ms = max(largest_ms, header.max_timestamp_ms)
     return largest_ms

@@ -15,8 +15,9 @@ import pytest
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
-from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
@@ -33,7 +34,7 @@ def cars(tmp_path: Path) -> Path:
 
 
 def _read(directory: Path, start: int, end: int, **options: int) -> pa.Table:
-    reader = LogReader(directory, CARS)
+    reader = LogReader(LocalExtents(directory), CARS)
     return pa.Table.from_batches(reader.read(start, end, schema=KAFKA_SCHEMA, **options), KAFKA_SCHEMA)
 
 
@@ -107,7 +108,7 @@ class SegmentReaderEnd:
     @staticmethod
     def of(directory: Path) -> int:
         base_offset = max(int(path.stem) for path in directory.glob("*.log"))
-        with SegmentReader(directory, base_offset) as segment:
+        with SegmentReader(LocalExtent(directory, base_offset)) as segment:
             for _ in segment.runs(0, start_offset=base_offset, end_offset=1 << 62):
                 pass
             return segment.reached_offset
@@ -115,7 +116,7 @@ class SegmentReaderEnd:
 
 @pytest.mark.parametrize("target_bytes", [1, 500, 2000, 1 << 30])
 def test_splits_cover_range_without_overlap(cars: Path, target_bytes: int) -> None:
-    reader = LogReader(cars, CARS)
+    reader = LogReader(LocalExtents(cars), CARS)
     for start, end in ((0, CARS_END), (10, 390), (107, 108), (333, CARS_END)):
         splits = reader.split(start, end, target_bytes)
         assert splits[0].start_offset == start
@@ -130,7 +131,7 @@ def test_splits_cover_range_without_overlap(cars: Path, target_bytes: int) -> No
 
 def test_split_of_log_without_segments_fails_on_read(tmp_path: Path) -> None:
     (tmp_path / "cars-0").mkdir()
-    reader = LogReader(tmp_path / "cars-0", CARS)
+    reader = LogReader(LocalExtents(tmp_path / "cars-0"), CARS)
     (split,) = reader.split(0, 5, 1)
     with pytest.raises(CorruptRecordError, match=r"found no \.log file"):
         list(reader.read(split.start_offset, split.end_offset, schema=KAFKA_SCHEMA))
@@ -138,7 +139,7 @@ def test_split_of_log_without_segments_fails_on_read(tmp_path: Path) -> None:
 
 def test_splits_are_of_even_size() -> None:
     directory = FIXTURES / "cars" / "cars-0"
-    sizes = [split.size_bytes for split in LogReader(directory, CARS).split(0, CARS_END, 2000)]
+    sizes = [split.size_bytes for split in LogReader(LocalExtents(directory), CARS).split(0, CARS_END, 2000)]
     assert max(sizes) <= 2000 + 500
     assert min(sizes[:-1]) >= 2000
 
@@ -211,7 +212,7 @@ def test_read_of_deleted_partition_directory_fails(cars: Path) -> None:
 
 def test_locate_finds_same_batch_as_scan(cars: Path) -> None:
     base_offset = 106
-    with SegmentReader(cars, base_offset) as segment:
+    with SegmentReader(LocalExtent(cars, base_offset)) as segment:
         table = [
             (int(batch["last_offset"]), int(batch["position"]))
             for run in segment.runs(0, start_offset=0, end_offset=1 << 62)

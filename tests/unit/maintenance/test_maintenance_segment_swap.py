@@ -17,7 +17,7 @@ from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition, offset_file_name
 
@@ -56,7 +56,7 @@ def offsets_read(reader: LogReader, start_offset: int = 0) -> Iterator[int]:
 
 
 def new_reader(directory: Path) -> LogReader:
-    return LogReader(directory, TopicPartition("orders", 0))
+    return LogReader(LocalExtents(directory), TopicPartition("orders", 0))
 
 
 def check_read(found: list[int]) -> None:

@@ -33,12 +33,14 @@ from pyspark_kafkalog.spark.read.filters import Interval, PushedFilters
 from pyspark_kafkalog.spark.read.plan import (
     OffsetRange,
     OffsetResolver,
+    PlanReaders,
     apply_filters,
     check_ends,
     cut_by_bytes,
     cut_by_records,
     subscribed_partitions,
 )
+from pyspark_kafkalog.storage.log import reader as log_reader
 from pyspark_kafkalog.storage.log.reader import Split, TimestampAndOffset
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -301,7 +303,7 @@ def test_split_into_too_many_tasks_is_refused() -> None:
 
 
 def test_large_ranges_are_split_into_pieces_of_similar_bytes() -> None:
-    cut = cut_by_bytes(ranges(100, 10), LOG_DIR, max_bytes=300)
+    cut = cut_by_bytes(ranges(100, 10), PlanReaders(LOG_DIR), max_bytes=300)
     assert [(each.start_offset - 100, each.end_offset - 100) for each in cut] == [
         (0, 25),
         (25, 50),
@@ -313,20 +315,20 @@ def test_large_ranges_are_split_into_pieces_of_similar_bytes() -> None:
 
 def test_filters_drop_partitions_and_narrow_ranges() -> None:
     filters = PushedFilters(on_partition=(EqualTo(("partition",), 1),), offsets=Interval(104, 200))
-    narrowed = apply_filters(ranges(50, 50), filters, LOG_DIR)
+    narrowed = apply_filters(ranges(50, 50), filters, PlanReaders(LOG_DIR))
     assert [(each.topic_partition.partition, each.start_offset, each.end_offset) for each in narrowed] == [
         (1, 104, 150)
     ]
 
 
 def test_timestamp_filter_moves_start_and_drops_ranges_of_older_records() -> None:
-    found = apply_filters(ranges(50, 10), PushedFilters(timestamps_ms=Interval(12_000, 12_100)), LOG_DIR)
+    found = apply_filters(ranges(50, 10), PushedFilters(timestamps_ms=Interval(12_000, 12_100)), PlanReaders(LOG_DIR))
     assert [(each.topic_partition.partition, each.start_offset, each.end_offset) for each in found] == [(0, 120, 150)]
 
 
 def test_filter_on_topic_drops_ranges_of_other_topics() -> None:
     filters = PushedFilters(on_topic=(GreaterThanOrEqual(("topic",), "u"),))
-    assert apply_filters(ranges(50), filters, LOG_DIR) == []
+    assert apply_filters(ranges(50), filters, PlanReaders(LOG_DIR)) == []
 
 
 def test_plan_that_ends_in_damaged_batch_is_refused(tmp_path: Path) -> None:
@@ -337,12 +339,33 @@ def test_plan_that_ends_in_damaged_batch_is_refused(tmp_path: Path) -> None:
     log_dir.refresh()
     where = TopicPartition("orders", 0)
     ranges = [OffsetRange(topic_partition=where, start_offset=0, end_offset=3)]
-    check_ends(ranges, log_dir.root)
+    check_ends(ranges, log_dir.root, PlanReaders(log_dir.root))
     log = next((tmp_path / "log" / "orders-0").glob("*.log"))
     data = bytearray(log.read_bytes())
     second = data.index(bytes(7) + b"\x02", 61)
     data[second + 7] = 0x42
     log.write_bytes(data)
     with pytest.raises(CorruptRecordError):
-        check_ends(ranges, log_dir.root)
-    check_ends([OffsetRange(topic_partition=where, start_offset=0, end_offset=2)], log_dir.root)
+        check_ends(ranges, log_dir.root, PlanReaders(log_dir.root))
+    shorter = [OffsetRange(topic_partition=where, start_offset=0, end_offset=2)]
+    check_ends(shorter, log_dir.root, PlanReaders(log_dir.root))
+
+
+def test_plan_opens_each_partition_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("orders", partitions=1)
+    log_dir.append("orders", pa.table({"value": [b"a", b"b"]}))
+    log_dir.refresh()
+    opened: list[Path] = []
+    refuse_link = log_reader.refuse_link
+    monkeypatch.setattr(log_reader, "refuse_link", lambda path: (opened.append(path), refuse_link(path)))
+    root = log_dir.root
+    resolver = OffsetResolver(
+        root, root.topic("orders").partitions, committed=False, on_no_match="error", fail_on_data_loss=True
+    )
+    assert resolver.resolve(GlobalTimestamp(0), Latest()) == resolver.resolve(Earliest(), Latest())
+    filters = PushedFilters(timestamps_ms=Interval(1, 1 << 60))
+    ranges = apply_filters(resolver.resolve(Earliest(), Latest()), filters, resolver.readers)
+    check_ends(ranges, root, resolver.readers)
+    assert len(cut_by_bytes(ranges, resolver.readers, max_bytes=1 << 30)) == 1
+    assert len(opened) == 1

@@ -12,7 +12,7 @@ from engine_fixtures import LATE_MS, FixturePartition
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, UnsupportedFormatError
 from pyspark_kafkalog.storage.log import log_state
 from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
-from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
 CARS = FixturePartition("cars", "cars", 0)
@@ -48,7 +48,7 @@ def test_records_only_in_swap_file_are_reported(directory: Path, base: int, monk
     with pytest.raises(DiskFormatError, match=rf"{log}\.swap at byte 0: .* adopt"):
         load_read_only(directory)
     with pytest.raises(DiskFormatError, match=rf"{log}\.swap at byte 0: .* adopt"):
-        list(LogReader(directory, TopicPartition("cars", 0)).runs(base, 400))
+        list(LogReader(LocalExtents(directory), TopicPartition("cars", 0)).runs(base, 400))
 
 
 def test_swap_under_way_is_retried_until_segment_exists(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
