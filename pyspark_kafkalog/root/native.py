@@ -30,8 +30,7 @@ from pyspark_kafkalog.root.directories import (
     rename_for_deletion,
     rename_left_directories,
 )
-from pyspark_kafkalog.root.planned_state import PlannedState
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PlannedState, TopicDescription
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, take_over
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.config.topic import LogConfig
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.root.native import NativeRoot
-    from pyspark_kafkalog.root.planned_state import PlannedState
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PlannedState, TopicDescription
     from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
     from pyspark_kafkalog.storage.filesystem import FlushMode

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.config.topic import LogConfig
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.root.native import NativeRoot
-    from pyspark_kafkalog.root.planned_state import PlannedState
     from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PlannedState, TopicDescription
     from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
     from pyspark_kafkalog.security.access_control import Authorizer
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity

@@ -30,9 +30,8 @@ from pyspark_kafkalog.storage.names import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.root.planned_state import PlannedState
     from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.root.snapshot import TopicDescription
+    from pyspark_kafkalog.root.snapshot import PlannedState, TopicDescription
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 
 _LOG: Final = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.root.planned_state import PlannedState
+    from pyspark_kafkalog.root.snapshot import PlannedState
     from pyspark_kafkalog.storage.log.reader import LogReader
 
 

@@ -86,18 +86,21 @@ class LocalExtents:
 
     @property
     def name(self) -> str:
+        """The path of the directory."""
         return str(self.directory)
 
     def current(self) -> list[LocalExtent]:
+        """The segments that the directory holds now, in order. Raises OSError, DiskFormatError."""
         bases = list_base_offsets(self.directory)
         ends = [*bases[1:], None]
         return [LocalExtent(self.directory, base, end) for base, end in zip(bases, ends, strict=False)]
 
     def is_being_replaced(self, base_offset: int) -> bool:
-        # The `.swap` file exists until all the replaced segments have lost their names.
+        """Whether the segment has a `.swap` file, which exists until all that it replaces have lost their names."""
         return segment_file(self.directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX).exists()
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        """The aborted transactions in the range, by the `.txnindex` files. Raises CorruptIndexError for damage."""
         return AbortedTransactions.overlapping(self.directory, start_offset, end_offset)
 
 

@@ -14,7 +14,7 @@ from stream_queries import Query, append, make_root, plain, rows_of, stream
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, InvalidOptionError, UnknownTopicError
-from pyspark_kafkalog.root.planned_state import PlannedState
+from pyspark_kafkalog.root.snapshot import PlannedState
 from pyspark_kafkalog.spark.read.task import StreamRange, share_tasks
 
 
