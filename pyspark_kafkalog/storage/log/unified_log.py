@@ -64,7 +64,6 @@ from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
 from pyspark_kafkalog.storage.artefacts.partition_listing import refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.log import loader as log_loader
-from pyspark_kafkalog.storage.log import loader as log_resume
 from pyspark_kafkalog.storage.log.loader import LoadedLog
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers
@@ -166,7 +165,7 @@ class UnifiedLog:
         Raises CorruptRecordError if the active segment is shorter than in `state`.
         """
         refuse_link(directory)
-        loaded = log_resume.resume(
+        loaded = log_loader.resume(
             directory,
             config,
             state,
