@@ -99,7 +99,7 @@ class Groups(RuleBasedStateMachine):
         there = {each: offset for each, (offset, _) in self.model.get(group, {}).items()}
         wanted = sorted(there) if partitions is None else sorted(partitions)
         try:
-            found = self.writers[writer].group(group).reset(to, partitions, dry_run=dry_run, tell=lambda text: None)
+            found = self.writers[writer].group(group).reset(to, partitions, dry_run=dry_run, notify=lambda text: None)
         except InvalidGroupError:
             assert isinstance(to, ShiftBy)
             assert not there.keys() >= set(wanted)

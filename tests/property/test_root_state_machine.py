@@ -341,7 +341,7 @@ class RootMachine(RuleBasedStateMachine):
 
     @rule(who=writer_numbers, act=st.sampled_from([apply_retention, merge_segments, reindex]))
     def maintain(self, who: int, act: Callable[..., Any]) -> None:
-        self._do(who, lambda log_dir: without_errors(act(log_dir, now_ms=NOW_MS)), self.model.copy())
+        self._do(who, lambda log_dir: without_errors(act(log_dir.root, now_ms=NOW_MS)), self.model.copy())
 
     @rule(who=writer_numbers)
     def reopen(self, who: int) -> None:
