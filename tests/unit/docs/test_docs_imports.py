@@ -20,7 +20,7 @@ PACKAGE = "pyspark_kafkalog"
 LAYERS = (
     ("errors", "java_regex", "units", "version"),
     ("record",),
-    ("config",),
+    ("config", "object_store"),
     ("storage",),
     ("metadata",),
     ("root",),
@@ -35,7 +35,7 @@ LAYERS = (
 )
 LINES_MAX = 700
 MODULES_IN_FOLDER_MAX = 18
-MODULES_MAX = 210
+MODULES_MAX = 240
 
 
 @cache
