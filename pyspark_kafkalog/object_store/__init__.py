@@ -1,4 +1,5 @@
 """Object stores (S3, GCS, Azure Blob Storage) as the rest of the package uses them. In reading order:
 
 store        what a store can do: keys, requests, errors
+location     URLs of object stores, and paths
 """
