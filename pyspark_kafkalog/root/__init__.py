@@ -3,7 +3,8 @@
 In reading order:
 
 - protocol: `Root`, what the rest of the package needs of a log directory
-- snapshot, reads: topics and partitions as of one time, their readers, changes since a read was planned
+- snapshot, reads: topics and partitions as of one time, and their readers
+- planned: a partition as of a plan, for the tasks of a read, which notice what has changed since
 - native: a native log directory, as of its commit log
 - bootstrap: creates a native log directory
 - admin: records that change topics and broker-level settings

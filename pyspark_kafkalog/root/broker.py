@@ -26,7 +26,8 @@ from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.broker_notices import BrokerProcess, broker_process
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PlannedState, TopicDescription
+from pyspark_kafkalog.root.planned import LocalPartition
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
@@ -142,8 +143,9 @@ class BrokerRoot:
 
         return LogReader(self.partition(topic, partition).extents(), TopicPartition(topic, partition))
 
-    def planned_state(self) -> PlannedState:
-        return PlannedState(str(self.path))
+    def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> LocalPartition:
+        directory = str(self.path / str(topic_partition))
+        return LocalPartition(str(self.path), directory, topic_partition, topic_id, self.identity)
 
     def check_read(self, topics: Collection[str]) -> None:
         pass  # only a root that was opened for a principal refuses reads

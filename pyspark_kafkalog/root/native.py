@@ -30,7 +30,8 @@ from pyspark_kafkalog.root.directories import (
     rename_for_deletion,
     rename_left_directories,
 )
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PlannedState, TopicDescription
+from pyspark_kafkalog.root.planned import CommitFiles, LocalPartition
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, take_over
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system
@@ -68,10 +69,6 @@ class NativeRoot:
     @property
     def version(self) -> int:
         return self._store.image.next_offset
-
-    def planned_state(self) -> PlannedState:
-        last_file, next_file = self._store.last_and_next_file
-        return PlannedState(str(self.path), str(last_file), str(next_file))
 
     def native(self) -> NativeRoot:
         return self
@@ -158,6 +155,17 @@ class NativeRoot:
         from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
 
         return LogReader(self.partition(topic, partition).extents(), TopicPartition(topic, partition))
+
+    def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> LocalPartition:
+        last_file, next_file = self._store.last_and_next_file
+        return LocalPartition(
+            str(self.path),
+            str(self.path / str(topic_partition)),
+            topic_partition,
+            topic_id,
+            self.identity,
+            CommitFiles(str(last_file), str(next_file)),
+        )
 
     def history(
         self, *, topic: str | None = None, limit: int | None = None, newest_first: bool = True

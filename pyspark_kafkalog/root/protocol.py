@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.config.topic import LogConfig
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.root.native import NativeRoot
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PlannedState, TopicDescription
+    from pyspark_kafkalog.root.planned import PlannedPartition
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
     from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
     from pyspark_kafkalog.storage.filesystem import FlushMode
     from pyspark_kafkalog.storage.log.reader import LogReader
+    from pyspark_kafkalog.storage.names import TopicPartition
     from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 
@@ -58,10 +60,6 @@ class Root(Protocol):
 
     def refresh(self) -> None:
         """Read the commits since the last refresh. Raises LogDirError if the path no longer has this log directory."""
-        ...
-
-    def planned_state(self) -> PlannedState:
-        """The state of the last `refresh`, in a form that lets a task detect that log start offsets have changed."""
         ...
 
     def history(
@@ -172,6 +170,10 @@ class Root(Protocol):
 
     def reader(self, topic: str, partition: int) -> LogReader:
         """A reader of the partition's records, from any offset."""
+        ...
+
+    def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> PlannedPartition:
+        """The partition as of the last refresh, for the tasks of a read; None as `topic_id`: do not check the id."""
         ...
 
     # Writing

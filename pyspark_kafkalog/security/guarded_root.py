@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.security.access_control import AccessControl
-from pyspark_kafkalog.storage.names import check_principal
+from pyspark_kafkalog.storage.names import TopicPartition, check_principal
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.topic import LogConfig
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.root.native import NativeRoot
+    from pyspark_kafkalog.root.planned import PlannedPartition
     from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PlannedState, TopicDescription
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
     from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
     from pyspark_kafkalog.security.access_control import Authorizer
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
@@ -109,9 +110,6 @@ class GuardedRoot:
         if self.is_broker_directory:
             self._authorizer_as_of = None
 
-    def planned_state(self) -> PlannedState:
-        return self._root.planned_state()
-
     def history(
         self, *, topic: str | None = None, limit: int | None = None, newest_first: bool = True
     ) -> Iterator[HistoryEntry]:
@@ -188,6 +186,10 @@ class GuardedRoot:
     def reader(self, topic: str, partition: int) -> LogReader:
         self.check_read([topic])
         return self._root.reader(topic, partition)
+
+    def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> PlannedPartition:
+        self.check_read([topic_partition.topic])
+        return self._root.planned_partition(topic_partition, topic_id)
 
     # Writing
 

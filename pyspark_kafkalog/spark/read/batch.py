@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -25,14 +24,12 @@ from pyspark_kafkalog.spark.read.plan import (
 )
 from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range, read_same_topic
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
-from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafkalog.root.planned import PlannedPartition
     from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.root.snapshot import PlannedState, TopicDescription
-    from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 
 _LOG: Final = logging.getLogger(__name__)
 _TRIES: Final = 10
@@ -69,15 +66,12 @@ class KafkalogBatchReader(DataSourceReader):
         if notice is not None:
             _LOG.warning(notice)
         names = {each.topic_partition.topic for each in ranges}
-        topics = {name: root.topic(name, without_links=True) for name in names}
-        directories = _directories(topics.values())
         # Of a broker's directory, or a copy of one, people also read partitions that were put together.
-        ids = {topic: None if root.is_broker_directory else described.topic_id for topic, described in topics.items()}
-        planned = root.planned_state()
+        ids = {
+            name: None if root.is_broker_directory else root.topic(name, without_links=True).topic_id for name in names
+        }
         return [
-            self._input_partition(
-                each, directories[each.topic_partition], ids[each.topic_partition.topic], planned, root.identity
-            )
+            self._input_partition(each, root.planned_partition(each.topic_partition, ids[each.topic_partition.topic]))
             for each in ranges
         ]
 
@@ -108,27 +102,15 @@ class KafkalogBatchReader(DataSourceReader):
         )
         return cut_by_bytes(ranges, resolver.readers, max_bytes=options.max_bytes_per_partition)
 
-    def _input_partition(
-        self,
-        each: OffsetRange,
-        directory: Path,
-        topic_id: str | None,
-        planned: PlannedState,
-        identity: RootIdentity | None,
-    ) -> OffsetRangePartition:
+    def _input_partition(self, each: OffsetRange, planned: PlannedPartition) -> OffsetRangePartition:
         return OffsetRangePartition(
-            topic=each.topic_partition.topic,
-            partition=each.topic_partition.partition,
-            directory=str(directory),
+            planned,
             start_offset=each.start_offset,
             end_offset=each.end_offset,
             committed=self._options.committed,
             fail_on_data_loss=self._options.fail_on_data_loss,
             min_timestamp_ms=self._filters.timestamps_ms.start,
             until_timestamp_ms=self._filters.timestamps_ms.end,
-            topic_id=topic_id,
-            planned=planned,
-            identity=identity,
         )
 
 
@@ -139,9 +121,3 @@ class KafkalogPushdownReader(KafkalogBatchReader):
         """Keep the filters that the read applies exactly; return those that Spark has to evaluate."""
         self._filters, left = push_filters(filters)
         return left
-
-
-def _directories(topics: Iterable[TopicDescription]) -> dict[TopicPartition, Path]:
-    return {
-        TopicPartition(found.topic, found.partition): found.directory for topic in topics for found in topic.partitions
-    }

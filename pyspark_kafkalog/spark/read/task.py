@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
 from pyspark_kafkalog.spark.read.plan import check_end_if_kept
-from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
-from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
-from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.root.snapshot import PlannedState
+    from pyspark_kafkalog.root.planned import PlannedPartition
     from pyspark_kafkalog.storage.log.reader import LogReader
 
 
@@ -33,28 +30,25 @@ _HEADERS: Final = "headers"
 
 @dataclass(frozen=True)
 class OffsetRangePartition(InputPartition):
-    """The input of one task: offsets [start_offset, end_offset) of the partition in `directory`, timestamps in ms.
+    """The input of one task: offsets [start_offset, end_offset) of the partition `planned`, timestamps in ms.
 
-    `committed`, `min_timestamp_ms` and `until_timestamp_ms` as in LogReader.read. `topic_id` None: the broker's
-    directory has no id for the topic, or the id is not to be checked. `planned`: the root as planned; `identity`: the
-    identity of its log directory, None if it has no ids.
+    `committed`, `min_timestamp_ms` and `until_timestamp_ms` as in LogReader.read.
     """
 
     #: Advice about missing records, for the error message.
     advice: ClassVar[str] = ", or load() again: a DataFrame keeps the offsets that its first action planned"
 
-    topic: str
-    partition: int
-    directory: str
+    planned: PlannedPartition
     start_offset: int
     end_offset: int
     committed: bool
     fail_on_data_loss: bool
     min_timestamp_ms: int | None
     until_timestamp_ms: int | None
-    topic_id: str | None
-    planned: PlannedState
-    identity: RootIdentity | None = field(default=None, kw_only=True)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.planned.topic_partition
 
 
 def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -63,9 +57,8 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
     Records below the current log start offset are deleted, whether or not their bytes are still on disk. Raises
     DataLossError if records of the range were deleted after it was planned, unless failOnDataLoss is false.
     """
-    topic_partition = TopicPartition(each.topic, each.partition)
     start_offset = each.start_offset
-    log_start_offset = each.planned.moved_log_start(topic_partition, each.topic_id)
+    log_start_offset = each.planned.moved_log_start()
     if log_start_offset > start_offset:
         end_offset = min(log_start_offset, each.end_offset)
         _report_lost(each, start_offset, end_offset, f"the log starts at {log_start_offset} now")
@@ -89,16 +82,15 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
 
 
 def _reader(each: OffsetRangePartition) -> LogReader:
-    from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
+    from pyspark_kafkalog.storage.log.reader import LogReader
 
-    return LogReader(LocalExtents(Path(each.directory)), TopicPartition(each.topic, each.partition))
+    return LogReader(each.planned.extents(), each.topic_partition)
 
 
 def _report_lost(
     each: OffsetRangePartition, start_offset: int, end_offset: int, reason: str, error: Exception | None = None
 ) -> None:
-    topic_partition = TopicPartition(each.topic, each.partition)
-    message = f"{topic_partition}: records of offsets {start_offset} to {end_offset} are gone: {reason}"
+    message = f"{each.topic_partition}: records of offsets {start_offset} to {end_offset} are gone: {reason}"
     if each.fail_on_data_loss:
         raise DataLossError(
             f"{message}. Set failOnDataLoss to false to read the available records{each.advice}"
@@ -127,39 +119,23 @@ def read_same_topic(each: OffsetRangePartition, batches: Iterator[pa.RecordBatch
     failOnDataLoss is false. Raises DataLossError in any case if batches already passed on may contain records of
     another topic: Spark then drops them all. Raises LogDirError if the log directory was deleted or replaced.
     """
-    if not _is_same_topic(each):
+    if not each.planned.is_same_topic():
         _report_recreated(each)
         return
     try:
         yield from batches
     except (FileNotFoundError, CorruptRecordError):
-        if _is_same_topic(each):
+        if each.planned.is_same_topic():
             raise
         _report_recreated(each)
         return
-    if not _is_same_topic(each):
-        _check_root(each)
+    if not each.planned.is_same_topic():
+        each.planned.check_root()
         raise DataLossError(_lost(each))
 
 
-def _is_same_topic(each: OffsetRangePartition) -> bool:
-    directory = Path(each.directory)
-    if each.topic_id is None:
-        return directory.is_dir()
-    try:
-        return read_topic_id(directory / PARTITION_METADATA) == each.topic_id
-    except FileNotFoundError:
-        return has_log(directory)  # A directory that is being re-created gets its id first.
-    except DiskFormatError:
-        return True  # Damage to this file does not affect the records.
-
-
-def _check_root(each: OffsetRangePartition) -> None:
-    check_identity(Path(each.directory).parent, each.identity)
-
-
 def _report_recreated(each: OffsetRangePartition) -> None:
-    _check_root(each)
+    each.planned.check_root()
     if each.fail_on_data_loss:
         raise DataLossError(f"{_lost(each)}. Set failOnDataLoss to false to read the other partitions")
     _LOG.warning(_lost(each))
@@ -167,7 +143,7 @@ def _report_recreated(each: OffsetRangePartition) -> None:
 
 def _lost(each: OffsetRangePartition) -> str:
     return (
-        f"{TopicPartition(each.topic, each.partition)}: offsets {each.start_offset} to {each.end_offset} were "
+        f"{each.topic_partition}: offsets {each.start_offset} to {each.end_offset} were "
         f"requested, but the topic was deleted or re-created after the read was planned"
     )
 

@@ -304,19 +304,14 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _stream_range(self, each: OffsetRange, view: StreamView) -> StreamRange:
         found = view[each.topic_partition]
         return StreamRange(
-            topic=each.topic_partition.topic,
-            partition=each.topic_partition.partition,
-            directory=str(found.directory),
+            self._opened().root.planned_partition(each.topic_partition, found.topic_id),
             start_offset=each.start_offset,
             end_offset=each.end_offset,
             committed=self._options.committed,
             fail_on_data_loss=self._options.fail_on_data_loss,
             min_timestamp_ms=None,
             until_timestamp_ms=None,
-            topic_id=found.topic_id,
-            planned=self._opened().planned,
             is_at_high_watermark=each.end_offset == found.high_watermark,
-            identity=self._opened().root.identity,
         )
 
     def _report_losses(self, losses: Sequence[str]) -> None:
@@ -353,7 +348,6 @@ class _Source:
         self._view_version: int | None = None
         self.subscription = at_location(options.subscription, location)
         self.root = self._open(identity)
-        self.planned = self.root.planned_state()
 
     def check(self, identity: RootIdentity | None) -> None:
         """Raise LogDirError unless it is the log directory with `identity`; None accepts any."""
@@ -377,7 +371,6 @@ class _Source:
             self._view = take_view(self.root, self.subscription, committed=self._committed)
             self._view_version = self.root.version
             self._warn_once()
-            self.planned = self.root.planned_state()
         return self._view
 
     def _warn_once(self) -> None:

@@ -40,7 +40,6 @@ UNCHECKED = {
     "is_broker_directory": "says only whether it is a broker's directory",
     "partitions_read": "repeats what partition, which is checked, has returned",
     "path": "was given to open",
-    "planned_state": "names files of the commit log",
     "refresh": "reads new commits",
     "version": "counts commits",
 }

@@ -159,8 +159,8 @@ def test_task_planned_before_commits_since_removed_sees_log_start(log_dir: LogDi
     delete_records(log_dir.root, {TopicPartition("t", 0): START + 150})
     store = log_dir.root.native().store
     store.refresh()
-    named = planned[0].planned  # type: ignore[attr-defined]
-    last_file, next_file = Path(named.last_file), Path(named.next_file)
+    named = planned[0].planned.commits  # type: ignore[attr-defined]
+    last_file, next_file = Path(named.last), Path(named.next)
     assert next_file.exists()
     snapshots = Snapshots(store.log.directory, LOCAL)
     snapshots.write(store.image)
@@ -188,7 +188,7 @@ def test_planned_task_sees_records_deleted_by_broker(kafka_fixtures: Path, tmp_p
     before = {each: rows_of(reader, [each]) for each in planned}
     first = planned[0]
     assert isinstance(first, OffsetRangePartition)
-    where = TopicPartition(first.topic, first.partition)
+    where = first.topic_partition
     write_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT, {where: first.start_offset + 7})  # as the broker does
     assert rows_of(reader, [first]) == before[first][7:]
     assert rows_of(reader, planned[1:]) == [offset for each in planned[1:] for offset in before[each]]

@@ -183,7 +183,7 @@ def test_batch_read_starts_at_offsets_of_group(root: Path) -> None:
     LogDir.open(root).group("g").commit({P0: 42, P1: 20})
     source = KafkalogDataSource({"path": str(root), "kafka.group.id": "g", "startingOffsets": "group"})
     planned = source.reader(source.schema()).partitions()
-    assert [(each.partition, each.start_offset, each.end_offset) for each in planned] == [(0, 42, 100)]
+    assert [(each.topic_partition.partition, each.start_offset, each.end_offset) for each in planned] == [(0, 42, 100)]
     assert committed(root) == {P0: 42, P1: 20}
 
 

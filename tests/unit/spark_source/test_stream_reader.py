@@ -14,8 +14,9 @@ from stream_queries import Query, append, make_root, plain, rows_of, stream
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, InvalidOptionError, UnknownTopicError
-from pyspark_kafkalog.root.snapshot import PlannedState
+from pyspark_kafkalog.root.planned import LocalPartition
 from pyspark_kafkalog.spark.read.task import StreamRange, share_tasks
+from pyspark_kafkalog.storage.names import TopicPartition
 
 
 @pytest.fixture
@@ -185,13 +186,18 @@ def test_split_options_choose_number_of_tasks_and_keep_rows(root: Path) -> None:
 
 
 def test_small_ranges_share_a_task_and_others_do_not() -> None:
-    planned = PlannedState("/none")
-    ranges = [
-        StreamRange("t", number, "/none", 0, 1, False, True, None, None, None, planned, False) for number in range(7)
-    ]
+    planned = [LocalPartition("/none", f"/none/t-{at}", TopicPartition("t", at), None, None) for at in range(7)]
+    ranges = [StreamRange(each, 0, 1, False, True, None, None, False) for each in planned]
     sizes = [200_000, 60_000, 10_000, None, 1, 300_000, 1]
     tasks = share_tasks(zip(ranges, sizes, strict=True))
-    assert [[each.partition for each in task.ranges] for task in tasks] == [[0, 1], [2], [3], [4], [5], [6]]
+    assert [[each.topic_partition.partition for each in task.ranges] for task in tasks] == [
+        [0, 1],
+        [2],
+        [3],
+        [4],
+        [5],
+        [6],
+    ]
 
 
 def test_schema_of_fewer_columns_and_headers_is_read(root: Path) -> None:

@@ -1,0 +1,112 @@
+"""What a task needs of a partition that a read was planned for: its extents, and what has changed since the plan.
+
+`Root.planned_partition` makes a `PlannedPartition` on the driver, which is pickled into the tasks; they open nothing
+else.
+
+*Log start offsets.* Records below the log start offset are deleted as of the commit that increased it, although their
+bytes remain until a retention run removes the segment. A plan can be old: Spark reuses the plan of a DataFrame's first
+action. The plan of a native log directory therefore carries the names of two commit files: the last one that it has
+read, and the next one. If the first exists and the second does not, nothing has been committed since; this check costs
+a task two stats. Otherwise the task reads the image, which a reused worker process caches. A broker's directory has no
+such commits: there `log-start-offset-checkpoint` is read, as for the plan.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
+from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
+from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.storage.log.reader import PartitionExtents
+
+
+class PlannedPartition(Protocol):
+    """One partition as of a plan; can be pickled."""
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+
+    def extents(self) -> PartitionExtents:
+        """What a LogReader of the partition reads. Raises LogDirError if the directory is a symbolic link."""
+        ...
+
+    def moved_log_start(self) -> int:
+        """The log start offset; 0 if it cannot have changed since the plan, or if the topic no longer exists.
+
+        Raises LogDirError, DiskFormatError if the metadata cannot be read.
+        """
+        ...
+
+    def is_same_topic(self) -> bool:
+        """Whether the topic is still the planned one, and was not deleted, nor created again under its name."""
+        ...
+
+    def check_root(self) -> None:
+        """Raise LogDirError if the log directory is not the planned one, or is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFiles:
+    """The last commit file that a plan has read, and the name of the next one."""
+
+    last: str
+    next: str
+
+    def has_later_commit(self) -> bool:
+        """Whether there are commits that the plan has not read."""
+        # In this order, because a commit is only removed when a later one exists.
+        return os.path.exists(self.next) or not os.path.exists(self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPartition:
+    """A partition whose log is in `directory`, in the log directory `root`.
+
+    `topic_id` None: a broker's directory has no id for the topic, or the id is not to be checked. `identity`: that of
+    the log directory, None if it has no ids. `commits` None: a broker's directory.
+    """
+
+    root: str
+    directory: str
+    topic_partition: TopicPartition
+    topic_id: str | None
+    identity: RootIdentity | None
+    commits: CommitFiles | None = None
+
+    def extents(self) -> PartitionExtents:
+        from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code
+
+        return LocalExtents(Path(self.directory))
+
+    def moved_log_start(self) -> int:
+        root = Path(self.root)
+        if self.commits is None:
+            return read_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT).get(self.topic_partition, 0)
+        if not self.commits.has_later_commit():
+            return 0
+        state = MetadataStore.open(root).image.state_of(self.topic_partition, self.topic_id)
+        return 0 if state is None else state.log_start_offset
+
+    def is_same_topic(self) -> bool:
+        directory = Path(self.directory)
+        if self.topic_id is None:
+            return directory.is_dir()
+        try:
+            return read_topic_id(directory / PARTITION_METADATA) == self.topic_id
+        except FileNotFoundError:
+            return has_log(directory)  # A directory that is being re-created gets its id first.
+        except DiskFormatError:
+            return True  # Damage to this file does not affect the records.
+
+    def check_root(self) -> None:
+        check_identity(Path(self.root), self.identity)
