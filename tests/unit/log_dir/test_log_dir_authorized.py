@@ -94,6 +94,7 @@ def arguments(of: Callable[..., object]) -> dict[str, object]:
         "target": "earliest",
         "older_than_ms": 1,
         "transaction": WriteTransaction("id", 1, "incarnation"),
+        "topic_partition": TopicPartition(NAME, 0),
     }
     required = [
         each.name
