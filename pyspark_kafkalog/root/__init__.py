@@ -13,7 +13,8 @@ In reading order:
 - write: the commit of a write
 - log_starts: increases of log start offsets
 - transactions: finding and ending transactions that brokers' producers left open
-- broker, broker_notices: a Kafka broker's directory, which is only read
+- read_only: topics and partitions of a root that is only read
+- broker, broker_notices: a Kafka broker's directory
 - broker_metadata: a broker's own metadata log
 - adopt: converts a broker's directory into a native one
 """

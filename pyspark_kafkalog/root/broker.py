@@ -17,17 +17,17 @@ stable offset. Repeated requests, as from metrics, read only the batches appende
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
-from pyspark_kafkalog.errors import DiskFormatError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
-from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
+from pyspark_kafkalog.errors import DiskFormatError, LogDirError
 from pyspark_kafkalog.root.broker_notices import BrokerProcess, broker_process
 from pyspark_kafkalog.root.planned import LocalPartition
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+from pyspark_kafkalog.root.read_only import ReadOnlyRoot
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
@@ -35,7 +35,6 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
 )
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import (
-    RootIdentity,
     check_identity,
     read_topic_id,
     readable_identity,
@@ -55,33 +54,23 @@ from pyspark_kafkalog.storage.names import (
 )
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.metadata.history import HistoryEntry
-    from pyspark_kafkalog.root.write_transaction import WriteTransaction
-    from pyspark_kafkalog.storage.filesystem import FlushMode
     from pyspark_kafkalog.storage.log.producers import ProducerStateManager
-    from pyspark_kafkalog.storage.log.reader import LogReader
-    from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 
 _METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _REMOTE_STORAGE_ENABLE: Final = "remote.storage.enable"
 
 
-class BrokerRoot:
+class BrokerRoot(ReadOnlyRoot):
     """One broker's directory as of the last `refresh`. Partitions are read on first access, then cached.
 
     With `read_to_log_end` high watermarks are the ends of the logs.
     """
 
-    is_broker_directory: Final = True
-    version: Final = None
-
     def __init__(self, path: Path, *, clock: Callable[[], int], read_to_log_end: bool = False) -> None:
-        self.path = path
+        super().__init__(path, readable_identity(path))
         self._read_to_log_end = read_to_log_end
-        self.identity: RootIdentity | None = readable_identity(path)
         self._clock = clock
-        self._snapshots: dict[TopicPartition, PartitionSnapshot] = {}
         self._stable_offsets = _StableOffsets()
         self.refresh()
 
@@ -94,152 +83,14 @@ class BrokerRoot:
         partitions = list_partitions(self.path)
         if not partitions and not (self.path / META_PROPERTIES).exists():
             raise LogDirError(f"{self.path} is not a log directory: no {META_PROPERTIES}, no <topic>-<partition> in it")
-        self._partitions: dict[str, list[TopicPartition]] = {}
-        for each in partitions:
-            self._partitions.setdefault(each.topic, []).append(each)
+        self._list(partitions)
         self._high_watermarks = read_offset_checkpoint(self.path / REPLICATION_OFFSET_CHECKPOINT)
         self._log_starts = read_offset_checkpoint(self.path / LOG_START_OFFSET_CHECKPOINT)
         self._is_clean = was_clean_shutdown(self.path)
-        self._snapshots.clear()
-        self._topic_ids: dict[str, str | None] = {}
-        self._topic_configs: Mapping[str, Mapping[str, str]] | None = None
-
-    def topics(self) -> tuple[str, ...]:
-        """All topics except the metadata log, which Kafka's clients do not see either."""
-        return tuple(name for name in self._partitions if name != CLUSTER_METADATA_TOPIC)
-
-    def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
-        """Describe a topic. Raises LogDirError for a partition that is a symbolic link, unless `without_links`."""
-        found = self._partitions_of(name)
-        links = {each.partition for each in found if (self.path / str(each)).is_symlink()} if without_links else set()
-        partitions = tuple(self._snapshot(each) for each in found if each.partition not in links)
-        configs = _ConfigsOnDemand(lambda: self._configs_of(name))
-        return TopicDescription(name, self._topic_id(name), configs, partitions, tuple(sorted(links)))
-
-    def _configs_of(self, topic: str) -> Mapping[str, str]:
-        if self._topic_configs is None:
-            self._topic_configs = read_topic_configs(self.path)
-        return self._topic_configs.get(topic, {})
-
-    def partition_numbers(self, topic: str) -> tuple[int, ...]:
-        """Numbers of the topic's partitions that have a directory."""
-        return tuple(each.partition for each in self._partitions_of(topic))
-
-    def partition(self, topic: str, partition: int) -> PartitionSnapshot:
-        topic_partition = TopicPartition(topic, partition)
-        found = self._partitions_of(topic)
-        if topic_partition not in found:
-            numbers = ", ".join(str(each.partition) for each in found)
-            raise UnknownTopicError(
-                f"topic {topic!r} has no partition {partition} in {self.path}, there are: {numbers}"
-            )
-        return self._snapshot(topic_partition)
-
-    def partitions_read(self) -> tuple[PartitionSnapshot, ...]:
-        return tuple(self._snapshots.values())
-
-    def reader(self, topic: str, partition: int) -> LogReader:
-        from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
-
-        return LogReader(self.partition(topic, partition).extents(), TopicPartition(topic, partition))
 
     def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> LocalPartition:
         directory = str(self.path / str(topic_partition))
         return LocalPartition(str(self.path), directory, topic_partition, topic_id, self.identity)
-
-    def check_read(self, topics: Collection[str]) -> None:
-        pass  # only a root that was opened for a principal refuses reads
-
-    # A broker's directory is never written to, and has no commits of this package.
-
-    def history(
-        self, *, topic: str | None = None, limit: int | None = None, newest_first: bool = True
-    ) -> Iterator[HistoryEntry]:
-        raise ReadOnlyLogDirError(
-            f"{self.path} is a Kafka broker's log directory, which has no commits of this package to list; "
-            "kafkalog dump-log --cluster-metadata-decoder shows the broker's own, in __cluster_metadata-0"
-        )
-
-    def native(self) -> NoReturn:
-        self._refuse()
-
-    def check_writable(self) -> None:
-        self._refuse()
-
-    def check_write(self, topic: str) -> None:
-        pass  # only a root that was opened for a principal; `check_writable` refuses writes to any topic
-
-    def check_transactional_id(self, transactional_id: str) -> None:
-        pass
-
-    def log_config(self, topic: str) -> NoReturn:
-        self._refuse()
-
-    def config_for_write(self, topic: str) -> NoReturn:
-        self._refuse()
-
-    def broker_configs(self) -> NoReturn:
-        self._refuse()
-
-    def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> NoReturn:
-        self._refuse()
-
-    def create_topic(
-        self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
-    ) -> NoReturn:
-        self._refuse()
-
-    def ensure_topic(self, name: str) -> NoReturn:
-        self._refuse()
-
-    def add_partitions(self, name: str, total: int) -> NoReturn:
-        self._refuse()
-
-    def alter_topic(self, name: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> NoReturn:
-        self._refuse()
-
-    def delete_topic(self, name: str) -> NoReturn:
-        self._refuse()
-
-    def commit_staged(
-        self,
-        staged: Sequence[StagedFile],
-        *,
-        transaction: WriteTransaction | None = None,
-        flush: FlushMode = "fsync",
-    ) -> NoReturn:
-        self._refuse()
-
-    def init_transaction(self, transactional_id: str, incarnation: str) -> NoReturn:
-        self._refuse()
-
-    def has_transactional_id(self, transactional_id: str) -> NoReturn:
-        self._refuse()
-
-    def last_version(self, transactional_id: str) -> NoReturn:
-        self._refuse()
-
-    def has_committed(self, transaction: WriteTransaction) -> NoReturn:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise ReadOnlyLogDirError(
-            f"{self.path} is a Kafka broker's log directory: it can be read, not written to or reconfigured; "
-            "kafkalog adopt makes it one of this package's"
-        )
-
-    def _partitions_of(self, topic: str) -> list[TopicPartition]:
-        found = self._partitions.get(topic)
-        if found is None:
-            names = ", ".join(self.topics()[:20]) or "none"
-            raise UnknownTopicError(f"there is no topic {topic!r} in {self.path}; existing topics: {names}")
-        return found
-
-    def _snapshot(self, topic_partition: TopicPartition) -> PartitionSnapshot:
-        found = self._snapshots.get(topic_partition)
-        if found is None:
-            found = self._snapshots[topic_partition] = self._read_snapshot(topic_partition)
-        return found
 
     def _read_snapshot(self, topic_partition: TopicPartition) -> PartitionSnapshot:
         directory = self.path / str(topic_partition)
@@ -305,11 +156,9 @@ class BrokerRoot:
     def _last_stable_offset(self, found: PartitionSnapshot) -> int:
         return self._stable_offsets.of(found, self._clock())
 
-    def _topic_id(self, topic: str) -> str | None:
+    def _find_topic_id(self, topic: str) -> str | None:
         """The id in the first partition that has a readable one."""
-        if topic not in self._topic_ids:
-            self._topic_ids[topic] = next(filter(None, map(self._id_in, self._partitions_of(topic))), None)
-        return self._topic_ids[topic]
+        return next(filter(None, map(self._id_in, self._partitions_of(topic))), None)
 
     def _id_in(self, topic_partition: TopicPartition) -> str | None:
         directory = self.path / str(topic_partition)
@@ -317,26 +166,6 @@ class BrokerRoot:
             return None if directory.is_symlink() else read_topic_id(directory / PARTITION_METADATA)
         except (OSError, DiskFormatError):
             return None
-
-
-class _ConfigsOnDemand(Mapping[str, str]):
-    """A topic's configuration overrides, read on first access: few callers need them, and a whole metadata log must be
-    read for them."""
-
-    def __init__(self, read: Callable[[], Mapping[str, str]]) -> None:
-        self._read = read
-
-    def __getitem__(self, name: str) -> str:
-        return self._read()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._read())
-
-    def __len__(self) -> int:
-        return len(self._read())
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
 
 
 def _size_bytes(directory: Path, base_offset: int) -> int:

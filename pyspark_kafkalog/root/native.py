@@ -54,6 +54,7 @@ class NativeRoot:
 
     def __init__(self, store: MetadataStore, *, clock: Callable[[], int], fs: FileSystem) -> None:
         self.path: Path = store.root
+        self.directories: tuple[Path, ...] = (store.root,)
         self._store = store
         self._clock = clock
         self._fs = fs

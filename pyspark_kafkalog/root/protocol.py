@@ -44,6 +44,11 @@ class Root(Protocol):
         ...
 
     @property
+    def directories(self) -> tuple[Path, ...]:
+        """`path` itself, or each of several brokers' directories; the metadata log that counts is in the first one."""
+        ...
+
+    @property
     def is_broker_directory(self) -> bool:
         """Whether this is a broker's directory, which is read-only."""
         ...

@@ -94,6 +94,10 @@ class GuardedRoot:
         return self._root.path
 
     @property
+    def directories(self) -> tuple[Path, ...]:
+        return self._root.directories
+
+    @property
     def is_broker_directory(self) -> bool:
         return self._root.is_broker_directory
 

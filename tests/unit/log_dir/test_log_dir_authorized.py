@@ -37,6 +37,7 @@ UNCHECKED = {
     "check_writable": "says only whether it is a broker's directory",
     "has_transactional_id": "says whether a query that knows its id has been here",
     "identity": "names the log directory, as meta.properties does",
+    "directories": "were given to open",
     "is_broker_directory": "says only whether it is a broker's directory",
     "partitions_read": "repeats what partition, which is checked, has returned",
     "path": "was given to open",
@@ -117,7 +118,7 @@ def test_guarded_root_has_the_methods_of_the_protocol_and_no_other() -> None:
 
 @pytest.mark.parametrize("of", [NativeRoot, BrokerRoot])
 def test_roots_have_the_methods_of_the_protocol(of: type) -> None:
-    attributes = {"path", "identity"}  # set in __init__ by some
+    attributes = {"directories", "identity", "path"}  # set in __init__ by some
     assert public_names(Root) - public_names(of) <= attributes
 
 
