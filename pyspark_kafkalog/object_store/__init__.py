@@ -2,4 +2,5 @@
 
 store        what a store can do: keys, requests, errors
 location     URLs of object stores, and paths
+create       the rule for put-if-absent: who holds a name
 """

@@ -31,6 +31,7 @@ from pyspark_kafkalog.object_store.store import (
     ObjectMetadata,
     ObjectNotFoundError,
     ObjectStoreError,
+    StoreAccessError,
     check_key,
 )
 
@@ -56,6 +57,8 @@ class Fault(Enum):
     CONFLICT = auto()
     #: 503: no effect, lost.
     UNAVAILABLE = auto()
+    #: 403: no effect, StoreAccessError.
+    DENIED = auto()
     #: No effect, lost after a time-out.
     TIMEOUT = auto()
     #: The client's process is killed (Killed, now and at each later call of this client): before the request leaves,
@@ -320,6 +323,8 @@ class FaultyStore:
         if fault is Fault.CONFLICT:
             error = ObjectExistsError if call.kind == "create" else ObjectStoreError
             raise error(f"{what}: 409 conflicting request")
+        if fault is Fault.DENIED:
+            raise StoreAccessError(f"{what}: 403 not permitted")
         if fault is Fault.UNAVAILABLE:
             raise ObjectStoreError(f"{what}: 503 slow down")
         raise ObjectStoreError(f"{what}: connection reset")

@@ -12,6 +12,7 @@ from pyspark_kafkalog.object_store.store import (
     ObjectNotFoundError,
     ObjectStore,
     ObjectStoreError,
+    StoreAccessError,
 )
 
 
@@ -63,6 +64,7 @@ def test_requests_are_counted_as_a_server_would() -> None:
         (Fault.FAILS_AFTER, ObjectStoreError, True),
         (Fault.CONFLICT, ObjectExistsError, False),
         (Fault.UNAVAILABLE, ObjectStoreError, False),
+        (Fault.DENIED, StoreAccessError, False),
         (Fault.TIMEOUT, ObjectStoreError, False),
         (Fault.CRASH_BEFORE, Killed, False),
         (Fault.CRASH_AFTER, Killed, True),

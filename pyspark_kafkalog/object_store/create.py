@@ -1,0 +1,143 @@
+"""The one rule for put-if-absent: who holds a name after a create, also when the store's answer is lost or wrong.
+
+A commit is made by creating the object with its name, so a writer must know whether that object is its own. A store's
+answer alone does not tell:
+
+- A lost answer says nothing: the request may have taken effect, and even a GET that finds no object is not final, since
+  the request may still be on its way and land later.
+- "Exists" may mean the writer's own object (a proxy has repeated the request), or only that two requests conflicted
+  (S3's 409 ConditionalRequestConflict) and there is no object at all.
+
+So after each answer but success the object is read. If there is none, the same body is sent to the same name again,
+until somebody holds the name for certain. The next name must not be tried before that: else the body could be
+committed twice. The body must hold something of its writer's own (a commit id), by which `is_own` recognises it.
+
+A crash leaves the object complete or absent, or a request on its way: who starts again looks at the name.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.errors import CommitStateUnknownError
+from pyspark_kafkalog.object_store.store import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectStore,
+    ObjectStoreError,
+    StoreAccessError,
+    StoreNotFoundError,
+)
+from pyspark_kafkalog.record.header import Buffer
+
+#: How long a create is repeated before its outcome is called unknown. A store that fails longer than that is down.
+PATIENCE_SECONDS: Final = 120.0
+_FIRST_DELAY_SECONDS: Final = 0.05
+_LONGEST_DELAY_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The object is the caller's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The name is held by another writer's object, of which `body` is the content."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How the rule tells the time and waits; tests pass a virtual clock. monotonic gives seconds."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    rng: Callable[[], float] = random.random
+    patience_seconds: float = PATIENCE_SECONDS
+
+
+def create_once(
+    store: ObjectStore,
+    key: str,
+    body: Buffer,
+    *,
+    is_own: Callable[[bytes], bool],
+    max_bytes: int,
+    waiting: Waiting | None = None,
+) -> Created | Taken:
+    """Create the object unless another holds its name. `is_own` says of an object's body if this caller has made it.
+
+    max_bytes bounds the body that is read if the name is taken.
+
+    Raises StoreAccessError or StoreNotFoundError if the store refused the request, so that it had no effect;
+    CommitStateUnknownError if there is no certain answer within `waiting.patience_seconds`: the object may exist, now
+    or later.
+    """
+    waiting = waiting if waiting is not None else Waiting()
+    attempt = _Attempt(store, key, body, is_own, max_bytes)
+    deadline = waiting.monotonic() + waiting.patience_seconds
+    while True:
+        outcome = attempt.run()
+        if outcome is not None:
+            return outcome
+        if waiting.monotonic() >= deadline:
+            raise CommitStateUnknownError(
+                f"{store.url}/{key}: expected an answer whether the object was created, found none after "
+                f"{attempt.count} requests in {waiting.patience_seconds:g} s; it may exist, or may appear later: look "
+                f"at it before the same data is written again; the last answer was: {attempt.last_error}"
+            ) from attempt.last_error
+        waiting.sleep(_delay_seconds(attempt.count, waiting.rng()))
+
+
+def _delay_seconds(attempts: int, jitter: float) -> float:
+    longest = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(attempts, 30))
+    return longest * (0.5 + jitter / 2)
+
+
+class _Attempt:
+    """One request to create the object, and the look at the object that decides what its answer meant."""
+
+    def __init__(
+        self, store: ObjectStore, key: str, body: Buffer, is_own: Callable[[bytes], bool], max_bytes: int
+    ) -> None:
+        self.count = 0
+        self.last_error: ObjectStoreError | None = None
+        self._store = store
+        self._key = key
+        self._body = body
+        self._is_own = is_own
+        self._max_bytes = max_bytes
+        self._may_land = False  # a request of ours, of this attempt or an earlier one, may have had or may get effect
+
+    def run(self) -> Created | Taken | None:
+        """None: try again."""
+        self.count += 1
+        try:
+            self._store.create(self._key, self._body)
+            return Created()
+        except ObjectExistsError as error:
+            self.last_error = error
+        except (StoreAccessError, StoreNotFoundError) as error:
+            if not self._may_land:
+                raise
+            self.last_error = error
+        except ObjectStoreError as error:
+            self._may_land = True
+            self.last_error = error
+        return self._look()
+
+    def _look(self) -> Created | Taken | None:
+        try:
+            found = self._store.get(self._key, max_bytes=self._max_bytes)
+        except ObjectNotFoundError:
+            return None
+        except ObjectStoreError as error:
+            self.last_error = error
+            return None
+        return Created() if self._is_own(found) else Taken(found)
