@@ -4,8 +4,10 @@ In reading order:
 
 - messages: Kafka's message schemas as data, their codec, metadata records
 - acl: access control entries and their records
+- extents: where in an object store the data of partitions is
 - image: the immutable state that all commits add up to, and the records that rebuild it
 - commit_log: one commit, one file; the link as compare-and-set; disk space reserved for commits that free space
+- extent_changes: what a commit changes in extents and objects
 - delta: how each record type changes the image
 - invariants: what must hold for every commit
 - snapshots: when one is due, its file, loading the newest

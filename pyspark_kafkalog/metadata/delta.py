@@ -16,6 +16,14 @@ from typing import Any, Final
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.metadata.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.commit_log import Commit
+from pyspark_kafkalog.metadata.extent_changes import (
+    ObjectChanges,
+    run_row,
+    trimmed,
+    with_runs,
+    with_segments,
+    with_stored_runs,
+)
 from pyspark_kafkalog.metadata.image import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
@@ -35,15 +43,19 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     ClientQuotaRecord,
     CommitRecord,
     ConfigRecord,
+    DataObjectRecord,
     DelegationTokenRecord,
+    DroppedObjectsRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     FormatRecord,
     MetadataRecord,
     NoOpRecord,
+    ObjectsDeletedRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    PartitionRunsRecord,
     PartitionStateRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
@@ -52,6 +64,8 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RemoveDelegationTokenRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
+    SegmentObjectsRecord,
+    StagingHorizonRecord,
     TopicRecord,
     TransactionalIdRecord,
     UnfenceBrokerRecord,
@@ -68,11 +82,15 @@ _NO_LEADER_CHANGE: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class ImageChanges:
-    """The topics (by name), partitions (by number) and transactional ids that a commit created, changed or removed."""
+    """The topics (by name), partitions (by number) and transactional ids that a commit created, changed or removed.
+
+    `planned_at`: the metadata offsets at which the writes and merges were planned whose objects the commit names.
+    """
 
     topics: set[str] = field(default_factory=set)
     partitions: set[tuple[str, int]] = field(default_factory=set)
     transactional_ids: set[str] = field(default_factory=set)
+    planned_at: set[int] = field(default_factory=set)
 
 
 class _TopicChange:
@@ -121,20 +139,29 @@ class ImageDelta:
         self._format_version = base.format_version
         self._next_producer_id = base.next_producer_id
         self._acls: dict[str, Acl] | None = None
+        self._is_object_root = base.is_object_root
+        self._objects = ObjectChanges(base, commit_offset=commit_offset, timestamp_ms=timestamp_ms)
+        #: Runs to be appended, by topic and partition: together they cost one new PartitionImage.
+        self._new_runs: dict[tuple[str, int], list[tuple[int, ...]]] = {}
+        self._record_offset = commit_offset - 1  # of the record that is being applied
         self.changes = ImageChanges()
 
     def replay(self, records: Iterable[MetadataRecord]) -> None:
         """Apply `records` in order."""
         for record in records:
+            self._record_offset += 1
             handler = _HANDLERS[type(record)]
             if handler is not None:
                 handler(self, record)
 
     def build(self, next_offset: int) -> MetadataImage:
         """The image after the changes."""
+        for topic, partition in list(self._new_runs):
+            self._append_new_runs(topic, partition)
         if self._topic_changes:
             self._own_topics().update((name, change.build()) for name, change in self._topic_changes.items())
         base = self.base
+        objects, dropped, staging_horizon = self._objects.build()
         return MetadataImage(
             next_offset=next_offset,
             last_timestamp_ms=max(base.last_timestamp_ms, self._timestamp_ms),
@@ -147,6 +174,10 @@ class ImageDelta:
             transactional_ids=base.transactional_ids if self._transactional_ids is None else self._transactional_ids,
             next_producer_id=self._next_producer_id,
             acls=base.acls if self._acls is None else self._acls,
+            is_object_root=self._is_object_root,
+            objects=objects,
+            dropped=dropped,
+            staging_horizon=staging_horizon,
         )
 
     def _build_broker_configs(self) -> Mapping[str, Mapping[str, str]]:
@@ -193,6 +224,7 @@ class ImageDelta:
                 f"a metadata record names partition {number} of topic {name!r}, which has {len(partitions)} partitions"
             )
         self.changes.partitions.add((name, number))
+        self._append_new_runs(name, number)
         return partitions
 
     def _topic(self, record: TopicRecord) -> None:
@@ -208,7 +240,12 @@ class ImageDelta:
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         name = self._name_of(record.topic_id)
-        self._topic_changes.pop(name, None)
+        for number in [number for topic, number in self._new_runs if topic == name]:
+            self._append_new_runs(name, number)
+        for partition in self._change(name).partitions:
+            self._objects.drop_runs(partition.runs.table["object_id"])
+            self._objects.drop_segments(name, record.topic_id, partition.partition, partition.segments)
+        del self._topic_changes[name]
         del self._own_topics()[name]
         del self._own_topic_names()[record.topic_id]
         self.changes.topics.add(name)
@@ -223,7 +260,7 @@ class ImageDelta:
         number = record.partition_id
         partitions = self._partition_to_change(record.topic_id, number)
         state = replace(partitions[number].state, leader_epoch=record.leader_epoch)
-        partitions[number] = PartitionImage(number, state)
+        partitions[number] = replace(partitions[number], state=state)
 
     def _partition_change(self, record: PartitionChangeRecord) -> None:
         if record.leader == _NO_LEADER_CHANGE:
@@ -231,12 +268,66 @@ class ImageDelta:
         number = record.partition_id
         partitions = self._partition_to_change(record.topic_id, number)
         state = partitions[number].state
-        partitions[number] = PartitionImage(number, replace(state, leader_epoch=state.leader_epoch + 1))
+        state = replace(state, leader_epoch=state.leader_epoch + 1)
+        partitions[number] = replace(partitions[number], state=state)
 
     def _partition_state(self, record: PartitionStateRecord) -> None:
         number = record.partition
         partitions = self._partition_to_change(record.topic_id, number)
-        partitions[number] = PartitionImage(number, log_state(record))
+        partitions[number] = PartitionImage(
+            number, log_state(record), partitions[number].segments, partitions[number].runs
+        )
+        dropping = trimmed(partitions[number])
+        if dropping is not None:
+            partitions[number], segments, object_ids = dropping
+            self._objects.drop_runs(object_ids)
+            self._objects.drop_segments(self._name_of(record.topic_id), record.topic_id, number, segments)
+
+    def _data_object(self, record: DataObjectRecord) -> None:
+        added = self._objects.add(record, self._record_offset)
+        if record.object_id < 0:
+            self.changes.planned_at.add(record.planned_at)
+        for topic in record.topics:
+            name = self._name_of(topic.topic_id)
+            partitions = self._change(name).partitions
+            for run in topic.runs:
+                if not 0 <= run.partition < len(partitions):
+                    self._partition_to_change(topic.topic_id, run.partition)  # raises
+                state = partitions[run.partition].state
+                rows = self._new_runs.setdefault((name, run.partition), [])
+                base_offset = rows[-1][1] if rows else state.log_end_offset
+                rows.append(run_row(run, added, base_offset, state.leader_epoch))
+                self._objects.count_runs((added.object_id,))
+
+    def _append_new_runs(self, name: str, number: int) -> None:
+        rows = self._new_runs.pop((name, number), None)
+        if rows is not None:
+            partitions = self._change(name).partitions
+            partitions[number] = with_runs(partitions[number], rows)
+            self.changes.partitions.add((name, number))
+
+    def _partition_runs(self, record: PartitionRunsRecord) -> None:
+        partitions = self._partition_to_change(record.topic_id, record.partition)
+        partitions[record.partition], object_ids = with_stored_runs(partitions[record.partition], record)
+        self._objects.count_runs(object_ids)
+
+    def _segment_objects(self, record: SegmentObjectsRecord) -> None:
+        number = record.partition
+        partitions = self._partition_to_change(record.topic_id, number)
+        name = self._name_of(record.topic_id)
+        partitions[number], segments, object_ids = with_segments(f"{name}-{number}", partitions[number], record)
+        self.changes.planned_at.add(record.planned_at)
+        self._objects.drop_runs(object_ids)
+        self._objects.drop_segments(name, record.topic_id, number, segments)
+
+    def _dropped_objects(self, record: DroppedObjectsRecord) -> None:
+        self._objects.restore_dropped(record)
+
+    def _objects_deleted(self, record: ObjectsDeletedRecord) -> None:
+        self._objects.deleted(record)
+
+    def _staging_horizon(self, record: StagingHorizonRecord) -> None:
+        self._objects.set_horizon(record)
 
     def _config(self, record: ConfigRecord) -> None:
         if record.resource_type == TOPIC_RESOURCE:
@@ -279,6 +370,7 @@ class ImageDelta:
 
     def _format(self, record: FormatRecord) -> None:
         self._format_version = record.format_version
+        self._is_object_root = record.is_object_root
 
     def _write_commit(self, record: WriteCommitRecord) -> None:
         name = record.transactional_id
@@ -359,6 +451,12 @@ _HANDLERS: Final[Mapping[type[MetadataRecord], _Handler | None]] = {
     WriteCommitRecord: ImageDelta._write_commit,
     PartitionStateRecord: ImageDelta._partition_state,
     TransactionalIdRecord: ImageDelta._transactional_id,
+    DataObjectRecord: ImageDelta._data_object,
+    SegmentObjectsRecord: ImageDelta._segment_objects,
+    PartitionRunsRecord: ImageDelta._partition_runs,
+    DroppedObjectsRecord: ImageDelta._dropped_objects,
+    ObjectsDeletedRecord: ImageDelta._objects_deleted,
+    StagingHorizonRecord: ImageDelta._staging_horizon,
     AccessControlEntryRecord: ImageDelta._access_control_entry,
     RemoveAccessControlEntryRecord: ImageDelta._remove_access_control_entry,
     AbortTransactionRecord: ImageDelta._abort_transaction,

@@ -21,6 +21,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     PartitionRecord,
     PartitionStateRecord,
     RemoveTopicRecord,
+    SegmentObjectsRecord,
     TopicRecord,
     TransactionalIdRecord,
     WriteCommitRecord,
@@ -28,7 +29,13 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.messages.records import NO_TRANSACTION_VERSION
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 
-_BY_TOPIC_ID: Final = (RemoveTopicRecord, PartitionRecord, PartitionChangeRecord, PartitionStateRecord)
+_BY_TOPIC_ID: Final = (
+    RemoveTopicRecord,
+    PartitionRecord,
+    PartitionChangeRecord,
+    PartitionStateRecord,
+    SegmentObjectsRecord,
+)
 
 
 @dataclass(frozen=True, slots=True)

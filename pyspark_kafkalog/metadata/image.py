@@ -6,8 +6,8 @@ delta.py.
 
 `image_records` is the way back: the records of a snapshot. Those that Kafka's tools know (features, the node, topics
 with their partitions and configurations, producer ids, access control entries) have the order of KRaft's own snapshots.
-Between them are this project's records: the format, the state of each partition that was written to, the transactional
-ids.
+Between them are this project's records: the format, the state of each partition that was written to, the objects of its
+data (extents.py), the transactional ids.
 """
 
 from __future__ import annotations
@@ -18,16 +18,23 @@ from typing import Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.metadata.acl import Acl, acl_record
+from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_RUNS, RUN_DTYPE, DataObjects, Runs
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
+    DataObjectRecord,
+    DroppedObjectsRecord,
     FeatureLevelRecord,
     FormatRecord,
     MetadataRecord,
     PartitionRecord,
+    PartitionRunsRecord,
     PartitionStateRecord,
     ProducerIdsRecord,
     ProducerState,
     RegisterBrokerRecord,
+    SegmentObject,
+    SegmentObjectsRecord,
+    StagingHorizonRecord,
     TopicRecord,
     TransactionalIdRecord,
 )
@@ -44,17 +51,43 @@ ALL_BROKERS: Final = ""
 #: Number of earlier incarnations stored for a transactional id, so that their zombies are recognized as fenced.
 MAX_FENCED_INCARNATIONS: Final = 16
 
+_SEGMENTS_A_RECORD: Final = 64
+_RUNS_A_RECORD: Final = 1024
+
+#: A run in a snapshot.
+STORED_RUN_DTYPE: Final = RUN_DTYPE.newbyteorder(">")
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition; `state` is that of its log as of the image's last commit."""
+    """One partition; `state` is that of its log as of the image's last commit.
+
+    `segments`, then `runs` are what of its log is in an object store, in offset order: everything in an object root, in
+    a file root what was tiered.
+    """
 
     partition: int
     state: LogState
+    segments: tuple[SegmentObject, ...] = ()
+    runs: Runs = NO_RUNS
 
     @property
     def high_watermark(self) -> int:
         return self.state.log_end_offset
+
+    @property
+    def has_extents(self) -> bool:
+        """Whether an object store holds a part of its log."""
+        return bool(self.segments) or len(self.runs) > 0
+
+    @property
+    def extents_range(self) -> tuple[int, int]:
+        """The first offset of its extents in an object store, and the end; twice the log end without an extent."""
+        if not self.has_extents:
+            return self.state.log_end_offset, self.state.log_end_offset
+        rows = self.runs.table
+        first = self.segments[0].base_offset if self.segments else int(rows["base_offset"][0])
+        return first, int(rows["end_offset"][-1]) if len(rows) else self.segments[-1].end_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +136,26 @@ class BrokerImage:
 
 
 @dataclass(frozen=True, slots=True)
+class StagingHorizon:
+    """Writes and merges planned below metadata offset `offset` have expired: no later commit may name their objects.
+
+    `commit_offset` and `timestamp_ms` are those of the commit that set it. What was planned before that commit can be
+    made to expire by the next one, after `staging.retention.ms`.
+    """
+
+    offset: int = 0
+    commit_offset: int = -1
+    timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataImage:
     """All metadata as of `next_offset`, the offset of the next commit. Images share mappings: never modify one.
 
     `topics` by name; `topic_names` by topic id; `broker_configs` by broker id as text ("" for all brokers), then name;
     `features`: levels by name; `next_producer_id`: the first one not allocated; `acls` by their ids.
+    `objects`: the data objects that runs refer to. `dropped`: the objects that commits replaced or dropped and that
+    still exist in the store, oldest commit first.
     """
 
     next_offset: int = 0
@@ -121,6 +169,10 @@ class MetadataImage:
     transactional_ids: Mapping[str, TransactionalIdImage] = field(default_factory=dict)
     next_producer_id: int = 0
     acls: Mapping[str, Acl] = field(default_factory=dict)
+    is_object_root: bool = False
+    objects: DataObjects = NO_OBJECTS
+    dropped: tuple[DroppedObjectsRecord, ...] = ()
+    staging_horizon: StagingHorizon = field(default_factory=StagingHorizon)
 
     @property
     def node(self) -> BrokerImage:
@@ -165,7 +217,8 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     for feature, level in image.features.items():
         yield FeatureLevelRecord(name=feature, feature_level=level)
     if image.format_version is not None:
-        yield FormatRecord(format_version=image.format_version)
+        yield FormatRecord(format_version=image.format_version, is_object_root=image.is_object_root)
+    yield from _object_records(image)
     for broker in image.brokers.values():
         yield _broker_record(broker)
     for topic in image.topics.values():
@@ -190,6 +243,19 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         )
 
 
+def _object_records(image: MetadataImage) -> Iterator[MetadataRecord]:
+    horizon = image.staging_horizon
+    if horizon != StagingHorizon():
+        yield StagingHorizonRecord(
+            horizon_offset=horizon.offset, commit_offset=horizon.commit_offset, timestamp_ms=horizon.timestamp_ms
+        )
+    for each in image.objects:
+        yield DataObjectRecord(
+            object_id=each.object_id, key=each.key, size_bytes=each.size_bytes, commit_offset=each.commit_offset
+        )
+    yield from image.dropped
+
+
 def _broker_record(broker: BrokerImage) -> MetadataRecord:
     return RegisterBrokerRecord(
         broker_id=broker.broker_id,
@@ -210,6 +276,17 @@ def _topic_records(topic: TopicImage, node: BrokerImage) -> Iterator[MetadataRec
         yield partition_record(topic.topic_id, partition.partition, leader_epoch=state.leader_epoch, node=node)
         if state != LogState(leader_epoch=state.leader_epoch):
             yield partition_state_record(topic.topic_id, partition.partition, state)
+        yield from _extent_records(topic.topic_id, partition)
+
+
+def _extent_records(topic_id: str, partition: PartitionImage) -> Iterator[MetadataRecord]:
+    for at in range(0, len(partition.segments), _SEGMENTS_A_RECORD):
+        segments = partition.segments[at : at + _SEGMENTS_A_RECORD]
+        yield SegmentObjectsRecord(topic_id=topic_id, partition=partition.partition, segments=segments)
+    rows = partition.runs.table
+    for at in range(0, len(rows), _RUNS_A_RECORD):
+        stored = rows[at : at + _RUNS_A_RECORD].astype(STORED_RUN_DTYPE).tobytes()
+        yield PartitionRunsRecord(topic_id=topic_id, partition=partition.partition, runs=stored)
 
 
 def _config_record(resource_type: int, resource: str, name: str, value: str) -> MetadataRecord:

@@ -155,6 +155,60 @@ def producer_ids_allocated_once(before: MetadataImage, after: MetadataImage, cha
     return None
 
 
+def extents_cover_log(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    """Extents begin at or below the log start. In an object root they end at the log end, elsewhere not above it.
+
+    That each follows the one before is checked where they are added (extent_changes.py).
+    """
+    for name, partition in _changed_partitions(after, changes):
+        state = partition.state
+        base_offset, end_offset = partition.extents_range
+        if base_offset == end_offset:
+            if after.is_object_root and state.log_start_offset != state.log_end_offset:
+                return f"no object holds the offsets {state.log_start_offset} to {state.log_end_offset - 1} of {name}"
+        elif base_offset > state.log_start_offset or end_offset > state.log_end_offset:
+            return (
+                f"the objects of {name} hold offsets {base_offset} to {end_offset - 1}, its log is from "
+                f"{state.log_start_offset} to {state.log_end_offset - 1}"
+            )
+        elif after.is_object_root and end_offset != state.log_end_offset:
+            return f"the objects of {name} end at {end_offset}, its log at {state.log_end_offset}"
+    return None
+
+
+def runs_only_in_object_roots(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    for name, partition in _changed_partitions(after, changes):
+        if len(partition.runs) and not after.is_object_root:
+            return f"{name} would have runs of a data object, in a root on a file system"
+    return None
+
+
+def kind_of_root_stays(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    if before.format_version is not None and after.is_object_root != before.is_object_root:
+        return f"the root would change from is_object_root={before.is_object_root} to {after.is_object_root}"
+    return None
+
+
+def expired_writes_stay_out(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    """The objects of writes planned below the staging horizon may have been deleted."""
+    for planned_at in changes.planned_at:
+        if planned_at < before.staging_horizon.offset:
+            return (
+                f"the write was planned at metadata offset {planned_at}; what was planned below "
+                f"{before.staging_horizon.offset} has expired (staging.retention.ms): write again"
+            )
+    return None
+
+
+def staging_horizon_never_falls(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    old, new = before.staging_horizon, after.staging_horizon
+    if new.offset < old.offset:
+        return f"the staging horizon falls from {old.offset} to {new.offset}"
+    if new != old and new.offset > max(old.commit_offset, 0):
+        return f"the staging horizon {new.offset} is above {max(old.commit_offset, 0)}, where it was last set"
+    return None
+
+
 INVARIANTS: Final[tuple[Invariant, ...]] = (
     high_watermark_never_falls,
     log_start_never_falls,
@@ -169,6 +223,11 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     fenced_incarnations_stay_fenced,
     producer_ids_allocated_once,
     format_version_stays,
+    extents_cover_log,
+    runs_only_in_object_roots,
+    kind_of_root_stays,
+    expired_writes_stay_out,
+    staging_horizon_never_falls,
 )
 
 

@@ -335,6 +335,7 @@ class FormatRecord(MetadataRecord):
     """FormatRecord: api key 20000, version 0."""
 
     format_version: int = 0
+    is_object_root: bool = False
     unknown_tags: UnknownTags = ()
 
 
@@ -425,6 +426,143 @@ class TransactionalIdRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
+class Run(Message):
+    """A struct of DataObjectRecord."""
+
+    partition: int = 0
+    position: int = 0
+    size_bytes: int = 0
+    offsets_count: int = 0
+    records_count: int = 0
+    batches_count: int = 0
+    max_timestamp_ms: int = -1
+    unknown_tags: UnknownTags = ()
+
+
+class TopicRuns(Message):
+    """A struct of DataObjectRecord."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "runs": Run,
+    }
+
+    topic_id: str = ZERO_UUID
+    runs: tuple[Run, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+class DataObjectRecord(MetadataRecord):
+    """DataObjectRecord: api key 20005, version 0."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "topics": TopicRuns,
+    }
+
+    key: str = ""
+    size_bytes: int = 0
+    planned_at: int = 0
+    inline_data: bytes | None = None
+    object_id: int = -1
+    commit_offset: int = -1
+    topics: tuple[TopicRuns, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+class SegmentLeaderEpoch(Message):
+    """A struct of SegmentObjectsRecord."""
+
+    leader_epoch: int = 0
+    start_offset: int = 0
+    unknown_tags: UnknownTags = ()
+
+
+class SegmentObject(Message):
+    """A struct of SegmentObjectsRecord."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "leader_epochs": SegmentLeaderEpoch,
+    }
+
+    segment_id: str = ZERO_UUID
+    base_offset: int = 0
+    end_offset: int = 0
+    size_bytes: int = 0
+    max_timestamp_ms: int = -1
+    offset_index_bytes: int = 0
+    time_index_bytes: int = 0
+    producer_snapshot_bytes: int = 0
+    leader_epoch_index_bytes: int = 0
+    transaction_index_bytes: int = 0
+    leader_epochs: tuple[SegmentLeaderEpoch, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+class SegmentObjectsRecord(MetadataRecord):
+    """SegmentObjectsRecord: api key 20006, version 0."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "segments": SegmentObject,
+    }
+
+    topic_id: str = ZERO_UUID
+    partition: int = 0
+    planned_at: int = 0
+    replaced_runs: int = 0
+    replaced_segments: tuple[str, ...] = ()
+    segments: tuple[SegmentObject, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+class PartitionRunsRecord(MetadataRecord):
+    """PartitionRunsRecord: api key 20007, version 0."""
+
+    topic_id: str = ZERO_UUID
+    partition: int = 0
+    runs: bytes = b""
+    unknown_tags: UnknownTags = ()
+
+
+class DroppedSegment(Message):
+    """A struct of DroppedObjectsRecord."""
+
+    topic: str = ""
+    topic_id: str = ZERO_UUID
+    partition: int = 0
+    base_offset: int = 0
+    segment_id: str = ZERO_UUID
+    unknown_tags: UnknownTags = ()
+
+
+class DroppedObjectsRecord(MetadataRecord):
+    """DroppedObjectsRecord: api key 20008, version 0."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "segments": DroppedSegment,
+    }
+
+    commit_offset: int = 0
+    timestamp_ms: int = 0
+    data_keys: tuple[str, ...] = ()
+    segments: tuple[DroppedSegment, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+class ObjectsDeletedRecord(MetadataRecord):
+    """ObjectsDeletedRecord: api key 20009, version 0."""
+
+    dropped_below: int = 0
+    unknown_tags: UnknownTags = ()
+
+
+class StagingHorizonRecord(MetadataRecord):
+    """StagingHorizonRecord: api key 20010, version 0."""
+
+    horizon_offset: int = 0
+    commit_offset: int = -1
+    timestamp_ms: int = -1
+    unknown_tags: UnknownTags = ()
+
+
 #: All types, in the order of the schemas.
 METADATA_RECORDS: Final = (
     RegisterBrokerRecord,
@@ -458,4 +596,10 @@ METADATA_RECORDS: Final = (
     WriteCommitRecord,
     PartitionStateRecord,
     TransactionalIdRecord,
+    DataObjectRecord,
+    SegmentObjectsRecord,
+    PartitionRunsRecord,
+    DroppedObjectsRecord,
+    ObjectsDeletedRecord,
+    StagingHorizonRecord,
 )

@@ -16,6 +16,17 @@ extensions):
     20003 PartitionStateRecord   one partition's LogState after the commit: replaces the previous one
     20004 TransactionalIdRecord  all values of a transactional id: for a new incarnation, and in snapshots. See
                                  TransactionalIdImage, whose `held_by` returns `incarnation` and `fenced` of a new one
+    20005 DataObjectRecord       a data object that a write has put into the store, or its bytes if they are few, and
+                                 where in it the batches of each partition are. Each run is appended: its offsets
+                                 begin at the log end, its leader epoch is the partition's. `plannedAt` is the end of
+                                 the metadata log when the write was planned. The id of the object is the metadata
+                                 offset of its record; only snapshots state it
+    20006 SegmentObjectsRecord   segments in the store that follow the partition's last one, or replace exactly the
+                                 stated number of runs and the stated segments
+    20007 PartitionRunsRecord    in snapshots: runs of a partition as rows of RUN_DTYPE, big-endian (extents.py)
+    20008 DroppedObjectsRecord   in snapshots: objects that the commit at `commitOffset` replaced or dropped
+    20009 ObjectsDeletedRecord   what the commits below `droppedBelow` dropped has been deleted from the store
+    20010 StagingHorizonRecord   what was planned below `horizonOffset` has expired: see StagingHorizon in image.py
 
 A crash never leaves part of a record: a commit is one file, created as a whole (commit_log.py).
 

@@ -1,0 +1,243 @@
+"""Where the objects of a root's partitions are, as part of the image: segment objects, runs, data objects.
+
+A partition's log on an object store consists of *segment objects*, then *runs*, in offset order and without gaps. A
+segment object is a valid segment, made by a merge or copied from a file system (tiering). A run is a stretch of a data
+object, which holds the batches of many partitions as one write appended them; its offsets count from 0 in the object.
+A merge turns the oldest runs into segments, so runs never precede segments. A partition of a file root has no runs, and
+segment objects only of what was tiered.
+
+    Runs              the runs of one partition: 56 bytes each
+    DataObjects       the data objects that runs refer to, of the whole root, with the number of these runs
+    SegmentObject     a message of metadata_records.py, as commits hold it
+    DroppedObjectsRecord   also a message: what a commit dropped, and what may be deleted from the store after a delay
+
+Runs and DataObjects are immutable and share memory: appending to the newest of them writes behind the rows that others
+see, so it costs nothing for the rows that exist. Appending to an older one (two candidates for the same commit) copies.
+
+A small write travels inside its commit. Its data object has no key, and the commit must exist as long as a run refers
+to it: `DataObjects.lowest_inline_commit`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: One run. Offsets [base_offset, end_offset) are at [position, position + size_bytes) of the data object.
+RUN_DTYPE: Final = np.dtype(
+    [
+        ("base_offset", np.int64),
+        ("end_offset", np.int64),
+        ("object_id", np.int64),
+        ("position", np.int64),
+        ("max_timestamp_ms", np.int64),
+        ("size_bytes", np.int32),
+        ("records_count", np.int32),
+        ("batches_count", np.int32),
+        ("leader_epoch", np.int32),
+    ]
+)
+#: One data object; `runs_count` of them refer to it.
+_OBJECT_DTYPE: Final = np.dtype(
+    [
+        ("object_id", np.int64),
+        ("commit_offset", np.int64),
+        ("size_bytes", np.int64),
+        ("runs_count", np.int32),
+        ("is_inline", np.bool_),
+    ]
+)
+_FIRST_CAPACITY: Final = 8
+#: Serializes the decision who may write behind the rows of a block. Held for microseconds.
+_APPENDING: Final = threading.Lock()
+
+
+class _Block:
+    """An array with free rows at its end; rows below `used` never change."""
+
+    __slots__ = ("rows", "used")
+
+    def __init__(self, rows: NDArray[np.void], used: int) -> None:
+        self.rows = rows
+        self.used = used
+
+
+class _Table:
+    """An immutable window of a block. Subclasses state the type of a row."""
+
+    __slots__ = ("_block", "_end", "_start")
+
+    DTYPE: np.dtype[np.void]
+
+    def __init__(self, rows: NDArray[np.void] | None = None) -> None:
+        rows = np.empty(0, self.DTYPE) if rows is None else rows
+        self._block = _Block(rows, len(rows))
+        self._start = 0
+        self._end = len(rows)
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    @property
+    def table(self) -> NDArray[np.void]:
+        """The rows, read-only."""
+        view = self._block.rows[self._start : self._end]
+        view.flags.writeable = False
+        return view
+
+    def _window(self, block: _Block, start: int, end: int) -> Any:
+        window = object.__new__(type(self))
+        window._block, window._start, window._end = block, start, end
+        return window
+
+    def _appended(self, rows: NDArray[np.void]) -> Any:
+        """This table with `rows` after its own."""
+        if not len(rows):
+            return self
+        block, end = self._block, self._end + len(rows)
+        with _APPENDING:
+            if block.used == self._end and end <= len(block.rows):
+                block.used = end
+                block.rows[self._end : end] = rows
+                return self._window(block, self._start, end)
+        count = len(self) + len(rows)
+        grown = np.empty(max(_FIRST_CAPACITY, 2 * count), self.DTYPE)
+        grown[: len(self)] = self.table
+        grown[len(self) : count] = rows
+        return self._window(_Block(grown, count), 0, count)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return type(other) is type(self) and np.array_equal(self.table, other.table)
+
+    def __hash__(self) -> int:
+        return hash(self.table.tobytes())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.table.copy(),)
+
+
+class Runs(_Table):
+    """The runs of one partition, in offset order. `table` has RUN_DTYPE."""
+
+    __slots__ = ()
+
+    DTYPE = RUN_DTYPE
+
+    def appended(self, rows: Sequence[tuple[int, ...]] | NDArray[np.void]) -> Runs:
+        """These runs and then `rows`, in the order of RUN_DTYPE."""
+        runs: Runs = self._appended(np.array(rows, self.DTYPE))
+        return runs
+
+    def without_first(self, count: int) -> Runs:
+        """All but the first `count` runs."""
+        if not count:
+            return self
+        if len(self) - count < len(self._block.rows) // 4:  # most of the block would be held for nothing
+            return Runs(self.table[count:].copy())
+        window: Runs = self._window(self._block, self._start + count, self._end)
+        return window
+
+    def count_up_to(self, offset: int) -> int:
+        """The number of runs that end at or below `offset`."""
+        return int(np.searchsorted(self.table["end_offset"], offset, side="right"))
+
+
+@dataclass(frozen=True, slots=True)
+class DataObject:
+    """A data object: its id, key ("" if it is inside the commit at `commit_offset`), size in bytes."""
+
+    object_id: int
+    key: str
+    size_bytes: int
+    commit_offset: int
+
+    @property
+    def is_inline(self) -> bool:
+        return not self.key
+
+
+class DataObjects(_Table):
+    """The data objects that runs refer to, by rising id. The id is the metadata offset of the object's record."""
+
+    __slots__ = ("_keys",)
+
+    DTYPE = _OBJECT_DTYPE
+
+    def __init__(self, rows: NDArray[np.void] | None = None, keys: Sequence[str] = ()) -> None:
+        super().__init__(rows)
+        self._keys = list(keys)  # as the block: shared, and only appended to
+
+    def __iter__(self) -> Iterator[DataObject]:
+        return (self._at(row) for row in range(len(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DataObjects, (self.table.copy(), self._keys[self._start : self._end])
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and isinstance(other, DataObjects) and list(self) == list(other)
+
+    __hash__ = _Table.__hash__
+
+    def find(self, object_id: int) -> DataObject | None:
+        """The object with that id; None if no run refers to it any more."""
+        ids = self.table["object_id"]
+        row = int(np.searchsorted(ids, object_id))
+        return self._at(row) if row < len(ids) and ids[row] == object_id else None
+
+    @property
+    def last_id(self) -> int:
+        """The highest id, -1 without an object."""
+        return int(self._block.rows["object_id"][self._end - 1]) if len(self) else -1
+
+    @property
+    def lowest_inline_commit(self) -> int | None:
+        """The offset of the oldest commit whose inline data runs refer to; None without inline data."""
+        table = self.table
+        offsets = table["commit_offset"][table["is_inline"]]
+        return int(offsets.min()) if len(offsets) else None
+
+    def appended(self, objects: Sequence[DataObject], runs_counts: Sequence[int]) -> DataObjects:
+        """These objects and `objects`, whose ids are higher, with the number of runs that refer to each."""
+        if not objects:
+            return self
+        rows = np.array(
+            [
+                (each.object_id, each.commit_offset, each.size_bytes, count, each.is_inline)
+                for each, count in zip(objects, runs_counts, strict=True)
+            ],
+            self.DTYPE,
+        )
+        grown: DataObjects = self._appended(rows)
+        keys = self._keys
+        if grown._block is not self._block:
+            keys = keys[self._start : self._end]
+        # Behind the rows of this table only one table can be in the same block, so only one appends keys.
+        keys += [each.key for each in objects]
+        grown._keys = keys
+        return grown
+
+    def without_runs(self, object_ids: NDArray[np.int64]) -> tuple[DataObjects, list[str]]:
+        """These objects after the runs with `object_ids` (one each) are gone, and the keys of those without a run."""
+        ids, counts = np.unique(object_ids, return_counts=True)
+        table = self.table.copy()
+        table["runs_count"][np.searchsorted(table["object_id"], ids)] -= counts.astype(np.int32)
+        is_kept = table["runs_count"] > 0
+        keys = self._keys[self._start : self._end]
+        kept = DataObjects(table[is_kept], [keys[row] for row in np.flatnonzero(is_kept)])
+        return kept, [keys[row] for row in np.flatnonzero(~is_kept) if keys[row]]
+
+    def _at(self, row: int) -> DataObject:
+        found = self.table[row]
+        key = self._keys[self._start + row]
+        return DataObject(int(found["object_id"]), key, int(found["size_bytes"]), int(found["commit_offset"]))
+
+
+NO_RUNS: Final = Runs()
+NO_OBJECTS: Final = DataObjects()
