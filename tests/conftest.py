@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from s3_proxy import S3Proxy
 from tiers import SEED, TIER
 
 _HERE = Path(__file__).parent
@@ -43,3 +45,10 @@ def pytest_report_header() -> str:
 def kafka_fixtures() -> Path:
     """Directories that real brokers left, each with `expected/manifest.json` beside the partition folders."""
     return KAFKA_FIXTURES
+
+
+@pytest.fixture(scope="session")
+def s3_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Proxy]:
+    """A server for S3's protocol, one for all tests of a process; each test takes a `new_bucket()`."""
+    with S3Proxy(tmp_path_factory.mktemp("s3_proxy")) as server:
+        yield server

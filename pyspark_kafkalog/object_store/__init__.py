@@ -2,5 +2,9 @@
 
 store        what a store can do: keys, requests, errors
 location     URLs of object stores, and paths
+settings     endpoint and credentials: options, Hadoop's settings; what is hidden in texts
 create       the rule for put-if-absent: who holds a name
+probe        whether a store's put-if-absent decides among concurrent writers
+client       the store behind a URL, by obstore
+client_config, client_errors   what it is built with, what its errors mean
 """

@@ -31,6 +31,7 @@ from pyspark_kafkalog.object_store.store import (
     ObjectStoreError,
     StoreAccessError,
     StoreNotFoundError,
+    StoreUnsuitableError,
 )
 from pyspark_kafkalog.record.header import Buffer
 
@@ -75,9 +76,9 @@ def create_once(
 
     max_bytes bounds the body that is read if the name is taken.
 
-    Raises StoreAccessError or StoreNotFoundError if the store refused the request, so that it had no effect;
-    CommitStateUnknownError if there is no certain answer within `waiting.patience_seconds`: the object may exist, now
-    or later.
+    Raises StoreAccessError, StoreNotFoundError or StoreUnsuitableError if the store refused the request, so that it had
+    no effect; CommitStateUnknownError if there is no certain answer within `waiting.patience_seconds`: the object may
+    exist, now or later.
     """
     waiting = waiting if waiting is not None else Waiting()
     attempt = _Attempt(store, key, body, is_own, max_bytes)
@@ -123,7 +124,7 @@ class _Attempt:
             return Created()
         except ObjectExistsError as error:
             self.last_error = error
-        except (StoreAccessError, StoreNotFoundError) as error:
+        except (StoreAccessError, StoreNotFoundError, StoreUnsuitableError) as error:
             if not self._may_land:
                 raise
             self.last_error = error

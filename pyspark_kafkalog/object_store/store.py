@@ -46,6 +46,10 @@ class StoreNotFoundError(ObjectStoreError):
     """There is no such bucket, container or account."""
 
 
+class StoreUnsuitableError(ObjectStoreError):
+    """The store has no put-if-absent that decides among concurrent writers, so no log directory can be there."""
+
+
 @dataclass(frozen=True, slots=True)
 class ByteRange:
     """The bytes [start, start + size_bytes) of an object. Raises ValueError unless start >= 0 and size_bytes > 0."""

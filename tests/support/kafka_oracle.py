@@ -1,8 +1,7 @@
 """Real Apache Kafka 4.1.0 to hold this package against: its jars, its stock tools and a one-node broker.
 
-The jars come through the Ivy that ships inside pyspark, once, into `$KAFKALOG_TEST_CACHE` (default
-`~/.cache/pyspark_kafkalog`). A broker is a KRaft node with broker and controller in one JVM; it listens on 127.0.0.1
-only, on ports that were free, and dies with the process that started it. The first broker that is stopped leaves the
+Jars and processes are those of java_processes.py. A broker is a KRaft node with broker and controller in one JVM; it
+listens on 127.0.0.1 only, and dies with the process that started it. The first broker that is stopped leaves the
 classes that it had loaded beside the jars, as an archive for the JVMs after it, which start in little more than half
 the time; another version of Java passes over it.
 
@@ -13,19 +12,18 @@ A KRaft broker keeps only the partitions that its own metadata log knows: an unk
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from java_processes import QUICK_START, JavaProcessError, accepts, cache_dir, fetch_jars, free_port, java, start_server
 
 KAFKA_VERSION: Final = "4.1.0"
 LOG4J_VERSION: Final = "2.24.3"  # the one that Kafka 4.1.0 brings; its binding to slf4j is not among Kafka's own jars
@@ -36,18 +34,9 @@ _SCRIPTS: Final = {
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
 }
-_PR_SET_PDEATHSIG: Final = 1
-_QUICK_START: Final = (
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
-    "-Xshare:auto",
-    "-Xlog:disable",  # what the JVM says of archives would stand in a tool's output
-    "-Djava.awt.headless=true",
-)
 _START_SECONDS_MAX: Final = 90
 _STOP_SECONDS_MAX: Final = 60
 _TOOL_SECONDS_MAX: Final = 120
-_RESOLVE_SECONDS_MAX: Final = 900
 _CHECKPOINTS: Final = (
     "replication-offset-checkpoint",
     "recovery-point-offset-checkpoint",
@@ -58,14 +47,10 @@ _CHECKPOINTS: Final = (
 _LOG_STARTS: Final = "log-start-offset-checkpoint"
 _CLEANED: Final = "cleaner-offset-checkpoint"
 
-_IVY_FILE: Final = f"""<ivy-module version="2.0">
-  <info organisation="kafkalog-tests" module="kafka"/>
-  <dependencies>
+_DEPENDENCIES: Final = f"""\
     <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}" conf="*->default"/>
     <dependency org="org.apache.kafka" name="kafka-tools" rev="{KAFKA_VERSION}" conf="*->default"/>
     <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="{LOG4J_VERSION}" conf="*->default"/>
-  </dependencies>
-</ivy-module>
 """
 
 _LOG4J_FILE: Final = """<Configuration status="ERROR">
@@ -77,20 +62,8 @@ _LOG4J_FILE: Final = """<Configuration status="ERROR">
 """
 
 
-class KafkaOracleError(Exception):
-    """Kafka could not be had, started or stopped; the message ends with what it said."""
-
-
-def java() -> str:
-    """The Java that Spark would use."""
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home, "bin", "java")) if home else "java"
-
-
-def cache_dir() -> Path:
-    """Where jars are kept between test runs."""
-    configured = os.environ.get("KAFKALOG_TEST_CACHE")
-    return Path(configured) if configured else Path.home() / ".cache" / "pyspark_kafkalog"
+class KafkaOracleError(JavaProcessError):
+    """Kafka could not be started or stopped; the message ends with what it said."""
 
 
 def _kafka_home() -> Path:
@@ -99,41 +72,21 @@ def _kafka_home() -> Path:
 
 def kafka_lib() -> Path:
     """The folder with Kafka's jars, resolved on the first call ever (about a minute, 55 MB)."""
-    home = _kafka_home()
-    home.mkdir(parents=True, exist_ok=True)
-    lib = home / "lib"
-    with (home / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not lib.is_dir():
-            unfinished = home / "lib.tmp"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            _resolve(home, unfinished)
-            unfinished.rename(lib)
-        (home / "log4j2.xml").write_text(_LOG4J_FILE)
-    return lib
-
-
-def _resolve(home: Path, into: Path) -> None:
-    import pyspark
-
-    (ivy_jar,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
-    ivy_file = home / "ivy.xml"
-    ivy_file.write_text(_IVY_FILE)
-    command = [java(), "-jar", str(ivy_jar), "-ivy", str(ivy_file), "-cache", str(home / "ivy-cache")]
-    command += ["-types", "jar", "bundle", "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_RESOLVE_SECONDS_MAX)
     wanted = (f"kafka_2.13-{KAFKA_VERSION}.jar", f"kafka-tools-{KAFKA_VERSION}.jar")
-    missing = [name for name in wanted if not (into / name).is_file()]
-    if done.returncode or missing:
-        tail = "\n".join(done.stdout.splitlines()[-15:])
-        raise KafkaOracleError(f"Kafka's jars could not be fetched (leave such tests out: -m 'not interop'):\n{tail}")
+    lib = fetch_jars(_kafka_home(), _DEPENDENCIES, wanted)
+    log4j_file = lib.parent / "log4j2.xml"
+    if not log4j_file.is_file() or log4j_file.read_text() != _LOG4J_FILE:
+        unfinished = log4j_file.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(_LOG4J_FILE)
+        unfinished.rename(log4j_file)
+    return lib
 
 
 def _class_archive() -> Path:
     return _kafka_home() / "classes.jsa"
 
 
-def _java_command(main_class: str, *args: str, options: Sequence[str] = _QUICK_START) -> list[str]:
+def _java_command(main_class: str, *args: str, options: Sequence[str] = QUICK_START) -> list[str]:
     lib = kafka_lib()
     log4j = f"-Dlog4j2.configurationFile={lib.parent / 'log4j2.xml'}"
     if _class_archive().is_file():
@@ -171,25 +124,13 @@ def dump_log(files: Sequence[Path], *options: str) -> subprocess.CompletedProces
     return run_tool(DUMP_LOG, "--files", ",".join(map(str, files)), *options)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _accepts(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
-
-
 @dataclass
 class Broker:
     """One Kafka node. `home` holds server.properties, server.log and `data`, its log.dirs."""
 
     home: Path
     settings: Mapping[str, str] = field(default_factory=dict)
-    java_options: Sequence[str] = ("-Xms64m", "-Xmx512m", *_QUICK_START)
+    java_options: Sequence[str] = ("-Xms64m", "-Xmx512m", *QUICK_START)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _port: int = field(default=0, init=False)
 
@@ -221,8 +162,8 @@ class Broker:
         if self.is_running:
             return self
         self.data.mkdir(parents=True, exist_ok=True)
-        self._port = _free_port()
-        (self.home / "server.properties").write_text(self._properties(controller_port=_free_port()))
+        self._port = free_port()
+        (self.home / "server.properties").write_text(self._properties(controller_port=free_port()))
         if not (self.data / "meta.properties").exists():
             self._format()
         command = _java_command("kafka.Kafka", str(self.home / "server.properties"), options=self.java_options)
@@ -230,14 +171,7 @@ class Broker:
         if not _class_archive().is_file():
             command.insert(1, f"-XX:ArchiveClassesAtExit={self._own_class_archive}")
         with (self.home / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=_DIE_WITH_PARENT,
-            )
+            self._process = start_server(command, log)
         self._wait_until_ready()
         return self
 
@@ -334,7 +268,7 @@ class Broker:
         assert self._process is not None
         deadline = time.monotonic() + _START_SECONDS_MAX
         while time.monotonic() < deadline and self._process.poll() is None:
-            if _accepts(self._port):
+            if accepts(self._port):
                 with contextlib.suppress(KafkaException):
                     if (
                         AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
@@ -349,18 +283,6 @@ class Broker:
     def _log_tail(self) -> str:
         lines = (self.home / "server.log").read_text(errors="replace").splitlines()
         return "\n".join(lines[-30:])
-
-
-def _make_parent_death_signal() -> Any:
-    """What a child runs first, so that it gets SIGKILL when its parent dies in any way (Linux), or None elsewhere."""
-    try:
-        prctl = ctypes.CDLL(None).prctl
-    except (OSError, AttributeError):
-        return None
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-_DIE_WITH_PARENT: Final = _make_parent_death_signal()
 
 
 def _swap_files(source: Path, target: Path) -> None:

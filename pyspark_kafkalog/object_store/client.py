@@ -1,0 +1,289 @@
+"""The object store behind a URL: requests to S3, GCS or Azure by obstore, which is loaded on first use.
+
+Requests are repeated by the client for about a minute and a half while the store is busy or out of reach; `create` is
+sent once, with a time-out of 10 s, since `create_once` must see each of its answers. Up to 16 MiB go in one request,
+more in parts of 16 MiB.
+
+The client's threads do not survive a fork: in the child each request would wait forever. So a process that has made a
+request cannot be forked into one that makes requests, and a store says so instead of waiting. Spark's Python workers
+are forked before they load this module.
+
+A crash during an upload in parts leaves parts in the bucket, invisible and paid for, until a lifecycle rule of the
+bucket removes them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from types import ModuleType
+from typing import Any, Final, TypeVar
+
+from pyspark_kafkalog.errors import MissingPackageError
+from pyspark_kafkalog.object_store.client_config import ClientConfig, client_config
+from pyspark_kafkalog.object_store.client_errors import store_error
+from pyspark_kafkalog.object_store.location import ObjectLocation
+from pyspark_kafkalog.object_store.settings import StoreSettings
+from pyspark_kafkalog.object_store.store import (
+    ByteRange,
+    ObjectMetadata,
+    ObjectNotFoundError,
+    ObjectStore,
+    ObjectStoreError,
+    check_key,
+)
+from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.units import SECOND_MS
+
+PART_BYTES: Final = 16 << 20
+_PARTS_AT_ONCE: Final = 4
+#: Ranges nearer to each other than this are read by one request.
+COALESCED_GAP_BYTES: Final = 1 << 20
+_LIST_CHUNK: Final = 1000
+#: As many keys as S3 deletes in one request.
+_DELETED_AT_ONCE: Final = 1000
+_DELETES_AT_ONCE: Final = 10
+
+_CREATE_TIMEOUT: Final = timedelta(seconds=10)
+_CONNECT_TIMEOUT: Final = timedelta(seconds=5)
+#: Of a request with its body: 16 MiB at 140 kB/s.
+_TIMEOUT: Final = timedelta(seconds=120)
+_READ_TIMEOUT: Final = timedelta(seconds=60)
+_RETRY_TIMEOUT: Final = timedelta(seconds=90)
+_RETRIES: Final = 10
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_open_stores: dict[tuple[ObjectLocation, StoreSettings], ObjectStore] = {}
+_pid_of_first_request: int | None = None
+
+
+def open_store(location: ObjectLocation, settings: StoreSettings | None = None) -> ObjectStore:
+    """The store at a location, one for each location and settings in a process. Makes no request.
+
+    Raises MissingPackageError without obstore, InvalidOptionError for settings that the client does not accept.
+    """
+    key = (location, settings if settings is not None else StoreSettings())
+    with _lock:
+        if key not in _open_stores:
+            _open_stores[key] = _ObstoreClient(location, client_config(*key, os.environ))
+        return _open_stores[key]
+
+
+def _load_obstore() -> ModuleType:
+    try:
+        import obstore
+        import obstore.store
+    except ImportError as error:
+        raise MissingPackageError(
+            "log directories on object stores need obstore: pip install 'pyspark_kafkalog[object-store]'"
+        ) from error
+    return obstore
+
+
+class _ObstoreClient:
+    """An `ObjectStore` over two clients of obstore: one that repeats requests, and one for `create`."""
+
+    def __init__(self, location: ObjectLocation, config: ClientConfig) -> None:
+        self._location = location
+        self._config = config
+        self._obstore = _load_obstore()
+        self._store = self._build(_TIMEOUT, _RETRIES)
+        self._create_store = self._build(_CREATE_TIMEOUT, 0)
+
+    def _build(self, timeout: timedelta, retries: int) -> Any:
+        store_class = getattr(self._obstore.store, self._config.store_class)
+        client_options = {
+            "allow_http": self._config.allows_http,
+            "connect_timeout": _CONNECT_TIMEOUT,
+            "read_timeout": min(timeout, _READ_TIMEOUT),
+            "timeout": timeout,
+        }
+        retry_config = {"max_retries": retries, "retry_timeout": _RETRY_TIMEOUT}
+        try:
+            return store_class(**self._config.arguments, client_options=client_options, retry_config=retry_config)
+        except self._errors as error:
+            raise store_error(error, "opening", self.url) from None
+
+    @property
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return (self._obstore.exceptions.BaseError, OSError, ValueError, NotImplementedError)
+
+    @property
+    def url(self) -> str:
+        return self._location.url
+
+    def __repr__(self) -> str:
+        return f"<object store {self.url}>"
+
+    def create(self, key: str, body: Buffer) -> None:
+        put = self._obstore.put
+        self._ask("create", key, lambda: put(self._create_store, key, _bytes_view(body), mode="create"))
+
+    def put(self, key: str, body: Buffer) -> None:
+        data = _bytes_view(body)
+        in_parts = len(data) > PART_BYTES
+        how = {"chunk_size": PART_BYTES, "max_concurrency": _PARTS_AT_ONCE, "use_multipart": in_parts}
+        self._ask("put", key, lambda: self._obstore.put(self._store, key, data, **how))
+
+    def get(self, key: str, *, max_bytes: int) -> bytes:
+        found = self._ask("get", key, lambda: self._obstore.get(self._store, key))
+        size_bytes = found.meta["size"]
+        if size_bytes > max_bytes:
+            raise ObjectStoreError(f"{self._place(key)}: expected at most {max_bytes} bytes, found {size_bytes}")
+        body = self._ask("get", key, lambda: bytes(found.bytes()))
+        if len(body) != size_bytes:
+            raise ObjectStoreError(f"{self._place(key)}: expected {size_bytes} bytes, found {len(body)}")
+        return body
+
+    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        if not ranges:
+            return []
+        fetches = merge_ranges(ranges, COALESCED_GAP_BYTES)
+        try:
+            parts = self._fetch(key, fetches)
+        except _BeyondEndError:
+            size_bytes = self.head(key).size_bytes
+            fetches = [
+                ByteRange(each.start, min(each.end, size_bytes) - each.start)
+                for each in fetches
+                if each.start < size_bytes
+            ]
+            parts = self._fetch(key, fetches) if fetches else []
+        return [_cut(each, fetches, parts) for each in ranges]
+
+    def _fetch(self, key: str, fetches: Sequence[ByteRange]) -> list[memoryview]:
+        def fetch() -> Any:
+            starts = [each.start for each in fetches]
+            ends = [each.end for each in fetches]
+            try:
+                return self._obstore.get_ranges(self._store, key, starts=starts, ends=ends, coalesce=0)
+            except self._obstore.exceptions.BaseError as error:
+                if "416 Range Not Satisfiable" in str(error):
+                    raise _BeyondEndError from None
+                raise
+
+        parts = [memoryview(each) for each in self._ask("get", key, fetch)]
+        for part, asked in zip(parts, fetches, strict=True):
+            if len(part) > asked.size_bytes:
+                raise ObjectStoreError(
+                    f"{self._place(key)} at byte {asked.start}: expected {asked.size_bytes} bytes, found {len(part)}"
+                )
+        return parts
+
+    def head(self, key: str) -> ObjectMetadata:
+        return _metadata(self._ask("head", key, lambda: self._obstore.head(self._store, key)))
+
+    def list_objects(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectMetadata]:
+        if self._config.lists_in_order:
+            yield from self._check_order(self._list(prefix, after, after))
+        else:  # nor need such a store understand `offset`
+            yield from sorted(self._list(prefix, None, after), key=lambda each: each.key)
+
+    def _list(self, prefix: str, offset: str | None, after: str | None) -> Iterator[ObjectMetadata]:
+        if prefix:
+            check_key(prefix)
+        listing = self._ask(
+            "list",
+            prefix,
+            lambda: iter(self._obstore.list(self._store, prefix or None, offset=offset, chunk_size=_LIST_CHUNK)),
+        )
+        while (chunk := self._ask("list", prefix, lambda: next(listing, None))) is not None:
+            for each in map(_metadata, chunk):
+                if after is None or each.key > after:
+                    yield each
+
+    def _check_order(self, listing: Iterator[ObjectMetadata]) -> Iterator[ObjectMetadata]:
+        last = ""
+        for each in listing:
+            if each.key <= last:
+                raise ObjectStoreError(
+                    f"{self.url}: expected a listing in the order of keys, found {each.key!r} after {last!r}"
+                )
+            last = each.key
+            yield each
+
+    def delete(self, keys: Collection[str]) -> None:
+        wanted = [check_key(key) for key in keys]
+        for start in range(0, len(wanted), _DELETED_AT_ONCE):
+            some = wanted[start : start + _DELETED_AT_ONCE]
+            if not self._delete_all(some):  # GCS and Azure stop at the first key without an object
+                with ThreadPoolExecutor(_DELETES_AT_ONCE) as threads:
+                    list(threads.map(lambda key: self._delete_all([key]), some))
+
+    def _delete_all(self, keys: list[str]) -> bool:
+        """False if there was no object for one of them."""
+        try:
+            self._ask("delete", keys[0], lambda: self._obstore.delete(self._store, keys))
+            return True
+        except ObjectNotFoundError:
+            return False
+
+    def copy(self, source: str, target: str) -> None:
+        check_key(target)
+        self._ask("copy", source, lambda: self._obstore.copy(self._store, source, target))
+
+    def sign(self, key: str, *, expires_in_seconds: int) -> str:
+        expires = timedelta(seconds=expires_in_seconds)
+        return str(self._ask("sign", key, lambda: self._obstore.sign(self._store, "GET", key, expires)))
+
+    def _ask(self, request: str, key: str, call: Callable[[], T]) -> T:
+        """Make a request with the client; its errors become ours, without the originals, which show signed URLs."""
+        if key or request != "list":
+            check_key(key)
+        _check_process(self.url)
+        try:
+            return call()
+        except self._errors as error:
+            raise store_error(error, request, self._place(key), endpoint=self._config.endpoint) from None
+
+    def _place(self, key: str) -> str:
+        return f"{self.url}/{key}" if key else self.url
+
+
+class _BeyondEndError(Exception):
+    """A range starts beyond the object's end, for which stores answer 416 and nothing else."""
+
+
+def _check_process(url: str) -> None:
+    """Remember who makes requests, or raise ObjectStoreError in a child of that process."""
+    global _pid_of_first_request
+    if _pid_of_first_request is None:
+        _pid_of_first_request = os.getpid()
+    elif _pid_of_first_request != os.getpid():
+        raise ObjectStoreError(
+            f"{url}: expected a process of its own, found one that was forked from process {_pid_of_first_request} "
+            "after that had made requests to a store: start such processes by 'spawn' or 'forkserver'"
+        )
+
+
+def _bytes_view(body: Buffer) -> memoryview:
+    return memoryview(body).cast("B")
+
+
+def _metadata(found: Any) -> ObjectMetadata:
+    return ObjectMetadata(found["path"], found["size"], int(found["last_modified"].timestamp() * SECOND_MS))
+
+
+def merge_ranges(ranges: Sequence[ByteRange], gap_bytes: int) -> list[ByteRange]:
+    """The ranges that cover `ranges`, in order, joined where at most `gap_bytes` lie between two."""
+    merged: list[ByteRange] = []
+    for each in sorted(ranges, key=lambda each: each.start):
+        if merged and each.start - merged[-1].end <= gap_bytes:
+            last = merged[-1]
+            merged[-1] = ByteRange(last.start, max(last.end, each.end) - last.start)
+        else:
+            merged.append(each)
+    return merged
+
+
+def _cut(wanted: ByteRange, fetches: Sequence[ByteRange], parts: Sequence[memoryview]) -> memoryview:
+    """The bytes of `wanted` in the parts; fewer than it asks for, or none, if the object ends before."""
+    for fetched, part in zip(fetches, parts, strict=True):
+        if fetched.start <= wanted.start < fetched.end:
+            return part[wanted.start - fetched.start : wanted.end - fetched.start]
+    return memoryview(b"")

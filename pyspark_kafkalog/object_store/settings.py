@@ -1,0 +1,161 @@
+"""How a store is reached: its endpoint and credentials, by options of the data source or from Hadoop's settings.
+
+What neither of them gives comes from the environment of the process that makes the requests (AWS_*, AZURE_*,
+GOOGLE_*), and what that does not give from the machine it runs on (the instance's or pod's role); client.py asks there.
+Options have precedence over Hadoop's settings. Credentials are taken as a group: keys of one source are never joined
+with a session token of another.
+
+The names of options that hold secrets match Spark's `spark.redaction.regex`, so that Spark hides them in plans and in
+its pages; `StoreSettings` hides them in its own text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.object_store.location import ObjectLocation
+
+#: What Spark writes in place of a secret (org.apache.spark.util.Utils.REDACTION_REPLACEMENT_TEXT).
+REDACTED: Final = "*********(redacted)"
+
+_HADOOP: Final = "fs.s3a."
+_AWS_HOST: Final = re.compile(
+    r"(?:https?://)?s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com(?:\.cn)?/?"
+)
+_ENDPOINT: Final = re.compile(r"https?://[^/?#@\s]+(?:/[^?#@\s]*)?")
+
+
+def _option(name: str, *, secret: bool = False) -> str:
+    return field(default="", metadata={"option": name, "secret": secret})
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoreSettings:
+    """The settings of one store; "" is not set. May be pickled and sent to tasks: it holds no client.
+
+    endpoint           "http://host:port" or "https://host", without the bucket
+    region             S3: of the bucket
+    path_style         S3: "true" (the bucket is a part of the path) or "false" (of the host's name)
+    access_key         S3: id of the access key
+    secret_key         S3: secret access key; Azure: key of the account
+    session_token      S3: of temporary keys
+    account            Azure: the storage account, if the URL does not name it
+    sas_token          Azure: shared access signature, instead of a key
+    service_account    GCS: path of a service account's JSON file
+    """
+
+    endpoint: str = _option("storeEndpoint")
+    region: str = _option("storeRegion")
+    path_style: str = _option("storePathStyle")
+    access_key: str = _option("storeAccessKey", secret=True)
+    secret_key: str = _option("storeSecretKey", secret=True)
+    session_token: str = _option("storeSessionToken", secret=True)
+    account: str = _option("storeAccount")
+    sas_token: str = _option("storeSasToken", secret=True)
+    service_account: str = _option("storeServiceAccount")
+
+    def options(self) -> dict[str, str]:
+        """The settings that are set, by the names of their options. Contains the secrets."""
+        return {each.metadata["option"]: getattr(self, each.name) for each in fields(self) if getattr(self, each.name)}
+
+    def __repr__(self) -> str:
+        shown = {name: REDACTED if name in SECRET_OPTION_NAMES else value for name, value in self.options().items()}
+        return f"StoreSettings({', '.join(f'{name}={value}' for name, value in shown.items())})"
+
+
+#: The data source's options for stores.
+STORE_OPTION_NAMES: Final = tuple(str(each.metadata["option"]) for each in fields(StoreSettings))
+#: Those of them that hold secrets.
+SECRET_OPTION_NAMES: Final = frozenset(
+    str(each.metadata["option"]) for each in fields(StoreSettings) if each.metadata["secret"]
+)
+_CREDENTIALS: Final = ("access_key", "secret_key", "session_token", "sas_token", "service_account")
+
+
+def store_settings(
+    location: ObjectLocation, options: Mapping[str, str], *, hadoop: Mapping[str, str] | None = None
+) -> StoreSettings:
+    """The settings for a location.
+
+    options may hold other options too; names count in any case, as Spark passes them. hadoop holds Hadoop's settings,
+    named "fs.s3a.…" or "spark.hadoop.fs.s3a.…"; only those of S3A are looked at, and only for S3.
+
+    Raises InvalidOptionError for settings that are wrong, contradict each other or the location.
+    """
+    lower = {name.lower(): value for name, value in options.items()}
+    chosen = {each.name: lower.get(str(each.metadata["option"]).lower(), "").strip() for each in fields(StoreSettings)}
+    if location.scheme == "s3" and hadoop:
+        given = _from_hadoop(location.bucket, hadoop)
+        if any(chosen[name] for name in _CREDENTIALS):
+            given = {name: value for name, value in given.items() if name not in _CREDENTIALS}
+        chosen = {name: value or given.get(name, "") for name, value in chosen.items()}
+    chosen["region"] = chosen["region"] or _region_of(chosen["endpoint"])
+    settings = StoreSettings(**chosen)
+    _check(location, settings)
+    return settings
+
+
+def _from_hadoop(bucket: str, hadoop: Mapping[str, str]) -> dict[str, str]:
+    """S3A's settings under our names, those of the bucket first, as Hadoop does (S3AUtils.propagateBucketOptions)."""
+
+    def get(name: str) -> str:
+        for start in (f"{_HADOOP}bucket.{bucket}.", _HADOOP):
+            for key in (f"spark.hadoop.{start}{name}", f"{start}{name}"):
+                if hadoop.get(key, "").strip():
+                    return hadoop[key].strip()
+        return ""
+
+    endpoint = get("endpoint")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{'http' if get('connection.ssl.enabled').lower() == 'false' else 'https'}://{endpoint}"
+    return {
+        "endpoint": endpoint,
+        "region": get("endpoint.region"),
+        "path_style": get("path.style.access").lower(),
+        "access_key": get("access.key"),
+        "secret_key": get("secret.key"),
+        "session_token": get("session.token"),
+    }
+
+
+def _region_of(endpoint: str) -> str:
+    """The region that an endpoint of AWS names, else ""."""
+    found = _AWS_HOST.fullmatch(endpoint)
+    return found[1] if found else ""
+
+
+def _check(location: ObjectLocation, settings: StoreSettings) -> None:
+    if settings.endpoint and not _ENDPOINT.fullmatch(settings.endpoint):
+        raise InvalidOptionError(
+            "storeEndpoint: expected http://host:port or https://host, without credentials, found something else"
+        )
+    if settings.path_style not in ("", "true", "false"):
+        raise InvalidOptionError(f"storePathStyle: expected true or false, found {settings.path_style!r}")
+    if location.account and settings.account not in ("", location.account):
+        raise InvalidOptionError(
+            f"storeAccount: expected {location.account}, as in {location}, found {settings.account}"
+        )
+    _check_credentials(location, settings)
+
+
+def _check_credentials(location: ObjectLocation, settings: StoreSettings) -> None:
+    usable = {
+        "s3": ("access_key", "secret_key", "session_token"),
+        "az": ("secret_key", "sas_token"),
+        "gs": ("service_account",),
+    }[location.scheme]
+    option = {each.name: str(each.metadata["option"]) for each in fields(StoreSettings)}
+    for name in _CREDENTIALS:
+        if name not in usable and getattr(settings, name):
+            expected = " and ".join(option[each] for each in usable)
+            raise InvalidOptionError(f"expected {expected} for {location}, found {option[name]}")
+    if location.scheme == "s3" and bool(settings.access_key) != bool(settings.secret_key):
+        raise InvalidOptionError(f"expected both storeAccessKey and storeSecretKey for {location}, found only one")
+    if settings.session_token and not settings.access_key:
+        raise InvalidOptionError(f"expected the keys that storeSessionToken belongs to for {location}, found none")
+    if settings.secret_key and settings.sas_token:
+        raise InvalidOptionError(f"expected storeSecretKey or storeSasToken for {location}, found both")

@@ -1,0 +1,130 @@
+"""S3Proxy 4.1.0, a server for S3's protocol with real put-if-absent, for tests.
+
+A JVM on 127.0.0.1 that keeps objects in memory (`transient-nio2`) or in a directory (`filesystem-nio2`), checks
+signatures, and accepts one pair of keys that the test has made up. It starts in about two seconds. To count its
+requests or to delay them, put an HttpRelay before it (http_relay.py).
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import hmac
+import http.client
+import secrets
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from java_processes import QUICK_START, JavaProcessError, accepts, cache_dir, fetch_jars, free_port, java, start_server
+
+S3_PROXY_VERSION: Final = "4.1.0"
+REGION: Final = "us-east-1"
+_JAR: Final = f"s3proxy-{S3_PROXY_VERSION}-jar-with-dependencies.jar"
+_DEPENDENCIES: Final = f"""\
+    <dependency org="org.gaul" name="s3proxy" rev="{S3_PROXY_VERSION}" transitive="false">
+      <artifact name="s3proxy" type="jar" ext="jar" m:classifier="jar-with-dependencies"/>
+    </dependency>
+"""
+_START_SECONDS_MAX: Final = 60
+
+
+def s3_proxy_jar() -> Path:
+    """The server's jar, fetched on the first call ever (55 MB)."""
+    return fetch_jars(cache_dir() / f"s3proxy-{S3_PROXY_VERSION}", _DEPENDENCIES, (_JAR,)) / _JAR
+
+
+class S3Proxy:
+    """A server that runs while it is entered. `home` holds its configuration and log, and its objects if on disk."""
+
+    def __init__(self, home: Path, *, on_disk: bool = False) -> None:
+        self.home = home
+        self.access_key = f"TEST{secrets.token_hex(8).upper()}"
+        self.secret_key = secrets.token_hex(20)
+        self.endpoint = ""
+        self._on_disk = on_disk
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> S3Proxy:
+        port = free_port()
+        self.endpoint = f"http://127.0.0.1:{port}"
+        self.home.mkdir(parents=True, exist_ok=True)
+        config = self.home / "s3proxy.conf"
+        config.write_text(self._properties())
+        command = [java(), "-Xms64m", "-Xmx512m", *QUICK_START, "-jar", str(s3_proxy_jar())]
+        with (self.home / "server.log").open("ab") as log:
+            self._process = start_server([*command, "--properties", str(config)], log)
+        deadline = time.monotonic() + _START_SECONDS_MAX
+        while not accepts(port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.__exit__()
+                raise JavaProcessError(f"S3Proxy did not start\n{(self.home / 'server.log').read_text()[-2000:]}")
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def new_bucket(self) -> str:
+        """The name of a new bucket, which no client of ours can make."""
+        name = f"bucket-{secrets.token_hex(6)}"
+        status, text = self._request("PUT", f"/{name}")
+        if status != 200:
+            raise JavaProcessError(f"the bucket {name} could not be made: {status} {text}")
+        return name
+
+    def options(self, endpoint: str | None = None) -> dict[str, str]:
+        """The data source's options to reach this server, or a relay before it."""
+        return {
+            "storeEndpoint": endpoint if endpoint is not None else self.endpoint,
+            "storeRegion": REGION,
+            "storeAccessKey": self.access_key,
+            "storeSecretKey": self.secret_key,
+        }
+
+    def _request(self, method: str, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(urlsplit(self.endpoint).netloc, timeout=30)
+        try:
+            connection.request(method, path, headers=self._signed_headers(method, path))
+            response = connection.getresponse()
+            return response.status, response.read().decode(errors="replace")
+        finally:
+            connection.close()
+
+    def _signed_headers(self, method: str, path: str) -> dict[str, str]:
+        """AWS Signature Version 4 of a request without query and body."""
+        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        empty = hashlib.sha256(b"").hexdigest()
+        headers = {"host": urlsplit(self.endpoint).netloc, "x-amz-content-sha256": empty, "x-amz-date": now}
+        names = ";".join(headers)
+        lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
+        canonical = f"{method}\n{path}\n\n{lines}\n{names}\n{empty}"
+        scope = f"{now[:8]}/{REGION}/s3/aws4_request"
+        to_sign = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+        key = f"AWS4{self.secret_key}".encode()
+        for part in scope.split("/"):
+            key = hmac.digest(key, part.encode(), "sha256")
+        signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
+        credential = f"Credential={self.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
+        return {**headers, "Authorization": f"AWS4-HMAC-SHA256 {credential}"}
+
+    def _properties(self) -> str:
+        settings = {
+            "s3proxy.endpoint": self.endpoint,
+            "s3proxy.authorization": "aws-v4",
+            "s3proxy.identity": self.access_key,
+            "s3proxy.credential": self.secret_key,
+            "s3proxy.jetty.max-threads": "64",
+            "jclouds.provider": "filesystem-nio2" if self._on_disk else "transient-nio2",
+            "jclouds.identity": "unused",
+            "jclouds.credential": "unused",
+        }
+        if self._on_disk:
+            objects = self.home / "objects"
+            objects.mkdir(exist_ok=True)
+            settings["jclouds.filesystem.basedir"] = str(objects)
+        return "".join(f"{name}={value}\n" for name, value in settings.items())
