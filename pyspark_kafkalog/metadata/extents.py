@@ -23,25 +23,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: One run. Offsets [base_offset, end_offset) are at [position, position + size_bytes) of the data object.
-RUN_DTYPE: Final = np.dtype(
-    [
-        ("base_offset", np.int64),
-        ("end_offset", np.int64),
-        ("object_id", np.int64),
-        ("position", np.int64),
-        ("max_timestamp_ms", np.int64),
-        ("size_bytes", np.int32),
-        ("records_count", np.int32),
-        ("batches_count", np.int32),
-        ("leader_epoch", np.int32),
-    ]
-)
+from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, Run, TopicRuns
+from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.storage.objects.upload import WrittenObject
+
 #: One data object; `runs_count` of them refer to it.
 _OBJECT_DTYPE: Final = np.dtype(
     [
@@ -237,6 +229,30 @@ class DataObjects(_Table):
         found = self.table[row]
         key = self._keys[self._start + row]
         return DataObject(int(found["object_id"]), key, int(found["size_bytes"]), int(found["commit_offset"]))
+
+
+def data_object_record(written: WrittenObject) -> DataObjectRecord:
+    """The record that commits `written`: its runs are appended to their partitions, in their order."""
+    topics: dict[str, list[Run]] = {}
+    for each in written.runs:
+        topics.setdefault(each.topic_id, []).append(
+            Run(
+                partition=each.partition,
+                position=each.position,
+                size_bytes=each.size_bytes,
+                offsets_count=each.offsets_count,
+                records_count=each.records_count,
+                batches_count=each.batches_count,
+                max_timestamp_ms=each.max_timestamp_ms,
+            )
+        )
+    return DataObjectRecord(
+        key=written.key,
+        size_bytes=written.size_bytes,
+        planned_at=written.planned_at,
+        inline_data=written.inline_data,
+        topics=tuple(TopicRuns(topic_id=topic_id, runs=tuple(runs)) for topic_id, runs in topics.items()),
+    )
 
 
 NO_RUNS: Final = Runs()

@@ -18,7 +18,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.metadata.acl import Acl, acl_record
-from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_RUNS, RUN_DTYPE, DataObjects, Runs
+from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_RUNS, DataObjects, Runs
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     DataObjectRecord,
@@ -41,6 +41,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE
 
 BROKER_RESOURCE: Final = 4
 TOPIC_RESOURCE: Final = 2

@@ -6,4 +6,5 @@ artefacts/   the small files of a partition directory and of a root, one format 
 segment/     one segment: its log file and its indexes
 log/         a partition's log: its segments and producers; appending, loading, reading
 staging/     records that a write has put on disk but not committed
+objects/     the same in an object store: batches of many partitions in one object, and how they are read
 """

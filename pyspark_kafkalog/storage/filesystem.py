@@ -30,7 +30,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
 
@@ -399,35 +399,37 @@ _THREADS: Final = 8
 _Result = TypeVar("_Result")
 
 
-class _Pools:
-    """The pool of this process. A forked child drops its parent's pool, whose threads it does not have."""
+class ThreadPool:
+    """Threads of this process. A forked child drops its parent's pool, whose threads it does not have."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = threads
+        self._name = name
         self._lock = threading.Lock()
         self._pid = -1
         self._pool: ThreadPoolExecutor | None = None
+        os.register_at_fork(after_in_child=self._after_fork)
 
-    def get(self) -> ThreadPoolExecutor:
+    def submit(self, task: Callable[[], _Result]) -> Future[_Result]:
+        """Run `task` in a thread. A task must not wait for another one of the same pool."""
         with self._lock:
             if self._pool is None or self._pid != os.getpid():
-                self._pool = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="kafkalog")
+                self._pool = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix=self._name)
                 self._pid = os.getpid()
-            return self._pool
+            return self._pool.submit(task)
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         self._lock = threading.Lock()
 
 
-_POOLS: Final = _Pools()
-os.register_at_fork(after_in_child=_POOLS.after_fork)
+_POOL: Final = ThreadPool(_THREADS, "kafkalog")
 
 
 def in_parallel(tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
     """Run `tasks` in parallel; returns their results in order. If one raised, raises its error after all have ended."""
     if len(tasks) < 2:
         return [task() for task in tasks]
-    pool = _POOLS.get()
-    futures = [pool.submit(task) for task in tasks[1:]]
+    futures = [_POOL.submit(task) for task in tasks[1:]]
     try:
         first = tasks[0]()
     finally:

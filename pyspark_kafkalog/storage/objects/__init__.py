@@ -1,0 +1,9 @@
+"""Data objects: record batches of many partitions in one object of a store, as a write puts them there.
+
+In reading order:
+
+data_object   the format: runs of batches with their tables, and the footer; keys; checks of all of it
+upload        makes data objects from a task's staged files, or one small body that goes into the commit
+run_source    the bytes of neighbouring runs, with the offsets and leader epochs that the log gives their batches
+run_extent    neighbouring runs as one extent of a partition's log
+"""

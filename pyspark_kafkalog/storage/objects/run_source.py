@@ -1,0 +1,378 @@
+"""The bytes of neighbouring runs of one partition, as the log has them: the source of `RunExtent`.
+
+To a reader the runs are one stretch of batches: position 0 is the first batch of the first run. Behind it are *pieces*,
+each a number of whole batches that one request gets:
+
+- a small run with its table, or several in a row that are close together in one object
+- a part of a large run, whose table is got first
+
+A piece that has arrived is compared with its table, and its batches get their offsets and leader epoch. Whoever reads
+on finds the next pieces already requested, up to `AHEAD_BYTES`. Memory: that, and as much again while it is prepared.
+
+An object that was deleted is FileNotFoundError, at any read. A store that gives other bytes than were asked for, a
+table that does not fit its run, a header that does not fit the table: CorruptRecordError with object and position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.record.header import (
+    BASE_OFFSET_AT,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
+    Buffer,
+)
+from pyspark_kafkalog.storage.filesystem import ThreadPool
+from pyspark_kafkalog.storage.objects.data_object import TABLE_ENTRY_BYTES, parse_table
+from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX
+from pyspark_kafkalog.units import KIB, MIB
+
+#: A larger run is got in pieces of this size, or one batch each.
+PIECE_BYTES: Final = 4 * MIB
+#: What is requested beyond the end of a read.
+AHEAD_BYTES: Final = 8 * MIB
+_AHEAD_PIECES: Final = 32
+#: Runs in one object that are at most this far apart are got together.
+_GAP_BYTES: Final = 64 * KIB
+_ADVICE: Final = "run kafkalog verify on the log directory, and restore the object from a copy"
+
+#: Requests wait for the store, not for a processor.
+_POOL: Final = ThreadPool(16, "kafkalog-get")
+
+
+class ObjectBytes(Protocol):
+    """The data objects that runs refer to, by their ids."""
+
+    def name(self, object_id: int) -> str:
+        """What error messages call the object: its URL."""
+        ...
+
+    def read(self, object_id: int, start: int, size_bytes: int) -> Buffer:
+        """The bytes [start, start + size_bytes), with one request. Raises ObjectNotFoundError, ObjectStoreError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunTable:
+    """The batches of one run: positions in the source, sizes, last offsets, largest timestamps."""
+
+    positions: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    last_offsets: NDArray[np.int64]
+    max_timestamps_ms: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """Batches at [start, end) of the source. Those of the runs [first, last), or a part of one, with its table."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+    table: RunTable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The bytes of a piece as the log has them, and the tables of its runs."""
+
+    data: NDArray[np.uint8]
+    tables: Sequence[RunTable]
+
+
+class RunSource:
+    """A ByteSource over `runs` (RUN_DTYPE), which follow each other in offsets. For one thread."""
+
+    def __init__(self, runs: NDArray[np.void], objects: ObjectBytes, *, name: str) -> None:
+        self.name = name
+        self._runs = runs
+        self._objects = objects
+        self._starts = np.concatenate([[0], np.cumsum(runs["size_bytes"], dtype=np.int64)])
+        self._pieces = _plan(runs, self._starts)
+        self._piece_starts = np.array([piece.start for piece in self._pieces])
+        self._tables: dict[int, Future[RunTable]] = {}  # of large runs, by their numbers
+        self._requested: dict[int, tuple[int, Future[_Loaded]]] = {}  # by start: end and content of a piece
+
+    def size_bytes(self) -> int:
+        """The bytes of all batches."""
+        return int(self._starts[-1])
+
+    def read(self, start: int, size_bytes: int) -> Buffer:
+        """The bytes [start, start + size_bytes); fewer only at the end. Requests no more than the pieces that hold
+        them."""
+        buffer = np.empty(max(min(size_bytes, self.size_bytes() - start), 0), np.uint8)
+        self._fill(start, buffer.data, ahead_bytes=0)
+        return buffer
+
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        """Fill `buffer` with the bytes from `start` on, and request those after them. Returns their number."""
+        count = max(min(len(buffer), self.size_bytes() - start), 0)
+        self._fill(start, buffer[:count], ahead_bytes=AHEAD_BYTES)
+        return count
+
+    def table(self, run: int) -> RunTable:
+        """The batches of the run with that number."""
+        at = int(np.searchsorted(self._piece_starts, self._starts[run], side="right")) - 1
+        piece = self._pieces[at]
+        if piece.last - piece.first == 1 and self._is_large(piece.first):
+            return self._large_table(run).result()
+        return self._loaded(piece).tables[run - piece.first]
+
+    def close(self) -> None:
+        """Drop all bytes. Requests under way end by themselves."""
+        for each in self._tables.values():
+            each.cancel()
+        for _, requested in self._requested.values():
+            requested.cancel()
+        self._requested, self._tables = {}, {}
+
+    def place(self, position: int) -> tuple[str, int]:
+        """The name of the object that holds the byte at `position`, and where in it."""
+        run = self._run_at(min(position, self.size_bytes() - 1))
+        row = self._runs[run]
+        return self._objects.name(int(row["object_id"])), int(row["position"]) + position - int(self._starts[run])
+
+    def _run_at(self, position: int) -> int:
+        return int(np.searchsorted(self._starts, position, side="right")) - 1
+
+    def _is_large(self, run: int) -> bool:
+        return bool(self._runs["size_bytes"][run] > PIECE_BYTES)
+
+    def _fill(self, start: int, buffer: memoryview, *, ahead_bytes: int) -> None:
+        end = start + len(buffer)
+        for old, (old_end, _) in list(self._requested.items()):
+            if old_end <= start or old > end + AHEAD_BYTES:
+                self._requested.pop(old)[1].cancel()
+        at = start
+        while at < end:
+            pieces = self._request_range(at, end + ahead_bytes)
+            loaded = self._loaded(pieces[0])
+            part = loaded.data[at - pieces[0].start : end - pieces[0].start]
+            buffer[at - start : at - start + len(part)] = part.data
+            at += len(part)
+
+    def _request_range(self, start: int, end: int) -> list[_Piece]:
+        """The pieces that hold [start, end), requested; those beyond a table that has not arrived are left out."""
+        found: list[_Piece] = []
+        at = int(np.searchsorted(self._piece_starts, start, side="right")) - 1
+        for piece in self._pieces[at : at + _AHEAD_PIECES]:
+            if piece.start >= end:
+                break
+            for part in self._parts(piece, start, wait=not found):
+                if part.start >= end or len(found) == _AHEAD_PIECES:
+                    return found
+                self._request(part)
+                found.append(part)
+        return found
+
+    def _parts(self, piece: _Piece, start: int, *, wait: bool) -> Sequence[_Piece]:
+        """The piece itself, or the parts of a large run from `start` on; none if its table has to be waited for."""
+        if piece.last - piece.first > 1 or not self._is_large(piece.first):
+            return [piece]
+        requested = self._large_table(piece.first)
+        if not wait and not requested.done():
+            return []
+        parts = _parts(piece, requested.result())
+        largest = max(parts, key=lambda part: part.end - part.start)
+        if largest.end - largest.start > BATCH_BYTES_MAX:
+            file, position = self.place(largest.start)
+            raise CorruptRecordError(
+                file=file,
+                position=position,
+                expected=f"a batch of at most {BATCH_BYTES_MAX} bytes",
+                found=f"{largest.end - largest.start} bytes",
+                advice=_ADVICE,
+            )
+        return [each for each in parts if each.end > start]
+
+    def _large_table(self, run: int) -> Future[RunTable]:
+        requested = self._tables.get(run)
+        if requested is None or _has_failed(requested):
+            requested = self._tables[run] = _POOL.submit(partial(self._get_table, run))
+        return requested
+
+    def _request(self, piece: _Piece) -> None:
+        if piece.start not in self._requested:
+            self._requested[piece.start] = piece.end, _POOL.submit(partial(self._load, piece))
+
+    def _loaded(self, piece: _Piece) -> _Loaded:
+        self._request(piece)
+        try:
+            return self._requested[piece.start][1].result()
+        except BaseException:
+            del self._requested[piece.start]  # the next read asks again
+            raise
+
+    # In threads of the pool
+
+    def _get_table(self, run: int) -> RunTable:
+        row = self._runs[run]
+        start = int(row["position"]) + int(row["size_bytes"])
+        return self._parse_table(run, self._get(run, start, int(row["batches_count"]) * TABLE_ENTRY_BYTES), start)
+
+    def _get(self, run: int, start: int, size_bytes: int) -> Buffer:
+        """Bytes of the object of `run`."""
+        object_id = int(self._runs["object_id"][run])
+        data = self._objects.read(object_id, start, size_bytes)
+        if len(data) != size_bytes:
+            raise CorruptRecordError(
+                file=self._objects.name(object_id),
+                position=start,
+                expected=f"{size_bytes} bytes, as the commit says",
+                found=f"{len(data)} bytes from the store",
+                advice=_ADVICE,
+            )
+        return data
+
+    def _parse_table(self, run: int, data: Buffer, file_position: int) -> RunTable:
+        row = self._runs[run]
+        base_offset = int(row["base_offset"])
+        table = parse_table(
+            data,
+            size_bytes=int(row["size_bytes"]),
+            offsets_count=int(row["end_offset"]) - base_offset,
+            file=self._objects.name(int(row["object_id"])),
+            file_position=file_position,
+        )
+        sizes = table["size_bytes"].astype(np.int64)
+        return RunTable(
+            int(self._starts[run]) + np.cumsum(sizes) - sizes,
+            sizes,
+            table["last_offset"] + np.int64(base_offset),
+            table["max_timestamp_ms"].astype(np.int64),
+        )
+
+    def _load(self, piece: _Piece) -> _Loaded:
+        object_start = int(self._runs["position"][piece.first])
+        if piece.table is not None:
+            object_start += piece.start - int(self._starts[piece.first])
+            data = np.array(np.frombuffer(self._get(piece.first, object_start, piece.end - piece.start), np.uint8))
+            _check_and_assign(
+                data, piece.table, piece.start, self._runs[piece.first], self._place_of(piece.first, object_start)
+            )
+            return _Loaded(data, ())
+        return self._load_small(piece, object_start)
+
+    def _load_small(self, piece: _Piece, object_start: int) -> _Loaded:
+        last = self._runs[piece.last - 1]
+        object_end = int(last["position"] + last["size_bytes"] + last["batches_count"] * TABLE_ENTRY_BYTES)
+        raw = memoryview(self._get(piece.first, object_start, object_end - object_start))
+        data = np.empty(piece.end - piece.start, np.uint8)
+        tables: list[RunTable] = []
+        for run in range(piece.first, piece.last):
+            row, start = self._runs[run], int(self._starts[run])
+            at, size_bytes = int(row["position"]) - object_start, int(row["size_bytes"])
+            table_at = at + size_bytes
+            table_end = table_at + int(row["batches_count"]) * TABLE_ENTRY_BYTES
+            table = self._parse_table(run, raw[table_at:table_end], object_start + table_at)
+            own = data[start - piece.start : start - piece.start + size_bytes]
+            own[:] = np.frombuffer(raw[at:table_at], np.uint8)
+            _check_and_assign(own, table, start, row, self._place_of(run, int(row["position"])))
+            tables.append(table)
+        return _Loaded(data, tables)
+
+    def _place_of(self, run: int, object_position: int) -> tuple[str, int]:
+        return self._objects.name(int(self._runs["object_id"][run])), object_position
+
+
+def _has_failed(requested: Future[RunTable]) -> bool:
+    return requested.done() and requested.exception() is not None
+
+
+def _plan(runs: NDArray[np.void], starts: NDArray[np.int64]) -> list[_Piece]:
+    """The pieces: small runs that are close together in one object, and large runs."""
+    pieces: list[_Piece] = []
+    object_ids, positions = runs["object_id"].tolist(), runs["position"].tolist()
+    sizes = runs["size_bytes"].tolist()
+    ends = (runs["position"] + runs["size_bytes"] + runs["batches_count"] * np.int64(TABLE_ENTRY_BYTES)).tolist()
+    first = 0
+    for run in range(1, len(runs) + 1):
+        if (
+            run < len(runs)
+            and object_ids[run] == object_ids[first]
+            and 0 <= positions[run] - ends[run - 1] <= _GAP_BYTES
+            and ends[run] - positions[first] <= PIECE_BYTES
+            and sizes[first] <= PIECE_BYTES
+        ):
+            continue
+        pieces.append(_Piece(int(starts[first]), int(starts[run]), first, run))
+        first = run
+    return pieces
+
+
+def _parts(piece: _Piece, table: RunTable) -> list[_Piece]:
+    """The parts of a large run: whole batches, of PIECE_BYTES or one batch."""
+    parts: list[_Piece] = []
+    ends = table.positions + table.sizes
+    first = 0
+    while first < len(ends):
+        start = int(table.positions[first])
+        last = max(int(np.searchsorted(ends, start + PIECE_BYTES, side="right")), first + 1)
+        rows = slice(first, last)
+        own = RunTable(
+            table.positions[rows], table.sizes[rows], table.last_offsets[rows], table.max_timestamps_ms[rows]
+        )
+        parts.append(_Piece(start, int(ends[last - 1]), piece.first, piece.last, own))
+        first = last
+    return parts
+
+
+def _check_and_assign(
+    data: NDArray[np.uint8], table: RunTable, start: int, run: np.void, place: tuple[str, int]
+) -> None:
+    """Compare the batches in `data`, which is at `start` of the source, with the table; give them offsets and epochs.
+
+    `place` is the object and the position in it that `data` begins at.
+    """
+    at = table.positions - start
+    lengths = _integers(data, at + LENGTH_AT, 4)
+    _refuse(lengths + LOG_OVERHEAD_BYTES != table.sizes, at, place, "batch length", lengths, table.sizes - 12)
+    base_offsets = _integers(data, at + BASE_OFFSET_AT, 8) + run["base_offset"]
+    last_offsets = base_offsets + _integers(data, at + LAST_OFFSET_DELTA_AT, 4)
+    is_wrong = (last_offsets != table.last_offsets) | (base_offsets > last_offsets)
+    _refuse(is_wrong, at, place, "last offset", last_offsets, table.last_offsets)
+    _assign(data, at + BASE_OFFSET_AT, base_offsets.astype(">i8"))
+    _assign(data, at + LEADER_EPOCH_AT, np.full(len(at), run["leader_epoch"], ">i4"))
+
+
+def _refuse(
+    is_wrong: NDArray[np.bool_],
+    at: NDArray[np.int64],
+    place: tuple[str, int],
+    what: str,
+    found: NDArray[np.int64],
+    expected: NDArray[np.int64],
+) -> None:
+    if is_wrong.any():
+        first = int(np.flatnonzero(is_wrong)[0])
+        raise CorruptRecordError(
+            file=place[0],
+            position=place[1] + int(at[first]),
+            expected=f"a batch with the {what} {expected[first]}, as the run's table says",
+            found=str(found[first]),
+            advice=_ADVICE,
+        )
+
+
+def _integers(data: NDArray[np.uint8], at: NDArray[np.int64], size_bytes: int) -> NDArray[np.int64]:
+    """The big-endian integers of `size_bytes` at the positions `at`."""
+    picked = data[at[:, None] + np.arange(size_bytes)]
+    return np.ascontiguousarray(picked).view(f">i{size_bytes}").reshape(-1).astype(np.int64)
+
+
+def _assign(data: NDArray[np.uint8], at: NDArray[np.int64], values: NDArray[np.signedinteger]) -> None:
+    """Write `values` at the positions `at`."""
+    size_bytes = values.dtype.itemsize
+    data[at[:, None] + np.arange(size_bytes)] = values.view(np.uint8).reshape(-1, size_bytes)

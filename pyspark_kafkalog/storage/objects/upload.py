@@ -1,0 +1,239 @@
+"""Makes data objects of staged files: what a task of a write does after it has staged its records in a local directory.
+
+A task writes the batches of all its partitions into one object, sorted by partition, or into several of about
+`OBJECT_BYTES`. If a task has only a few bytes, they travel with its message to the driver. The driver puts the bytes of
+all tasks into the commit if they are few together, else into one object (`settle`).
+
+Memory: one object. A crash leaves objects that no commit names; the clean-up deletes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
+from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.record.header import BASE_OFFSET_AT, CONTROL_MASK, LENGTH_AT, TRANSACTIONAL_MASK
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, preadv
+from pyspark_kafkalog.storage.objects.data_object import (
+    TABLE_ENTRY_BYTES,
+    DataKey,
+    ObjectRun,
+    combine_bodies,
+    encode_footer,
+    encode_table,
+    footer_bytes,
+)
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, KIB, MIB
+
+#: A larger object is cut, between two batches.
+OBJECT_BYTES: Final = 64 * MIB
+#: Writes of at most this size, over all tasks, are stored inside the commit.
+INLINE_BYTES: Final = 128 * KIB
+
+#: Stands for the driver in a key; tasks count from 0.
+_NO_TASK: Final = INT64_MAX
+_BASE_OFFSET_BYTES: Final = LENGTH_AT - BASE_OFFSET_AT
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenObject:
+    """A data object of a write that is not committed yet; `inline_data` is its body if it is not in the store.
+
+    `planned_at` is the end of the metadata log when the write was planned.
+    """
+
+    key: str
+    size_bytes: int
+    planned_at: int
+    runs: tuple[ObjectRun, ...]
+    inline_data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UploadTask:
+    """A task of a write: the objects are `data/<write_id>-<task>-<number>-<planned_at>.batches`."""
+
+    write_id: str
+    task: int
+    planned_at: int
+
+    def key(self, number: int) -> str:
+        return str(DataKey(self.write_id, self.task, number, self.planned_at))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The batches [first, last) of a staged file."""
+
+    staged: StagedFile
+    first: int
+    last: int
+
+    @property
+    def batches(self) -> NDArray[np.void]:
+        """The table: positions in the staged file, offsets from 0."""
+        table: NDArray[np.void] = self.staged.batches[self.first : self.last].copy()
+        first_offset = self.first_offset
+        table["base_offset"] -= first_offset
+        table["last_offset"] -= first_offset
+        return table
+
+    @property
+    def first_offset(self) -> int:
+        """The offset, in the staged file, at which the piece begins."""
+        return int(self.staged.batches["last_offset"][self.first - 1]) + 1 if self.first else 0
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.staged.batches["size_bytes"][self.first : self.last].sum())
+
+
+def upload(
+    store: ObjectStore,
+    task: UploadTask,
+    staged: Sequence[StagedFile],
+    topic_ids: Mapping[str, str],
+    *,
+    directory: Path,
+    inline_bytes: int = INLINE_BYTES,
+) -> list[WrittenObject]:
+    """Put the batches of the finished `staged` files, which are below `directory`, into data objects.
+
+    `topic_ids` by topic. If all is at most `inline_bytes`, nothing is put and the one result has `inline_data`. The
+    staged files remain.
+
+    Raises InvalidRecordError for transactional and control batches, CorruptRecordError for a staged file that is not as
+    long as its table, ObjectStoreError; objects put before that are left to the clean-up.
+    """
+    written = [each for each in staged if len(each.batches)]
+    for each in written:
+        _refuse_special(each)
+    written.sort(key=lambda each: (topic_ids[each.topic_partition.topic], each.topic_partition.partition))
+    objects: list[WrittenObject] = []
+    for number, pieces in enumerate(_cut(written)):
+        body, runs = _body(pieces, topic_ids, directory)
+        if number == 0 and len(body) <= inline_bytes:
+            data = body.tobytes()  # it is the only object: a second one begins after OBJECT_BYTES
+            return [WrittenObject("", len(data), task.planned_at, runs, data)]
+        store.put(task.key(number), body)
+        objects.append(WrittenObject(task.key(number), len(body), task.planned_at, runs))
+    return objects
+
+
+def settle(
+    store: ObjectStore, write_id: str, objects: Sequence[WrittenObject], *, inline_bytes: int = INLINE_BYTES
+) -> list[WrittenObject]:
+    """The objects of all tasks of a write, ready for the commit: at most one of them, the last, is inline.
+
+    If the inline ones together are above `inline_bytes`, they are put into one object. Raises ObjectStoreError.
+    """
+    stored = [each for each in objects if each.inline_data is None]
+    inline = [(each.inline_data, each.runs) for each in objects if each.inline_data is not None]
+    if not inline:
+        return stored
+    body, runs = combine_bodies(inline)
+    planned_at = min(each.planned_at for each in objects)
+    if len(body) <= inline_bytes:
+        return [*stored, WrittenObject("", len(body), planned_at, runs, body)]
+    key = UploadTask(write_id, _NO_TASK, planned_at).key(0)
+    store.put(key, body)
+    return [*stored, WrittenObject(key, len(body), planned_at, runs)]
+
+
+def _refuse_special(staged: StagedFile) -> None:
+    if (staged.batches["attributes"] & (CONTROL_MASK | TRANSACTIONAL_MASK)).any():
+        raise InvalidRecordError(f"{staged.name} holds transactional or control batches, which cannot be staged")
+
+
+def _cut(staged: Sequence[StagedFile]) -> Iterator[list[_Piece]]:
+    """The pieces of each object."""
+    pieces: list[_Piece] = []
+    room_bytes = OBJECT_BYTES
+    for each in staged:
+        ends = np.cumsum(each.batches["size_bytes"] + TABLE_ENTRY_BYTES)
+        first = 0
+        while first < len(ends):
+            before = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, before + room_bytes, side="right"))
+            last = min(last, _last_within_int32(each, first))
+            if last <= first and pieces:
+                yield pieces
+                pieces, room_bytes = [], OBJECT_BYTES
+                continue
+            last = max(last, first + 1)  # a batch that is larger than an object
+            pieces.append(_Piece(each, first, last))
+            room_bytes -= int(ends[last - 1]) - before
+            first = last
+    if pieces:
+        yield pieces
+
+
+def _last_within_int32(staged: StagedFile, first: int) -> int:
+    """The end of the batches from `first` on whose offsets are within an int32 of its first offset."""
+    last_offsets = staged.batches["last_offset"]
+    first_offset = int(last_offsets[first - 1]) + 1 if first else 0
+    return int(np.searchsorted(last_offsets, first_offset + INT32_MAX, side="right"))
+
+
+def _body(
+    pieces: Sequence[_Piece], topic_ids: Mapping[str, str], directory: Path
+) -> tuple[NDArray[np.uint8], tuple[ObjectRun, ...]]:
+    """An object's bytes, and its runs."""
+    batches_bytes = sum(each.size_bytes + (each.last - each.first) * TABLE_ENTRY_BYTES for each in pieces)
+    body = np.empty(batches_bytes + footer_bytes(len(pieces)), np.uint8)
+    runs: list[ObjectRun] = []
+    position = 0
+    for piece in pieces:
+        topic_partition, batches = piece.staged.topic_partition, piece.batches
+        size_bytes = piece.size_bytes
+        _read(piece, directory, body[position : position + size_bytes])
+        run = ObjectRun(
+            topic_ids[topic_partition.topic],
+            topic_partition.partition,
+            position,
+            size_bytes,
+            offsets_count=int(batches["last_offset"][-1]) + 1,
+            records_count=int(batches["records_count"].sum()),
+            batches_count=len(batches),
+            max_timestamp_ms=int(batches["max_timestamp_ms"].max()),
+        )
+        body[position + size_bytes : run.end] = np.frombuffer(encode_table(batches), np.uint8)
+        runs.append(run)
+        position = run.end
+    body[position:] = np.frombuffer(encode_footer(runs), np.uint8)
+    return body, tuple(runs)
+
+
+def _read(piece: _Piece, directory: Path, into: NDArray[np.uint8]) -> None:
+    """The bytes of the piece, its offsets counting from 0."""
+    path = piece.staged.path(directory)
+    start = int(piece.staged.batches["position"][piece.first])
+    fd = os.open(path, READ_FLAGS)
+    try:
+        filled = 0
+        while filled < len(into):
+            count = preadv(fd, into[filled:], start + filled)
+            if not count:
+                raise CorruptRecordError(
+                    file=str(path),
+                    position=start + filled,
+                    expected=f"batches up to byte {start + len(into)}",
+                    found="the end of the file",
+                    advice="something has shortened the staged file: write again",
+                )
+            filled += count
+    finally:
+        os.close(fd)
+    if piece.first:
+        batches = piece.batches
+        at = (batches["position"] - start)[:, None] + np.arange(_BASE_OFFSET_BYTES)
+        into[at] = batches["base_offset"].astype(">i8").view(np.uint8).reshape(-1, _BASE_OFFSET_BYTES)
