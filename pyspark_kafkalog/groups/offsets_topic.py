@@ -57,6 +57,7 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import BATCH_DTYPE, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
+from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.storage.filesystem import FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter, discard_staged
@@ -267,7 +268,7 @@ def group_lock(root: Root, group: str) -> Iterator[None]:
 
     Raises LogDirError if another process holds the lock for too long.
     """
-    native = root.native()
+    native = on_file_system(root)
     path = root.path / str(_partition_of(group, _ensure_topic(root))) / _LOCK_FILE
     try:
         fd = native.fs.open(path, os.O_RDWR | os.O_CREAT)
@@ -293,7 +294,7 @@ def append_records(root: Root, group: str, records: _Records, *, flush: FlushMod
     """
     if not records:
         return
-    native = root.native()
+    native = on_file_system(root)
     fs = flushing_file_system(native.fs, flush)
     topic_partition = _partition_of(group, _ensure_topic(root))
     writer = StagedFileWriter(root.path, topic_partition, write_id=uuid.uuid4().hex, task=0, fs=fs)

@@ -38,7 +38,7 @@ from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_repo
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
@@ -81,14 +81,14 @@ def merge_segments(
     are, and the other partitions continue. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's
     directory, and UnknownTopicError.
     """
-    native = root.native()
+    native = on_file_system(root)
     native.refresh()
     now_ms = native.clock() if now_ms is None else now_ms
     chosen = native.partitions(topics) if partitions is None else partitions
     return [_merge_partition(native, topic_partition, now_ms, dry_run) for topic_partition in sorted(chosen)]
 
 
-def _merge_partition(root: NativeRoot, topic_partition: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
+def _merge_partition(root: FileRoot, topic_partition: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
     began = time.perf_counter()
     done: list[Sequence[StoredSegment]] = []
     error: Exception | None = None
@@ -123,7 +123,7 @@ class _PartitionMerge:
     state: LogState
 
     @classmethod
-    def of(cls, root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> _PartitionMerge:
+    def of(cls, root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> _PartitionMerge:
         root.refresh()
         state = root.store.image.partition(topic_partition.topic, topic_partition.partition).state
         return cls(SwapTarget.of(root, topic_partition, now_ms), state)

@@ -24,7 +24,7 @@ from typing import Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -117,10 +117,10 @@ def _log_sizes(root: Root) -> Iterator[tuple[TopicPartition, LogSize | None]]:
     if root.is_broker_directory:
         yield from _broker_log_sizes(root)
     else:
-        yield from _native_log_sizes(root.native())
+        yield from _native_log_sizes(on_file_system(root))
 
 
-def _native_log_sizes(root: NativeRoot) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+def _native_log_sizes(root: FileRoot) -> Iterator[tuple[TopicPartition, LogSize | None]]:
     for topic in root.store.image.topics.values():
         for partition in topic.partitions:
             topic_partition = TopicPartition(topic.name, partition.partition)
@@ -213,7 +213,7 @@ def _log_metrics(logs: Mapping[TopicPartition, LogSize]) -> Iterator[Metric]:
 
 def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], root: Root, now_ms: int) -> Iterator[Metric]:
     marked = [topic_partition for topic_partition in read_uncleanable(root.path) if topic_partition in logs]
-    cleanable_bytes = sum(_cleanable_bytes(root.native(), topic_partition, now_ms) for topic_partition in marked)
+    cleanable_bytes = sum(_cleanable_bytes(on_file_system(root), topic_partition, now_ms) for topic_partition in marked)
     for name, meaning, value in (
         ("uncleanable-partitions-count", "partitions whose last cleaning failed", len(marked)),
         ("uncleanable-bytes", "bytes that a cleaning of those partitions would be about", cleanable_bytes),
@@ -222,7 +222,7 @@ def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], root: Root, now
         yield Metric("kafka.log", "LogCleanerManager", name, meaning, ("logDirectory",), values)
 
 
-def _cleanable_bytes(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> int:
+def _cleanable_bytes(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> int:
     """Bytes of the segments that the next cleaning would read as dirty; 0 if damage prevents the calculation."""
     from pyspark_kafkalog.maintenance.cleaner.clean import (
         inspect_partition,  # loads the cleaner, which other roots do not need

@@ -36,7 +36,7 @@ from pathlib import Path
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import FileSystem, is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -64,14 +64,14 @@ class SwapTarget:
     to a re-created topic.
     """
 
-    root: NativeRoot
+    root: FileRoot
     topic_partition: TopicPartition
     topic_id: str
     config: LogConfig
     now_ms: int
 
     @classmethod
-    def of(cls, root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> SwapTarget:
+    def of(cls, root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> SwapTarget:
         """The partition as of the root's last refresh. Raises UnknownTopicError."""
         topic = topic_partition.topic
         return cls(root, topic_partition, root.store.image.topic(topic).topic_id, root.log_config(topic), now_ms)
@@ -108,7 +108,7 @@ class SwapTarget:
             yield
 
 
-def has_directory(root: NativeRoot, topic_partition: TopicPartition) -> bool:
+def has_directory(root: FileRoot, topic_partition: TopicPartition) -> bool:
     """Whether the partition has a directory, as of the root's last refresh; before the first write it may not.
 
     Raises LogDirError when it has records but no directory.

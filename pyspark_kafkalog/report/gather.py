@@ -30,6 +30,7 @@ from pyspark_kafkalog.report.facts import (
 from pyspark_kafkalog.report.findings import find
 from pyspark_kafkalog.report.history import read_runs, write_history
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
+from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties, read_topic_id
@@ -69,7 +70,7 @@ def read_topics(root: Root) -> Iterator[TopicFiles]:
 
 
 def _own_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicFiles]:
-    native = root.native()
+    native = on_file_system(root)
     image = native.store.image
     for name in sorted(image.topics):
         topic = image.topics[name]

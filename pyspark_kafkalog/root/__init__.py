@@ -5,7 +5,7 @@ In reading order:
 - protocol: `Root`, what the rest of the package needs of a log directory
 - snapshot, reads: topics and partitions as of one time, and their readers
 - planned: a partition as of a plan, for the tasks of a read, which notice what has changed since
-- native: a native log directory, as of its commit log
+- native, file_root: a native log directory, as of its commit log; one on a file system
 - bootstrap: creates a native log directory
 - admin: records that change topics and broker-level settings
 - directories: the partitions' directories, which follow the commits

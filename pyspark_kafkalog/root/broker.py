@@ -89,8 +89,7 @@ class BrokerRoot(ReadOnlyRoot):
         self._is_clean = was_clean_shutdown(self.path)
 
     def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> LocalPartition:
-        directory = str(self.path / str(topic_partition))
-        return LocalPartition(str(self.path), directory, topic_partition, topic_id, self.identity)
+        return LocalPartition(str(self.path), topic_partition, topic_id, self.identity)
 
     def _read_snapshot(self, topic_partition: TopicPartition) -> PartitionSnapshot:
         directory = self.path / str(topic_partition)

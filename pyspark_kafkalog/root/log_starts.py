@@ -19,7 +19,7 @@ from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError, Unknow
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.write import PartitionLogs, changed_error
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -54,7 +54,7 @@ class MovedLogStart:
     error: Exception | None = None
 
 
-def move_log_starts(root: NativeRoot, moves: Sequence[LogStartMove], *, operation: str) -> list[MovedLogStart]:
+def move_log_starts(root: FileRoot, moves: Sequence[LogStartMove], *, operation: str) -> list[MovedLogStart]:
     """Increase the log start offsets in one commit, where possible; returns the results in the order of `moves`.
 
     Errors of one partition are in its result: UnknownTopicError, OffsetOutOfRangeError above the high watermark, and
@@ -76,13 +76,13 @@ def move_log_starts(root: NativeRoot, moves: Sequence[LogStartMove], *, operatio
     return moved
 
 
-def preview_log_starts(root: NativeRoot, moves: Sequence[LogStartMove]) -> list[MovedLogStart]:
+def preview_log_starts(root: FileRoot, moves: Sequence[LogStartMove]) -> list[MovedLogStart]:
     """The results that `move_log_starts` would have, for moves that do not roll; changes nothing."""
     image = root.store.refresh()
     return [_move(root, image, each) for each in moves]
 
 
-def _move(root: NativeRoot, image: MetadataImage, move: LogStartMove) -> MovedLogStart:
+def _move(root: FileRoot, image: MetadataImage, move: LogStartMove) -> MovedLogStart:
     topic_partition = move.topic_partition
     try:
         topic = image.topic(topic_partition.topic)
@@ -102,7 +102,7 @@ def _move(root: NativeRoot, image: MetadataImage, move: LogStartMove) -> MovedLo
         return MovedLogStart(topic_partition=topic_partition, error=error)
 
 
-def _moved_state(root: NativeRoot, image: MetadataImage, move: LogStartMove, before: LogState) -> LogState:
+def _moved_state(root: FileRoot, image: MetadataImage, move: LogStartMove, before: LogState) -> LogState:
     target = before.log_end_offset if move.to_high_watermark else move.log_start_offset
     if target > before.log_end_offset:
         raise OffsetOutOfRangeError(
@@ -121,7 +121,7 @@ def _moved_state(root: NativeRoot, image: MetadataImage, move: LogStartMove, bef
     return replace(before, log_start_offset=max(target, before.log_start_offset))
 
 
-def _rolled(root: NativeRoot, image: MetadataImage, topic_partition: TopicPartition, before: LogState) -> LogState:
+def _rolled(root: FileRoot, image: MetadataImage, topic_partition: TopicPartition, before: LogState) -> LogState:
     """The state with an empty active segment, which is durable, and no other segments."""
     logs = PartitionLogs.at(root.path, image, clock=root.clock, fs=root.fs)
     with logs.resume(topic_partition, before) as log:

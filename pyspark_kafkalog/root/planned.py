@@ -70,23 +70,26 @@ class CommitFiles:
 
 @dataclass(frozen=True, slots=True)
 class LocalPartition:
-    """A partition whose log is in `directory`, in the log directory `root`.
+    """A partition with a directory in the log directory `root`.
 
     `topic_id` None: a broker's directory has no id for the topic, or the id is not to be checked. `identity`: that of
     the log directory, None if it has no ids. `commits` None: a broker's directory.
     """
 
     root: str
-    directory: str
     topic_partition: TopicPartition
     topic_id: str | None
     identity: RootIdentity | None
     commits: CommitFiles | None = None
 
+    @property
+    def directory(self) -> Path:
+        return Path(self.root, str(self.topic_partition))
+
     def extents(self) -> PartitionExtents:
         from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code
 
-        return LocalExtents(Path(self.directory))
+        return LocalExtents(self.directory)
 
     def moved_log_start(self) -> int:
         root = Path(self.root)
@@ -98,7 +101,7 @@ class LocalPartition:
         return 0 if state is None else state.log_start_offset
 
     def is_same_topic(self) -> bool:
-        directory = Path(self.directory)
+        directory = self.directory
         if self.topic_id is None:
             return directory.is_dir()
         try:

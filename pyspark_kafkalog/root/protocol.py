@@ -1,6 +1,7 @@
 """`Root`: a log directory as the rest of the package uses it, whatever kind it is.
 
-    root.native.NativeRoot              a native log directory: it has a commit log
+    root.native.NativeRoot              a native log directory: it has a commit log; root.file_root.FileRoot is one
+                                        on a file system
     root.broker.BrokerRoot              a Kafka broker's directory, which is read-only
     security.guarded_root.GuardedRoot   another root, opened for a principal: checks each operation, then forwards it
 

@@ -58,7 +58,7 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import ProducerState
@@ -272,7 +272,7 @@ def find_open_transactions(
     return OpenTransactions(tuple(found), tuple(state for state in states.values() if state.is_open))
 
 
-def open_transactions_of(root: NativeRoot) -> OpenTransactions:
+def open_transactions_of(root: FileRoot) -> OpenTransactions:
     """The open transactions of a native root, as of its last refresh."""
     image = root.store.image
     unstable = [
@@ -288,7 +288,7 @@ def open_transactions_of(root: NativeRoot) -> OpenTransactions:
     )
 
 
-def transaction_states_of(root: NativeRoot) -> Mapping[str, TransactionState]:
+def transaction_states_of(root: FileRoot) -> Mapping[str, TransactionState]:
     """The states in a native root's `__transaction_state`: those of the former broker, and those added since."""
     if TRANSACTION_STATE_TOPIC not in root.topics():
         return {}
@@ -359,7 +359,7 @@ class EndedTransaction:
     elsewhere: tuple[TopicPartition, ...] = ()
 
 
-def abort_transaction(root: NativeRoot, topic_partition: TopicPartition, first_offset: int) -> EndedTransaction:
+def abort_transaction(root: FileRoot, topic_partition: TopicPartition, first_offset: int) -> EndedTransaction:
     """Abort the open transaction that began at `first_offset` of the partition, in one durable commit.
 
     If `__transaction_state` has the transaction, it is aborted in all its partitions. Raises OffsetOutOfRangeError if
@@ -378,7 +378,7 @@ def abort_transaction(root: NativeRoot, topic_partition: TopicPartition, first_o
         return EndedTransaction(None, False, (marked,))
 
 
-def abort_transactional_id(root: NativeRoot, transactional_id: str) -> EndedTransaction:
+def abort_transactional_id(root: FileRoot, transactional_id: str) -> EndedTransaction:
     """Abort the open transaction of `transactional_id` in all its partitions, in one durable commit.
 
     Raises UnknownTopicError if `__transaction_state` has no open one, CommitConflictError if it was decided to commit.
@@ -388,7 +388,7 @@ def abort_transactional_id(root: NativeRoot, transactional_id: str) -> EndedTran
         return _abort(ending, _open_state(root, transactional_id))
 
 
-def complete_transactional_id(root: NativeRoot, transactional_id: str) -> EndedTransaction:
+def complete_transactional_id(root: FileRoot, transactional_id: str) -> EndedTransaction:
     """Complete the transaction of `transactional_id` as decided, by commit or abort, in one durable commit.
 
     Raises UnknownTopicError if `__transaction_state` has no open one, CommitConflictError if it is undecided.
@@ -404,7 +404,7 @@ def complete_transactional_id(root: NativeRoot, transactional_id: str) -> EndedT
         return _end(ending, state, is_commit=state.status == TransactionStatus.PREPARE_COMMIT)
 
 
-def _open_state(root: NativeRoot, transactional_id: str) -> TransactionState:
+def _open_state(root: FileRoot, transactional_id: str) -> TransactionState:
     state = transaction_states_of(root).get(transactional_id)
     if state is None:
         raise UnknownTopicError(f"transactional id {transactional_id!r} is not in {TRANSACTION_STATE_TOPIC}")
@@ -444,7 +444,7 @@ def _end(ending: _Ending, state: TransactionState, *, is_commit: bool) -> EndedT
 class _Ending:
     """The appends that end one transaction, and the commit that publishes them. The caller holds the root's lock."""
 
-    def __init__(self, root: NativeRoot) -> None:
+    def __init__(self, root: FileRoot) -> None:
         from pyspark_kafkalog.root.write import PartitionLogs  # loads numba, which reading does not need
 
         self._root = root

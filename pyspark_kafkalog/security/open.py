@@ -13,7 +13,7 @@ from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
 from pyspark_kafkalog.root.broker import BrokerRoot
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.security.guarded_root import GuardedRoot
@@ -44,7 +44,7 @@ def open_root(
     check_identity(path, identity)
     root: Root
     if is_native_root(path):
-        root = NativeRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs)
+        root = FileRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs)
         if read_to_log_end:
             _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
     else:
@@ -52,12 +52,12 @@ def open_root(
     return root if principal is None else GuardedRoot(root, principal)
 
 
-def create_native_root(path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> NativeRoot:
+def create_native_root(path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> FileRoot:
     """Create an empty native log directory at `path` and open it.
 
     Raises LogDirError if `path` is already a native log directory, ReadOnlyLogDirError if it contains a broker's files.
     """
-    return NativeRoot(create_root(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
+    return FileRoot(create_root(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
 
 
 def open_or_create_root(

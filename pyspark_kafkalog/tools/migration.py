@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
     from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption
-    from pyspark_kafkalog.root.native import NativeRoot
+    from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 
 _ADOPT_HELP: Final = """\
 `kafkalog adopt`: convert a Kafka broker's log directory into a native log directory, in place.
@@ -224,7 +224,7 @@ def _run_export(options: argparse.Namespace) -> int:
         raise UsageError("--set-aside and --server-properties cannot be used with --to")
     if options.set_aside is not None and options.output == "json":
         raise UsageError("--set-aside prints a script, which --output json cannot")
-    root = open_log_dir(options).root.native()
+    root = on_file_system(open_log_dir(options).root)
     from pyspark_kafkalog.maintenance.export.export import export_to
     from pyspark_kafkalog.tools.command import topic_pattern
 
@@ -245,7 +245,7 @@ def _run_export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _return_to_broker(root: NativeRoot, options: argparse.Namespace) -> Sequence[ExportedPartition]:
+def _return_to_broker(root: FileRoot, options: argparse.Namespace) -> Sequence[ExportedPartition]:
     """Export in place; with --set-aside, print the script for the broker."""
     from pyspark_kafkalog.maintenance.export.export import return_to_broker
 

@@ -270,13 +270,14 @@ def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int
 
 
 def _abort(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
+    from pyspark_kafkalog.root.file_root import on_file_system
     from pyspark_kafkalog.root.transactions import abort_transaction, abort_transactional_id
 
     place = (options.topic, options.partition, options.start_offset)
     if options.transactional_id is not None:
         if place != (None, None, None):
             raise UsageError("--transactional-id names the transaction: leave out --topic, --partition, --start-offset")
-        ended = abort_transactional_id(log_dir.root.native(), options.transactional_id)
+        ended = abort_transactional_id(on_file_system(log_dir.root), options.transactional_id)
     elif None in place:
         raise UsageError(
             "The `abort` command requires --transactional-id, or --topic, --partition and --start-offset: "
@@ -284,14 +285,15 @@ def _abort(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None
         )
     else:
         topic_partition = TopicPartition(options.topic, options.partition)
-        ended = abort_transaction(log_dir.root.native(), topic_partition, options.start_offset)
+        ended = abort_transaction(on_file_system(log_dir.root), topic_partition, options.start_offset)
     _show_ended(ended, output)
 
 
 def _complete(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
+    from pyspark_kafkalog.root.file_root import on_file_system
     from pyspark_kafkalog.root.transactions import complete_transactional_id
 
-    _show_ended(complete_transactional_id(log_dir.root.native(), options.transactional_id), output)
+    _show_ended(complete_transactional_id(on_file_system(log_dir.root), options.transactional_id), output)
 
 
 def _show_ended(ended: EndedTransaction, output: Output) -> None:

@@ -41,7 +41,7 @@ from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_repo
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -81,7 +81,7 @@ def clean_partition(
     new one. With `dry_run` nothing changes. Errors of the partition are in the report. Raises ReadOnlyLogDirError for a
     broker's directory, and UnknownTopicError.
     """
-    native = root.native()
+    native = on_file_system(root)
     native.refresh()
     topic_partition = TopicPartition(topic, partition)
     native.partition(topic, partition)
@@ -145,7 +145,7 @@ class CleanablePartition:
 
 
 def inspect_partition(
-    root: NativeRoot, topic_partition: TopicPartition, checkpoint_offset: int | None, now_ms: int
+    root: FileRoot, topic_partition: TopicPartition, checkpoint_offset: int | None, now_ms: int
 ) -> CleanablePartition:
     """The partition and its cleaning plan, as of the root's last refresh. Raises DiskFormatError, OSError."""
     topic = root.store.image.topic(topic_partition.topic)
@@ -168,7 +168,7 @@ def inspect_partition(
 class Cleaning:
     """One cleaning of one partition. The caller holds its maintenance lock."""
 
-    root: NativeRoot
+    root: FileRoot
     topic_partition: TopicPartition
     now_ms: int
     buffer_bytes: int

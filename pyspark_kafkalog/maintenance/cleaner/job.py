@@ -71,6 +71,7 @@ from pyspark_kafkalog.maintenance.jobs.partition_lock import file_claim, join_pa
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks, Throttle
+from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
@@ -323,7 +324,7 @@ class CleanerJob:
         return ACTION
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        root = job_run.open().native()
+        root = on_file_system(job_run.open())
         config = root.broker_config()
         if not config.log_cleaner_enable or not config.log_cleaner_threads:
             _LOG.warning("nothing is cleaned: log.cleaner.enable is false, or log.cleaner.threads 0")
@@ -334,7 +335,7 @@ class CleanerJob:
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         record = CleanerRecord(job_run)
-        config = job_run.open().native().broker_config()
+        config = on_file_system(job_run.open()).broker_config()
         limits = TaskLimits.of(config, tasks.slots)
         dirty: list[DirtyPartition] = []
         inspect = partial(_inspect, job_run, limits)
@@ -362,7 +363,7 @@ def _inspect(
 ) -> list[PartitionReport | DirtyPartition]:
     """Inspect a chunk of partitions, in a task."""
     root = job_run.open()
-    native = root.native()
+    native = on_file_system(root)
     now_ms = native.clock() if job_run.now_ms is None else job_run.now_ms
     checkpoint = read_offset_checkpoint(native.path / CLEANER_OFFSET_CHECKPOINT)
     results: list[PartitionReport | DirtyPartition] = []
@@ -409,7 +410,7 @@ def _clean_spread(
     tasks: Tasks, job_run: JobRun, topic_partition: TopicPartition, limits: TaskLimits
 ) -> PartitionReport:
     """Clean a large partition: runs in the driver, with tasks of its own."""
-    root = job_run.open().native()
+    root = on_file_system(job_run.open())
     cleaning = Cleaning(
         root=root,
         topic_partition=topic_partition,

@@ -25,7 +25,7 @@ from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -53,7 +53,7 @@ def read_uncleanable(root: Path) -> Mapping[TopicPartition, str]:
     return {topic_partition: mark.reason for topic_partition, mark in _read(root).items()}
 
 
-def mark_uncleanable(root: NativeRoot, topic_partition: TopicPartition, reason: str, *, now_ms: int) -> None:
+def mark_uncleanable(root: FileRoot, topic_partition: TopicPartition, reason: str, *, now_ms: int) -> None:
     """Mark the partition: a cleaning failed. The time of the first of consecutive failures is kept."""
     with root_lock(root.path, fs=root.fs):
         topic = root.store.refresh().topics.get(topic_partition.topic)
@@ -67,7 +67,7 @@ def mark_uncleanable(root: NativeRoot, topic_partition: TopicPartition, reason: 
         _write(root, marks)
 
 
-def mark_cleanable(root: NativeRoot, topic_partition: TopicPartition) -> None:
+def mark_cleanable(root: FileRoot, topic_partition: TopicPartition) -> None:
     """Remove the partition's mark, if it has one."""
     if topic_partition not in _read(root.path):
         return
@@ -95,7 +95,7 @@ def _mark(entry: Any) -> tuple[TopicPartition, _Mark]:
     return topic_partition, _Mark(str(entry["topicId"]), int(entry["sinceMs"]), str(entry["reason"]))
 
 
-def _write(root: NativeRoot, marks: Mapping[TopicPartition, _Mark]) -> None:
+def _write(root: FileRoot, marks: Mapping[TopicPartition, _Mark]) -> None:
     """Write the marks of topics that still exist; no file if there are none. The caller holds the root's lock."""
     topics = root.store.image.topics
     entries = [
@@ -166,7 +166,7 @@ class CleanerRecord:
     """Records the outcome of one run; nothing in a dry run. A failure to write is logged and otherwise ignored."""
 
     def __init__(self, job_run: JobRun) -> None:
-        self._root = job_run.open().native()
+        self._root = on_file_system(job_run.open())
         self._is_kept = not job_run.dry_run
         self._marked = set(read_uncleanable(self._root.path))
         now_ms = self._root.clock()

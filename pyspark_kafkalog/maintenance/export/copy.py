@@ -64,7 +64,7 @@ from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.bootstrap import begin_copy, is_vacant, make_dir
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.write import PartitionLogs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -108,7 +108,7 @@ class PinnedLogs:
 
 
 @contextlib.contextmanager
-def pinned_logs(root: NativeRoot, topics: Collection[str] | None = None) -> Iterator[PinnedLogs]:
+def pinned_logs(root: FileRoot, topics: Collection[str] | None = None) -> Iterator[PinnedLogs]:
     """Pin the logs of `topics` (None: all) as of the newest commit, for the block.
 
     Raises UnknownTopicError, and LogDirError when a log is missing or its segments are being swapped.
@@ -133,7 +133,7 @@ def pinned_logs(root: NativeRoot, topics: Collection[str] | None = None) -> Iter
         yield PinnedLogs(image, partitions, directories, cleaned)
 
 
-def _remove_abandoned(root: NativeRoot) -> None:
+def _remove_abandoned(root: FileRoot) -> None:
     """Remove what killed exports left. The caller holds the root's lock, under which exports lock their own pins."""
     for directory in root.path.glob(f"{METADATA_DIR}.*{_PIN_SUFFIX}"):
         with contextlib.suppress(FileNotFoundError), partition_lock(directory, fs=root.fs) as is_abandoned:
@@ -141,7 +141,7 @@ def _remove_abandoned(root: NativeRoot) -> None:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-def _pin(root: NativeRoot, image: MetadataImage, topic_partition: TopicPartition, pin: Path) -> None:
+def _pin(root: FileRoot, image: MetadataImage, topic_partition: TopicPartition, pin: Path) -> None:
     source = root.path / str(topic_partition)
     refuse_link(source)
     if not source.is_dir():
@@ -152,7 +152,7 @@ def _pin(root: NativeRoot, image: MetadataImage, topic_partition: TopicPartition
         _pin_file(source / name, pin / name, root.fs)
 
 
-def _finish_killed_swaps(root: NativeRoot, topic_partition: TopicPartition, source: Path) -> None:
+def _finish_killed_swaps(root: FileRoot, topic_partition: TopicPartition, source: Path) -> None:
     """Finish swaps of killed runs. Raises LogDirError when maintenance is running.
 
     A swap holds the root's lock throughout, so one found incomplete under that lock belongs to a killed run.
@@ -319,7 +319,7 @@ def _copy(source: Path, target: Path, fs: FileSystem, most: int | None = None) -
 
 
 def back_up(
-    root: NativeRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True
+    root: FileRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True
 ) -> list[ExportedPartition]:
     """Make `target` a copy of `root` with `topics` (None: all). `target` is absent, empty or an unfinished copy.
 
@@ -330,7 +330,7 @@ def back_up(
 
 
 def copy_root(
-    root: NativeRoot, logs: PinnedLogs, target: Path, image: MetadataImage, *, link: bool, keep_broker_metadata: bool
+    root: FileRoot, logs: PinnedLogs, target: Path, image: MetadataImage, *, link: bool, keep_broker_metadata: bool
 ) -> list[ExportedPartition]:
     """As `back_up`, from pinned logs. `image` is what the copy contains; partitions without a state have no log."""
     fs = root.fs

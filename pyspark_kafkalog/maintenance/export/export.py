@@ -46,7 +46,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, Topic
 from pyspark_kafkalog.metadata.root_format import is_native_root, is_unfinished_copy
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.write import PartitionLogs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS, read_offset_checkpoint
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -63,7 +63,7 @@ __all__ = ["ExportedPartition", "export_in_place", "export_to", "refuse_target"]
 _LISTED_MAX = 20
 
 
-def export_in_place(root: NativeRoot, image: MetadataImage | None = None) -> list[ExportedPartition]:
+def export_in_place(root: FileRoot, image: MetadataImage | None = None) -> list[ExportedPartition]:
     """Write the checkpoints of all partitions into the root; cut off what a killed writer left in their logs.
 
     They are as of the newest commit: after a further write, run it again. Raises the errors of resuming a log, and
@@ -87,7 +87,7 @@ def export_in_place(root: NativeRoot, image: MetadataImage | None = None) -> lis
 
 
 def export_to(
-    root: NativeRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True, overwrite: bool = False
+    root: FileRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True, overwrite: bool = False
 ) -> list[ExportedPartition]:
     """Copy the partitions of `topics` (None: all) to `target`, as described above, as of one commit.
 
@@ -111,7 +111,7 @@ def export_to(
         return exported
 
 
-def refuse_target(root: NativeRoot, target: Path) -> None:
+def refuse_target(root: FileRoot, target: Path) -> None:
     """Raise LogDirError when `target` is a native log directory or inside of `root`."""
     is_root = is_native_root(target) and not is_unfinished_copy(target)
     if is_root or Path(os.path.realpath(target)).is_relative_to(os.path.realpath(root.path)):
@@ -139,7 +139,7 @@ def _is_mountable(logs: PinnedLogs, target: Path, topic_partition: TopicPartitio
 
 
 def _mount(
-    root: NativeRoot, logs: PinnedLogs, target: Path, topic_partition: TopicPartition, *, link: bool
+    root: FileRoot, logs: PinnedLogs, target: Path, topic_partition: TopicPartition, *, link: bool
 ) -> ExportedPartition:
     directory = target / str(topic_partition)
     for path in directory.iterdir():
@@ -158,7 +158,7 @@ class ReturnToBroker:
 
 
 def return_to_broker(
-    root: NativeRoot, *, set_aside: Path | None = None, server_properties: Path | None = None
+    root: FileRoot, *, set_aside: Path | None = None, server_properties: Path | None = None
 ) -> ReturnToBroker:
     """Export `root` in place. Topics that the broker does not know are copied to `set_aside`, which is new or empty.
 

@@ -22,6 +22,7 @@ from typing import Final, Protocol, TypeVar
 
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, failed
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks
+from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
@@ -214,7 +215,7 @@ class ChunkJob:
     finish: Callable[[JobRun], None] | None = None
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        return job_run.open().native().partitions(job_run.topics)
+        return on_file_system(job_run.open()).partitions(job_run.topics)
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         work = partial(self.work, job_run)

@@ -35,7 +35,7 @@ from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
 from pyspark_kafkalog.maintenance.verify.scope import native_scopes
 from pyspark_kafkalog.maintenance.verify.segment import check_segment
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
@@ -84,7 +84,7 @@ def reindex(
     that differ from those that today's settings produce. A partition that another run works on is skipped. Raises
     ReadOnlyLogDirError for a broker's directory, and UnknownTopicError.
     """
-    native = root.native()
+    native = on_file_system(root)
     native.refresh()
     now_ms = native.clock() if now_ms is None else now_ms
     chosen = native.partitions(topics) if partitions is None else partitions
@@ -95,7 +95,7 @@ def reindex(
 
 
 def reindex_partition(
-    root: NativeRoot, topic_partition: TopicPartition, *, now_ms: int, dry_run: bool = False, force: bool = False
+    root: FileRoot, topic_partition: TopicPartition, *, now_ms: int, dry_run: bool = False, force: bool = False
 ) -> PartitionReport:
     """`reindex` for one partition."""
     began = time.perf_counter()
@@ -137,7 +137,7 @@ class _Reindexing:
     errors: list[Exception] = field(default_factory=list)
 
     @property
-    def root(self) -> NativeRoot:
+    def root(self) -> FileRoot:
         return self.target.root
 
     @property
@@ -291,7 +291,7 @@ class ReindexJob:
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
         """The partitions of the run's topics. Raises UnknownTopicError for a topic without one of the numbers."""
-        found = job_run.open().native().partitions(job_run.topics)
+        found = on_file_system(job_run.open()).partitions(job_run.topics)
         if not self.numbers:
             return found
         for topic in dict.fromkeys(each.topic for each in found):

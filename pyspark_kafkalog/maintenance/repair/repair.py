@@ -41,7 +41,7 @@ from pyspark_kafkalog.metadata.snapshots import (
 )
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.directories import ensure_partition_directory
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -72,7 +72,7 @@ _IN_USE: Final = "another run works on the partition: repair it when that run ha
 _LOG_END_CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
 
 
-def make_directory(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
+def make_directory(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Create the directory of a partition that was never written to; that of one with records cannot be created."""
     with root_lock(root.path, fs=root.fs):
         topic = root.store.refresh().topic(topic_partition.topic)
@@ -83,20 +83,20 @@ def make_directory(root: NativeRoot, topic_partition: TopicPartition, now_ms: in
         ensure_partition_directory(root.path, topic_partition, topic.topic_id, root.fs)
 
 
-def write_partition_topic_id(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
+def write_partition_topic_id(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Rewrite partition.metadata, which cannot be read."""
     with root_lock(root.path, fs=root.fs):
         topic_id = root.store.refresh().topic(topic_partition.topic).topic_id
         write_topic_id(root.path / str(topic_partition) / PARTITION_METADATA, topic_id, fs=root.fs)
 
 
-def finish_swap(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
+def finish_swap(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Finish or undo what a killed run left."""
     with _maintenance_lock(root, topic_partition):
         SwapTarget.of(root, topic_partition, now_ms).finish()
 
 
-def make_indexes(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
+def make_indexes(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Reindex the partition. Raises LogDirError when another run works on it, or for damaged records."""
     report = reindex_partition(root, topic_partition, now_ms=now_ms)
     if report.skipped is not None:
@@ -105,7 +105,7 @@ def make_indexes(root: NativeRoot, topic_partition: TopicPartition, now_ms: int)
         raise LogDirError(report.error)
 
 
-def drop_wrong_snapshots(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
+def drop_wrong_snapshots(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Remove the producer snapshots that contradict the log, according to a verification of the partition."""
     opened = open_root(root.path)
     with _maintenance_lock(root, topic_partition):
@@ -120,7 +120,7 @@ def drop_wrong_snapshots(root: NativeRoot, topic_partition: TopicPartition, now_
                     root.fs.unlink_if_there(path)
 
 
-def rewrite_epochs(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
+def rewrite_epochs(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Rewrite leader-epoch-checkpoint from the batches' epochs and the image's. Raises DiskFormatError for damage."""
     directory = root.path / str(topic_partition)
     state = root.store.image.partition(topic_partition.topic, topic_partition.partition).state
@@ -132,7 +132,7 @@ def rewrite_epochs(root: NativeRoot, topic_partition: TopicPartition, now_ms: in
         LeaderEpochCheckpoint(directory / LEADER_EPOCH_CHECKPOINT, fs=root.fs).assign_many(entries)
 
 
-def _epochs_of(root: NativeRoot, topic_partition: TopicPartition, state: LogState) -> list[EpochEntry]:
+def _epochs_of(root: FileRoot, topic_partition: TopicPartition, state: LogState) -> list[EpochEntry]:
     entries: list[EpochEntry] = []
     for chunk, file in stored_batches(root.path / str(topic_partition), state.log_start_offset, state.log_end_offset):
         batches = chunk.batches[chunk.batches["last_offset"] >= state.log_start_offset]
@@ -159,7 +159,7 @@ def _epochs_of(root: NativeRoot, topic_partition: TopicPartition, state: LogStat
     return entries
 
 
-def remove_leftovers(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> None:
+def remove_leftovers(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Remove what writers and maintenance would remove on their next run: abandoned staged files, `.deleted` files."""
     directory = root.path / str(topic_partition)
     config = root.log_config(topic_partition.topic)
@@ -172,14 +172,14 @@ def remove_leftovers(root: NativeRoot, topic_partition: TopicPartition, now_ms: 
 
 
 @contextlib.contextmanager
-def _maintenance_lock(root: NativeRoot, topic_partition: TopicPartition) -> Iterator[None]:
+def _maintenance_lock(root: FileRoot, topic_partition: TopicPartition) -> Iterator[None]:
     with partition_lock(root.path / str(topic_partition), fs=root.fs) as is_mine:
         if not is_mine:
             raise LogDirError(_IN_USE)
         yield
 
 
-def replace_snapshots(root: NativeRoot, now_ms: int) -> None:
+def replace_snapshots(root: FileRoot, now_ms: int) -> None:
     """Write a snapshot of the newest image durably, then remove the damaged ones."""
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
@@ -190,7 +190,7 @@ def replace_snapshots(root: NativeRoot, now_ms: int) -> None:
                 root.fs.unlink_if_there(directory / snapshot.file_name)
 
 
-def _is_whole(root: NativeRoot, snapshot: SnapshotId) -> bool:
+def _is_whole(root: FileRoot, snapshot: SnapshotId) -> bool:
     try:
         for _ in read_snapshot(metadata_dir(root.path) / snapshot.file_name).records:
             pass
@@ -199,7 +199,7 @@ def _is_whole(root: NativeRoot, snapshot: SnapshotId) -> bool:
     return True
 
 
-def rewrite_hints(root: NativeRoot, now_ms: int) -> None:
+def rewrite_hints(root: FileRoot, now_ms: int) -> None:
     """Rewrite the pointer, the head and the start from the files that exist."""
     directory = metadata_dir(root.path)
     with root_lock(root.path, fs=root.fs):
@@ -216,13 +216,13 @@ def rewrite_hints(root: NativeRoot, now_ms: int) -> None:
             OffsetHint(directory / START_FILE, root.fs).write(oldest)
 
 
-def write_metadata_topic_id(root: NativeRoot, now_ms: int) -> None:
+def write_metadata_topic_id(root: FileRoot, now_ms: int) -> None:
     """Write partition.metadata of the commit log."""
     with root_lock(root.path, fs=root.fs):
         write_topic_id(metadata_dir(root.path) / PARTITION_METADATA, METADATA_TOPIC_ID, fs=root.fs)
 
 
-def rewrite_checkpoints(root: NativeRoot, now_ms: int) -> None:
+def rewrite_checkpoints(root: FileRoot, now_ms: int) -> None:
     """Rewrite the offset checkpoints that cannot be read, and remove invalid lines from the others."""
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
@@ -233,7 +233,7 @@ def rewrite_checkpoints(root: NativeRoot, now_ms: int) -> None:
     write_log_start_checkpoint(root, first_base_offsets(root.path, _log_ends(image)))
 
 
-def _rewrite(root: NativeRoot, name: str, image: MetadataImage) -> None:
+def _rewrite(root: FileRoot, name: str, image: MetadataImage) -> None:
     path = root.path / name
     before = _read(root, name)
     if before is not None:
@@ -259,7 +259,7 @@ def _log_ends(image: MetadataImage) -> dict[TopicPartition, int]:
     }
 
 
-def _read(root: NativeRoot, name: str) -> Mapping[TopicPartition, int] | None:
+def _read(root: FileRoot, name: str) -> Mapping[TopicPartition, int] | None:
     try:
         return read_offset_checkpoint(root.path / name)
     except CorruptIndexError:
@@ -272,7 +272,7 @@ def _log_end(image: MetadataImage, topic_partition: TopicPartition) -> int:
     return -1 if partition is None else partition.state.log_end_offset
 
 
-def remove_deleted_topics(root: NativeRoot, now_ms: int) -> None:
+def remove_deleted_topics(root: FileRoot, now_ms: int) -> None:
     """Remove the directories of deleted topics whose delay is over."""
     root.remove_deleted_topics(now_ms)
 
@@ -302,8 +302,8 @@ class _Kind:
     name: str
     whats: tuple[str, ...]
     does: str
-    of_partition: Callable[[NativeRoot, TopicPartition, int], None] | None = None
-    of_root: Callable[[NativeRoot, int], None] | None = None
+    of_partition: Callable[[FileRoot, TopicPartition, int], None] | None = None
+    of_root: Callable[[FileRoot, int], None] | None = None
 
 
 #: In the order of execution.
@@ -423,7 +423,7 @@ def take_steps(path: Path, steps: Sequence[RepairStep], *, now_ms: int | None) -
     """Execute the steps in the native log directory at `path`; return each with None, or with the reason it failed."""
     if not steps:
         return []
-    root = open_root(path).native()
+    root = on_file_system(open_root(path))
     now_ms = root.clock() if now_ms is None else now_ms
     outcomes: list[tuple[RepairStep, str | None]] = []
     for step in steps:

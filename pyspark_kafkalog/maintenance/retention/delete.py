@@ -49,8 +49,8 @@ from pyspark_kafkalog.maintenance.retention.delete_records import (
     write_log_start_checkpoint,
 )
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.log_starts import LogStartMove, move_log_starts
-from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -223,7 +223,7 @@ def apply_retention(
 
 def finish(root: Root, *, now_ms: int | None = None) -> None:
     """Finish a run, once for all partitions: remove deleted topics, and restore the commit log's reserve."""
-    native = root.native()
+    native = on_file_system(root)
     try:
         native.remove_deleted_topics(now_ms)
     except (KafkalogError, OSError) as error:
@@ -239,7 +239,7 @@ def retain(
     partitions: Collection[TopicPartition] | None = None,
 ) -> list[PartitionReport]:
     """As `apply_retention`, without the end of the run (`finish`)."""
-    native = root.native()
+    native = on_file_system(root)
     native.refresh()
     run = _Run(native, native.clock() if now_ms is None else now_ms, dry_run)
     chosen = sorted(native.partitions(topics) if partitions is None else partitions)
@@ -276,7 +276,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    root: NativeRoot
+    root: FileRoot
     now_ms: int
     dry_run: bool
 

@@ -30,8 +30,8 @@ from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, OffsetOutO
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.swap import mark_deleted
 from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.log_starts import LogStartMove, MovedLogStart, move_log_starts, preview_log_starts
-from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -64,7 +64,7 @@ _ORDER: Final = (*SEGMENT_SUFFIXES, PRODUCER_SNAPSHOT_SUFFIX)
 
 
 def mark_deleted_below_log_start(
-    root: NativeRoot, topic_partition: TopicPartition, topic_id: str, *, now_ms: int
+    root: FileRoot, topic_partition: TopicPartition, topic_id: str, *, now_ms: int
 ) -> int | None:
     """Mark the files of one partition below its log start offset; return the base offset of the first remaining
     segment.
@@ -97,7 +97,7 @@ def mark_deleted_below_log_start(
     return first_base
 
 
-def cut_epochs(root: NativeRoot, topic_partition: TopicPartition, topic_id: str) -> int | None:
+def cut_epochs(root: FileRoot, topic_partition: TopicPartition, topic_id: str) -> int | None:
     """Make the leader epochs begin at the log start offset; return the base offset of the first segment.
 
     None if there is no segment or the topic was deleted or re-created.
@@ -111,7 +111,7 @@ def cut_epochs(root: NativeRoot, topic_partition: TopicPartition, topic_id: str)
         return _first_base(directory, state)
 
 
-def write_log_start_checkpoint(root: NativeRoot, first_bases: Mapping[TopicPartition, int]) -> None:
+def write_log_start_checkpoint(root: FileRoot, first_bases: Mapping[TopicPartition, int]) -> None:
     """Update the lines of these partitions in log-start-offset-checkpoint, and remove those of deleted topics.
 
     `first_bases` are the base offsets of their first segments: without a line, Kafka takes the log start offset from
@@ -163,7 +163,7 @@ def _names_below(directory: Path, first_base: int) -> list[str]:
     return [offset_file_name(base, _ORDER[at]) for base, at in sorted(found)]
 
 
-def _cut_epochs(directory: Path, state: LogState, root: NativeRoot) -> None:
+def _cut_epochs(directory: Path, state: LogState, root: FileRoot) -> None:
     epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=root.fs)
     epochs.truncate_from_start(state.log_start_offset)
 
@@ -185,7 +185,7 @@ def delete_records(
     unknown topic. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's directory, and the errors
     of the commit.
     """
-    native = root.native()
+    native = on_file_system(root)
     native.refresh()
     began = time.perf_counter()
     results: dict[TopicPartition, MovedLogStart] = {}
@@ -203,7 +203,7 @@ def delete_records(
     return [_report(results[topic_partition], seconds) for topic_partition in sorted(offsets)]
 
 
-def _move(root: NativeRoot, topic_partition: TopicPartition, offset: int) -> LogStartMove:
+def _move(root: FileRoot, topic_partition: TopicPartition, offset: int) -> LogStartMove:
     if topic_partition.topic in INTERNAL_TOPICS:
         raise InvalidTopicError(f"cannot delete records of internal topic {topic_partition.topic}")
     if not root.log_config(topic_partition.topic).delete:
@@ -217,7 +217,7 @@ def _move(root: NativeRoot, topic_partition: TopicPartition, offset: int) -> Log
     )
 
 
-def _update_kafka_files(root: NativeRoot, moved: Iterable[MovedLogStart]) -> None:
+def _update_kafka_files(root: FileRoot, moved: Iterable[MovedLogStart]) -> None:
     """Update Kafka's own files; the next retention run repairs what fails here."""
     first_bases = {}
     try:

@@ -35,6 +35,7 @@ from pyspark_kafkalog.maintenance.verify.verify import (
     run_unit,
     verify_root,
 )
+from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
@@ -59,7 +60,7 @@ class VerifyJob:
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
         root = job_run.open()
         if self.is_repairing:
-            root.native()
+            on_file_system(root)
         chosen = partitions_of(root, job_run.topics)
         return chosen if job_run.topics is not None or _ROOT in chosen else [_ROOT, *chosen]
 

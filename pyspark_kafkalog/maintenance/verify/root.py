@@ -29,6 +29,7 @@ from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, check_marker, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, list_snapshots, read_pointer, read_snapshot
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
+from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CHECKPOINTS,
@@ -279,7 +280,7 @@ def check_native_root(root: Root) -> list[Finding]:
     def check() -> list[Finding]:
         root.refresh()
         sink = FindingSink(None)
-        image = root.native().store.image
+        image = on_file_system(root).store.image
         _check_meta_properties(root.path, sink, image)
         for name in CHECKPOINTS:
             _check_own_checkpoint(root.path, name, image, sink)

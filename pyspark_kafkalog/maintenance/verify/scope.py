@@ -16,7 +16,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.root.broker_notices import BrokerProcess, broker_process
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.security.open import open_root
@@ -124,14 +124,14 @@ class PartitionScope:
         """The partition as it is now; None if its topic is gone. Raises KafkalogError or OSError."""
         if self.state is None:
             return self if self.directory.is_dir() else None
-        state = open_root(self.root).native().store.image.state_of(self.topic_partition, self.topic_id)
+        state = on_file_system(open_root(self.root)).store.image.state_of(self.topic_partition, self.topic_id)
         if state is None:
             return None
         return replace(self, state=state, log_start_offset=state.log_start_offset, log_end_offset=state.log_end_offset)
 
 
 def native_scopes(
-    root: NativeRoot, partitions: list[TopicPartition], *, are_records_checked: bool
+    root: FileRoot, partitions: list[TopicPartition], *, are_records_checked: bool
 ) -> list[PartitionScope]:
     """Scopes of partitions of a native log directory, from the image of its last refresh."""
     cleaned = checkpoint_or_empty(root.path / CLEANER_OFFSET_CHECKPOINT)

@@ -27,6 +27,7 @@ from pyspark_kafkalog.maintenance.verify.root import check_broker_root, check_me
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, broker_scopes, native_scopes
 from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, check_unit
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
+from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
@@ -110,7 +111,7 @@ def plan_verification(
             are_records_checked=are_records_checked,
         )
     else:
-        scopes = native_scopes(root.native(), chosen, are_records_checked=are_records_checked)
+        scopes = native_scopes(on_file_system(root), chosen, are_records_checked=are_records_checked)
     return [(scope, segment_units(scope, unit_bytes=unit_bytes)) for scope in scopes]
 
 
@@ -120,7 +121,7 @@ def partitions_of(root: Root, topics: Collection[str] | None) -> list[TopicParti
     Raises UnknownTopicError.
     """
     if not root.is_broker_directory:
-        return root.native().partitions(topics)
+        return on_file_system(root).partitions(topics)
     existing = list_partitions(root.path)  # includes the broker's metadata log
     if topics is None:
         return existing

@@ -20,7 +20,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.root.transactions import (
     TRANSACTION_STATE_TOPIC,
@@ -196,6 +196,6 @@ def transactions_of_root(
 ) -> tuple[OpenTransactions, tuple[str, ...]]:
     """The open transactions of `root`, a native log directory, and notes for the user."""
     try:
-        return open_transactions_of(NativeRoot(MetadataStore.open(root, clock=clock, fs=fs), clock=clock, fs=fs)), ()
+        return open_transactions_of(FileRoot(MetadataStore.open(root, clock=clock, fs=fs), clock=clock, fs=fs)), ()
     except DiskFormatError as error:
         return OpenTransactions(), (f"open transactions cannot be read: {error}",)

@@ -172,8 +172,11 @@ def _run_quorum(options: argparse.Namespace) -> int:
 
 def _quorum(log_dir: LogDir) -> Quorum:
     from pyspark_kafkalog.root.broker_metadata.quorum import native_quorum, read_broker_quorum
+    from pyspark_kafkalog.root.file_root import on_file_system
 
-    return read_broker_quorum(log_dir.path) if log_dir.is_broker_directory else native_quorum(log_dir.root.native())
+    return (
+        read_broker_quorum(log_dir.path) if log_dir.is_broker_directory else native_quorum(on_file_system(log_dir.root))
+    )
 
 
 def _show_status(quorum: Quorum, output: Output) -> None:

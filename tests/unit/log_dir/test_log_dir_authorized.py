@@ -23,7 +23,7 @@ from pyspark_kafkalog.metadata.acl import (
     ResourceType,
 )
 from pyspark_kafkalog.root.broker import BrokerRoot
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.security.access_control import Authorizer
@@ -116,7 +116,7 @@ def test_guarded_root_has_the_methods_of_the_protocol_and_no_other() -> None:
     assert public_names(GuardedRoot) == public_names(Root) | OF_GUARD
 
 
-@pytest.mark.parametrize("of", [NativeRoot, BrokerRoot])
+@pytest.mark.parametrize("of", [FileRoot, BrokerRoot])
 def test_roots_have_the_methods_of_the_protocol(of: type) -> None:
     attributes = {"directories", "identity", "path"}  # set in __init__ by some
     assert public_names(Root) - public_names(of) <= attributes

@@ -186,7 +186,7 @@ def test_split_options_choose_number_of_tasks_and_keep_rows(root: Path) -> None:
 
 
 def test_small_ranges_share_a_task_and_others_do_not() -> None:
-    planned = [LocalPartition("/none", f"/none/t-{at}", TopicPartition("t", at), None, None) for at in range(7)]
+    planned = [LocalPartition("/none", TopicPartition("t", at), None, None) for at in range(7)]
     ranges = [StreamRange(each, 0, 1, False, True, None, None, False) for each in planned]
     sizes = [200_000, 60_000, 10_000, None, 1, 300_000, 1]
     tasks = share_tasks(zip(ranges, sizes, strict=True))

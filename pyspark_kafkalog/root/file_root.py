@@ -1,0 +1,198 @@
+"""A native root on a file system: directories with segments, which are changed under the root's lock.
+
+The directories follow the commits: a topic is committed, then its directories are created; its deletion is committed,
+then its directories are renamed, and removed after file.delete.delay.ms. After a crash in between, the next writer to
+the topic, or a retention run, does the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root import admin
+from pyspark_kafkalog.root.directories import (
+    ensure_partition_directories,
+    find_unrenamed_directories,
+    has_partition_directories,
+    remove_deleted,
+    rename_for_deletion,
+    rename_left_directories,
+)
+from pyspark_kafkalog.root.native import Build, NativeRoot
+from pyspark_kafkalog.root.planned import CommitFiles, LocalPartition
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.units import NS_PER_MS
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class FileRoot(NativeRoot):
+    """One native root on a file system, as of its last `refresh`."""
+
+    def __init__(self, store: MetadataStore, *, clock: Callable[[], int], fs: FileSystem) -> None:
+        super().__init__(store, clock=clock)
+        self.directories: tuple[Path, ...] = (store.root,)
+        self._fs = fs
+        self._unflushed_store: MetadataStore | None = None
+        self._planned_commits: CommitFiles | None = None
+        self._planned_version = -1
+
+    @property
+    def path(self) -> Path:
+        return self._store.root
+
+    @property
+    def fs(self) -> FileSystem:
+        return self._fs
+
+    def _snapshot(self, topic: TopicImage, partition: PartitionImage) -> PartitionSnapshot:
+        state = partition.state
+        return PartitionSnapshot(
+            topic=topic.name,
+            partition=partition.partition,
+            topic_id=topic.topic_id,
+            directory=self.path / str(TopicPartition(topic.name, partition.partition)),
+            leader_epoch=state.leader_epoch,
+            log_start_offset=state.log_start_offset,
+            local_log_start_offset=state.log_start_offset,
+            high_watermark=state.log_end_offset,
+            log_end_offset=state.log_end_offset,
+            active_base_offset=state.active_base_offset,
+            active_size_bytes=state.active_size_bytes,
+            # Only a transaction that was open when a broker's directory was adopted can be open here.
+            stable=state.last_stable_offset,
+        )
+
+    def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> LocalPartition:
+        commits = self._planned_commits
+        if commits is None or self._planned_version != self.version:
+            commits = self._planned_commits = CommitFiles(*map(str, self._store.last_and_next_file))
+            self._planned_version = self.version
+        return LocalPartition(str(self.path), topic_partition, topic_id, self.identity, commits)
+
+    def delete_topic(self, name: str) -> None:
+        """Commit the topic's deletion, then rename its directories; they are removed after file.delete.delay.ms."""
+        with self._locked():
+            self._store.refresh()
+            topic = self._check_deletable(name)
+            delay_ms = self.log_config(name).file_delete_delay_ms
+            self._commit_locked(
+                lambda image: admin.delete_topic(image, name), operation="delete topic", frees_space=True
+            )
+            with _after_commit(
+                f"topic {name} is deleted, but some of its directories are not renamed or removed; retention does that"
+            ):
+                for partition in topic.partitions:
+                    rename_for_deletion(self.path, TopicPartition(name, partition.partition), self._fs)
+                self._fs.fsync_dir(self.path)
+                self._remove_deleted(None, delay_ms)
+
+    def remove_deleted_topics(self, now_ms: int | None = None) -> None:
+        """Remove the directories of deleted topics after their delay, and restore the commit log's reserve.
+
+        Directories that a killed deletion did not rename are renamed first. `now_ms` is the current time, by default
+        the file system's. Raises OSError, CorruptRecordError.
+        """
+        left = find_unrenamed_directories(self.path, self._store.refresh(), self._store.log)
+        with root_lock(self.path, fs=self._fs):
+            rename_left_directories(self.path, self._store.refresh(), left, self._fs)
+            delay_ms = self.broker_config().log_config({}).file_delete_delay_ms
+            self._remove_deleted(now_ms, delay_ms)
+            self._store.log.restore_reserve()
+
+    def _remove_deleted(self, now_ms: int | None, delay_ms: int) -> None:
+        if now_ms is None:
+            now_ms = file_system_time_ns(self.path, self._fs) // NS_PER_MS
+        remove_deleted(self.path, now_ms=now_ms, delay_ms=delay_ms, fs=self._fs)
+
+    def commit_staged(
+        self,
+        staged: Sequence[StagedFile],
+        *,
+        transaction: WriteTransaction | None = None,
+        flush: FlushMode = "fsync",
+    ) -> CommitResult:
+        from pyspark_kafkalog.root.write import commit_write  # not needed by readers
+
+        fs = flushing_file_system(self._fs, flush)
+        self._store.check_root()
+        result = commit_write(self._store_for(fs), staged, transaction, clock=self._clock, fs=fs)
+        if fs is not self._fs:
+            self._store.refresh()
+        return result
+
+    def _store_for(self, fs: FileSystem) -> MetadataStore:
+        """The store whose commits use `fs`: this root's own, or one for commits that do not wait for the disk."""
+        if fs is self._fs:
+            return self._store
+        if self._unflushed_store is None:
+            self._unflushed_store = MetadataStore(self.path, clock=self._clock, fs=fs)
+        return self._unflushed_store
+
+    def _is_ready(self, topic: str) -> bool:
+        image = self._store.refresh().topics.get(topic)
+        # Without the lock: a writer holds it through its commit.
+        return image is not None and has_partition_directories(self.path, image)
+
+    def _commit_topic(self, name: str, build: Build, operation: str, *, frees_space: bool = False) -> None:
+        with self._locked():
+            image = self._commit_locked(build, operation=operation, frees_space=frees_space)
+            with _after_commit(f"topic {name} has directories that are still to be made, by who writes to it first"):
+                ensure_partition_directories(self.path, _topic(image, name), self._fs)
+
+    def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:
+        """As in NativeRoot, under the root's lock."""
+        with self._locked():
+            self._commit_locked(build, operation=operation, frees_space=frees_space)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._store.check_root()
+        with root_lock(self.path, fs=self._fs):
+            yield
+
+    def _commit_locked(self, build: Build, *, operation: str, frees_space: bool = False) -> MetadataImage:
+        return self._store.commit(build, operation=operation, frees_space=frees_space).image
+
+
+def on_file_system(root: Root) -> FileRoot:
+    """The native root on a file system that `root` is, for work on its files.
+
+    Raises ReadOnlyLogDirError for a broker's directory, LogDirError for a root on an object store.
+    """
+    native = root.native()
+    if isinstance(native, FileRoot):
+        return native
+    raise LogDirError(
+        f"{root.path} is on an object store, and this works on the files of a log directory on a file system: "
+        "kafkalog export copies it to one"
+    )
+
+
+@contextlib.contextmanager
+def _after_commit(what: str) -> Iterator[None]:
+    """Log an OSError in the block. Directories are changed after the commit; the next writer repairs a failure."""
+    try:
+        yield
+    except OSError as error:
+        _LOG.warning("%s: %s", what, error)
+
+
+def _topic(image: MetadataImage, name: str) -> TopicImage:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise UnknownTopicError(f"topic {name!r} was deleted by another writer meanwhile")
+    return topic
