@@ -29,6 +29,7 @@ _RAISED: Final = re.compile(r"(bad record in .*? at offset .*?)(?: SQLSTATE: \w{
 def add_query_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that both jobs share."""
     parser.add_argument("--path", required=True, metavar="ROOT", help="the log directory (no default)")
+    parser.add_argument("--table", required=True, metavar="TABLE", help="the Delta table: a path, or a name")
     parser.add_argument("--checkpoint", required=True, metavar="DIR", help="the query's checkpoint: one for each query")
     parser.add_argument(
         "--continuous",

@@ -74,16 +74,6 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 assert _HEADER.size == RECORD_BATCH_OVERHEAD_BYTES
 
 
-class CompressionType(IntEnum):
-    """Codec bits of the attributes (org.apache.kafka.common.record.CompressionType)."""
-
-    NONE = 0
-    GZIP = 1
-    SNAPPY = 2
-    LZ4 = 3
-    ZSTD = 4
-
-
 class TimestampType(IntEnum):
     """The clock of a batch's timestamps; Spark's `timestampType` column has the same numbers."""
 

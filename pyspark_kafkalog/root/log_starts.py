@@ -126,8 +126,8 @@ def _rolled(root: FileRoot, image: MetadataImage, topic_partition: TopicPartitio
     logs = PartitionLogs.at(root.path, image, clock=root.clock, fs=root.fs)
     with logs.resume(topic_partition, before) as log:
         log.roll()
-        if log.is_recovered:  # as a writer does after a recovery
-            log.assign_epoch(before.leader_epoch + 1, log.log_end_offset)
+        if log.is_recovered:
+            log.assign_epoch(log.epoch_after(before.leader_epoch), log.log_end_offset)
         log.flush(is_last=True)
         return replace(log.state(), log_start_offset=log.log_end_offset)
 

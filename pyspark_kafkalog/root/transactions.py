@@ -516,7 +516,7 @@ class _Ending:
         """Append one record, a marker of `producer_id` if given, and wait for the disk."""
         before = self._image.partition(topic_partition.topic, topic_partition.partition).state
         with self._logs.resume(topic_partition, before) as log:
-            leader_epoch = before.leader_epoch + 1 if log.is_recovered else before.leader_epoch
+            leader_epoch = log.epoch_after(before.leader_epoch)
             record = Record(offset=log.log_end_offset, timestamp_ms=self._root.clock(), key=key, value=value)
             is_marker = producer_id is not None
             compression = CompressionType.NONE if is_marker else log.config.stored_compression(CompressionType.NONE)

@@ -223,7 +223,7 @@ def _append_one(
                 f"{topic_partition}: expected the staged file {each.name}, found none: the topic was deleted, or the "
                 "write was aborted or already committed; retry the missing records"
             )
-    leader_epoch = before.leader_epoch + 1 if log.is_recovered else before.leader_epoch
+    leader_epoch = log.epoch_after(before.leader_epoch)
     for each in staged:
         log.append_staged(each, leader_epoch=leader_epoch)
     return log

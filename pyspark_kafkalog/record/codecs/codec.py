@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class CompressionType(IntEnum):
-    """Codec bits of a batch's attributes."""
+    """Codec bits of a batch's attributes (org.apache.kafka.common.record.CompressionType)."""
 
     NONE = 0
     GZIP = 1

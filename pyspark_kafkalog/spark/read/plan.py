@@ -236,23 +236,16 @@ class OffsetResolver:
         return found
 
     def _start(self, topic_partition: TopicPartition, spec: OffsetSpec, available: AvailableOffsets) -> int:
-        if isinstance(spec, Earliest):
-            return available.start_offset
-        if isinstance(spec, Latest):
-            return available.end_offset
-        if isinstance(spec, SpecificOffsets):
-            return _specific(spec.offsets[topic_partition], available)
         if isinstance(spec, GroupOffsets):
             return self._group_start(topic_partition, spec, available)
-        timestamp_ms = _timestamp_ms(spec, topic_partition)
-        offset = self._offset_for_timestamp(topic_partition, timestamp_ms, available)
+        offset = self._offset(topic_partition, spec, available)
         if offset is not None:
             return offset
         if self._on_no_match == "latest":
             return available.end_offset
         raise InvalidOptionError(
-            f"{topic_partition}: no record has the timestamp {timestamp_ms} or a later one; set "
-            "startingOffsetsByTimestampStrategy to latest to start at the end of such partitions"
+            f"{topic_partition}: no record has the timestamp {_timestamp_ms(spec, topic_partition)} or a later one; "
+            "set startingOffsetsByTimestampStrategy to latest to start at the end of such partitions"
         )
 
     def _group_start(self, topic_partition: TopicPartition, spec: GroupOffsets, available: AvailableOffsets) -> int:
@@ -281,15 +274,18 @@ class OffsetResolver:
         return available.start_offset if spec.reset == "earliest" else available.end_offset
 
     def _end(self, topic_partition: TopicPartition, spec: OffsetSpec, available: AvailableOffsets) -> int:
+        offset = self._offset(topic_partition, spec, available)
+        return available.end_offset if offset is None else offset
+
+    def _offset(self, topic_partition: TopicPartition, spec: OffsetSpec, available: AvailableOffsets) -> int | None:
+        """The offset that `spec` (no group) stands for; None if it is a timestamp later than all records."""
         if isinstance(spec, Earliest):
             return available.start_offset
         if isinstance(spec, Latest):
             return available.end_offset
         if isinstance(spec, SpecificOffsets):
             return _specific(spec.offsets[topic_partition], available)
-        assert isinstance(spec, (GlobalTimestamp, SpecificTimestamps))  # options allow no group at the end
-        offset = self._offset_for_timestamp(topic_partition, _timestamp_ms(spec, topic_partition), available)
-        return available.end_offset if offset is None else offset
+        return self._offset_for_timestamp(topic_partition, _timestamp_ms(spec, topic_partition), available)
 
     def _offset_for_timestamp(
         self, topic_partition: TopicPartition, timestamp_ms: int, available: AvailableOffsets
@@ -470,5 +466,6 @@ def _specific(offset: int, available: AvailableOffsets) -> int:
     return offset
 
 
-def _timestamp_ms(spec: GlobalTimestamp | SpecificTimestamps, topic_partition: TopicPartition) -> int:
+def _timestamp_ms(spec: OffsetSpec, topic_partition: TopicPartition) -> int:
+    assert isinstance(spec, (GlobalTimestamp, SpecificTimestamps))
     return spec.timestamp_ms if isinstance(spec, GlobalTimestamp) else spec.timestamps_ms[topic_partition]

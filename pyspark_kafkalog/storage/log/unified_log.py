@@ -292,6 +292,13 @@ class UnifiedLog:
             self._stored(run, data)
         self._appended()
 
+    def epoch_after(self, committed_epoch: int) -> int:
+        """The leader epoch to append with: `committed_epoch`, or the next one if opening the log cut data off.
+
+        So no two records ever have the same offset and epoch, as after the election that follows a broker's crash.
+        """
+        return committed_epoch + 1 if self.is_recovered else committed_epoch
+
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
         """Record in the epoch checkpoint that `leader_epoch` starts at `start_offset`, if it is new."""
         if leader_epoch >= 0:

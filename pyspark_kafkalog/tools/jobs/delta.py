@@ -50,7 +50,6 @@ def _add_topic_to_delta(parser: argparse.ArgumentParser) -> None:
     """Source, table, and the conversion of records to rows."""
     add_query_arguments(parser)
     parser.add_argument("--topic", required=True, metavar="NAME", help="the topic to read")
-    parser.add_argument("--table", required=True, metavar="TABLE", help="the Delta table: a path, or a name")
     parser.add_argument("--mode", choices=MODES, default="append", help="append records, or keep the latest by key")
     parser.add_argument("--schema", metavar="DDL", help="fields of the JSON values; without it the table is raw")
     parser.add_argument("--key-schema", metavar="DDL", help="columns of the key, with --schema (default: key STRING)")
@@ -63,20 +62,8 @@ def _add_topic_to_delta(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bad-records-table", metavar="TABLE", help="the table for bad records, with quarantine")
     parser.add_argument("--merge-schema", action="store_true", help="add new columns to an existing table")
     parser.add_argument("--partition-by", metavar="COLUMN[,COLUMN]", default="", help="of a new table")
-    parser.add_argument(
-        "--table-property",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="of a new table; repeatable",
-    )
-    parser.add_argument(
-        "--source-option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="such as maxOffsetsPerTrigger=1000000",
-    )
+    _add_settings(parser, "--table-property", "of a new table; repeatable")
+    _add_settings(parser, "--source-option", "such as maxOffsetsPerTrigger=1000000")
 
 
 def _topic_to_delta(options: argparse.Namespace) -> int:
@@ -95,7 +82,7 @@ def _topic_to_delta(options: argparse.Namespace) -> int:
             bad_records=options.bad_records,
             bad_records_table=options.bad_records_table,
             merge_schema=options.merge_schema,
-            partition_by=[name for name in options.partition_by.split(",") if name],
+            partition_by=_names(options.partition_by),
             table_properties=named_values("--table-property", options.table_property),
             source_options=named_values("--source-option", options.source_option),
             continuous=options.continuous,
@@ -108,19 +95,14 @@ def _topic_to_delta(options: argparse.Namespace) -> int:
 def _add_delta_to_topic(parser: argparse.ArgumentParser) -> None:
     """Table, topic, and the conversion of rows to records."""
     add_query_arguments(parser)
-    parser.add_argument("--table", required=True, metavar="TABLE", help="the Delta table: a path, or a name")
     parser.add_argument("--topic", required=True, metavar="NAME", help="the topic to write to, created if needed")
     parser.add_argument("--key", required=True, metavar="COLUMN[,COLUMN]", help="the columns of the key")
     parser.add_argument("--value-columns", default="", metavar="COLUMN[,COLUMN]", help="of the JSON (default: all)")
     parser.add_argument("--value-column", metavar="COLUMN", help="the one column that is the value, unchanged")
     parser.add_argument("--timestamp-column", metavar="COLUMN", help="the records' time (default: when written)")
     parser.add_argument("--starting-version", type=int, metavar="N", help="start with the changes of this version")
-    parser.add_argument(
-        "--source-option", action="append", default=[], metavar="NAME=VALUE", help="such as maxFilesPerTrigger=100"
-    )
-    parser.add_argument(
-        "--sink-option", action="append", default=[], metavar="NAME=VALUE", help="such as compression.type=zstd"
-    )
+    _add_settings(parser, "--source-option", "such as maxFilesPerTrigger=100")
+    _add_settings(parser, "--sink-option", "such as compression.type=zstd")
 
 
 def _delta_to_topic(options: argparse.Namespace) -> int:
@@ -133,8 +115,8 @@ def _delta_to_topic(options: argparse.Namespace) -> int:
             path=options.path,
             topic=options.topic,
             checkpoint=options.checkpoint,
-            keys=[name for name in options.key.split(",") if name],
-            value_columns=[name for name in options.value_columns.split(",") if name],
+            keys=_names(options.key),
+            value_columns=_names(options.value_columns),
             value_column=options.value_column,
             timestamp_column=options.timestamp_column,
             starting_version=options.starting_version,
@@ -145,6 +127,14 @@ def _delta_to_topic(options: argparse.Namespace) -> int:
         return query.start(spark)
 
     return run_job("kafkalog delta-to-topic", begin)
+
+
+def _add_settings(parser: argparse.ArgumentParser, option: str, help_text: str) -> None:
+    parser.add_argument(option, action="append", default=[], metavar="NAME=VALUE", help=help_text)
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
 COMMANDS: Final = {
