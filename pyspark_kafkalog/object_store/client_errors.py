@@ -31,7 +31,7 @@ _UNKNOWN_KEYS: Final = "the store does not accept the credentials: check key, se
 
 #: By the store's code, else by words of the client: the class, and what to do.
 _KNOWN: Final[tuple[tuple[str, type[ObjectStoreError], str], ...]] = (
-    (r"<Code>(NoSuchBucket|ContainerNotFound|ResourceNotFound)<", StoreNotFoundError, "there is no such bucket"),
+    (r"<Code>(NoSuchBucket|ContainerNotFound)<", StoreNotFoundError, "there is no such bucket"),
     (
         r"<Code>RequestTimeTooSkewed<",
         StoreAccessError,
@@ -81,6 +81,8 @@ def store_error(error: Exception, request: str, place: str, *, endpoint: str = "
             where = f" at {endpoint}" if endpoint and error_class is ObjectStoreError else ""
             return error_class(f"{place}: {request} failed{where}: {advice} ({detail})")
     if isinstance(error, FileNotFoundError):
+        if request in ("create", "put"):  # nothing else has to be there for these
+            return StoreNotFoundError(f"{place}: {request} failed: there is no such bucket ({detail})")
         return ObjectNotFoundError(f"{place}: there is no such object")
     if kind in ("PermissionDeniedError", "UnauthenticatedError"):
         return StoreAccessError(

@@ -14,6 +14,7 @@ import http.client
 import secrets
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -37,14 +38,18 @@ def s3_proxy_jar() -> Path:
 
 
 class S3Proxy:
-    """A server that runs while it is entered. `home` holds its configuration and log, and its objects if on disk."""
+    """A server that runs while it is entered. `home` holds its configuration and log, and its objects if on disk.
 
-    def __init__(self, home: Path, *, on_disk: bool = False) -> None:
+    java_options: the default starts fast but is slow at checksums, so benchmarks give others.
+    """
+
+    def __init__(self, home: Path, *, on_disk: bool = False, java_options: Sequence[str] = QUICK_START) -> None:
         self.home = home
         self.access_key = f"TEST{secrets.token_hex(8).upper()}"
         self.secret_key = secrets.token_hex(20)
         self.endpoint = ""
         self._on_disk = on_disk
+        self._java_options = java_options
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> S3Proxy:
@@ -53,7 +58,7 @@ class S3Proxy:
         self.home.mkdir(parents=True, exist_ok=True)
         config = self.home / "s3proxy.conf"
         config.write_text(self._properties())
-        command = [java(), "-Xms64m", "-Xmx512m", *QUICK_START, "-jar", str(s3_proxy_jar())]
+        command = [java(), "-Xms64m", "-Xmx512m", *self._java_options, "-jar", str(s3_proxy_jar())]
         with (self.home / "server.log").open("ab") as log:
             self._process = start_server([*command, "--properties", str(config)], log)
         deadline = time.monotonic() + _START_SECONDS_MAX

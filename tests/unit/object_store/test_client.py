@@ -1,0 +1,340 @@
+"""The client of object stores against answers that the test makes up: errors, lies, and what is sent.
+
+What a real server does: tests/interop/test_interop_object_store.py.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from email.utils import formatdate
+
+import pytest
+from http_relay import Answer, HttpRelay, Request
+
+from pyspark_kafkalog.errors import MissingPackageError
+from pyspark_kafkalog.object_store import client
+from pyspark_kafkalog.object_store.client import merge_ranges, open_store
+from pyspark_kafkalog.object_store.location import ObjectLocation
+from pyspark_kafkalog.object_store.settings import StoreSettings
+from pyspark_kafkalog.object_store.store import (
+    ByteRange,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectStore,
+    ObjectStoreError,
+    StoreAccessError,
+    StoreNotFoundError,
+    StoreUnsuitableError,
+)
+
+S3 = ObjectLocation("s3", "bucket", "log")
+AZURE = ObjectLocation("az", "container", "log", "account")
+GCS = ObjectLocation("gs", "bucket", "log")
+FOUND = {"ETag": '"1"', "Last-Modified": formatdate(1_700_000_000, usegmt=True)}
+SIGNATURE = "sv=2024&sig=HIDDEN"
+
+
+def answers(*planned: Answer) -> Callable[[Request], Answer]:
+    """Each planned answer once, then the last one again and again."""
+    left = list(planned)
+    return lambda request: left.pop(0) if len(left) > 1 else left[0]
+
+
+def error(status: int, code: str = "", message: str = "what the store says") -> Answer:
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>" if code else ""
+    return Answer(status, body.encode())
+
+
+def open_at(relay: HttpRelay, location: ObjectLocation = S3) -> ObjectStore:
+    credentials = {
+        "s3": {"access_key": "key", "secret_key": "HIDDEN", "region": "us-east-1"},
+        "az": {"sas_token": SIGNATURE},
+        "gs": {},
+    }[location.scheme]
+    return open_store(location, StoreSettings(endpoint=relay.endpoint, **credentials))
+
+
+def listing(*keys: str) -> Answer:
+    entries = "".join(
+        f"<Contents><Key>log/{key}</Key><Size>1</Size><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+        "<ETag>1</ETag></Contents>"
+        for key in keys
+    )
+    return Answer(200, f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>".encode())
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "message"),
+    [
+        (error(404, "NoSuchBucket"), StoreNotFoundError, "there is no such bucket"),
+        (error(404, "ContainerNotFound"), StoreNotFoundError, "there is no such bucket"),
+        (error(403, "RequestTimeTooSkewed"), StoreAccessError, "the clock of this machine differs"),
+        (error(403, "InvalidAccessKeyId"), StoreAccessError, "does not accept the credentials"),
+        (error(403, "SignatureDoesNotMatch"), StoreAccessError, "does not accept the credentials"),
+        (error(403, "AuthenticationFailed"), StoreAccessError, "does not accept the credentials"),
+        (error(400, "ExpiredToken"), StoreAccessError, "the credentials have expired"),
+        (error(403, "AccessDenied"), StoreAccessError, "lists the permissions needed"),
+        (error(401), StoreAccessError, "lists the permissions needed"),
+        (error(301, "PermanentRedirect"), ObjectStoreError, "in another region: set storeRegion or AWS_REGION"),
+        (error(400, "AuthorizationHeaderMalformed", "expecting eu-west-1"), ObjectStoreError, "expecting eu-west-1"),
+        (error(400, "EntityTooLarge"), ObjectStoreError, "400 Bad Request: EntityTooLarge: what the store says"),
+    ],
+)
+@pytest.mark.parametrize("request_name", ["get", "create", "put"])
+def test_an_error_names_the_cause(
+    request_name: str, answer: Answer, expected: type[ObjectStoreError], message: str
+) -> None:
+    with HttpRelay(answer=answers(answer)) as relay:
+        store = open_at(relay)
+        request = {
+            "get": lambda: store.get("key", max_bytes=9),
+            "create": lambda: store.create("key", b""),
+            "put": lambda: store.put("key", b""),
+        }[request_name]
+        with pytest.raises(ObjectStoreError, match=message) as raised:
+            request()
+    assert raised.type is expected
+    assert str(raised.value).startswith("s3://bucket/log/key: ")
+    assert "\n" not in str(raised.value)
+    assert "HIDDEN" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_plain_404_is_a_missing_object_for_readers_and_a_missing_bucket_for_writers() -> None:
+    with HttpRelay(answer=answers(error(404))) as relay:
+        store = open_at(relay)
+        for read in (lambda: store.get("key", max_bytes=9), lambda: store.head("key")):
+            with pytest.raises(ObjectNotFoundError, match="log/key: there is no such object"):
+                read()
+        for write in (lambda: store.put("key", b""), lambda: store.create("key", b"")):
+            with pytest.raises(StoreNotFoundError, match="there is no such bucket"):
+                write()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "message"),
+    [
+        (error(412, "PreconditionFailed"), ObjectExistsError, "found an object with this key"),
+        (error(409, "ConditionalRequestConflict"), ObjectExistsError, "409 Conflict"),
+        (error(501, "NotImplemented"), StoreUnsuitableError, "does not support put-if-absent"),
+        (error(503, "SlowDown"), ObjectStoreError, "the store is busy"),
+        (error(500, "InternalError"), ObjectStoreError, "500 Internal Server Error: InternalError"),
+    ],
+)
+def test_a_create_is_sent_once_with_its_condition(
+    answer: Answer, expected: type[ObjectStoreError], message: str
+) -> None:
+    with HttpRelay(answer=answers(answer, Answer(200, b"", FOUND))) as relay:
+        with pytest.raises(ObjectStoreError, match=message) as raised:
+            open_at(relay).create("key", b"body")
+        assert raised.type is expected
+        assert relay.requests == {"PUT": 1}
+        (request,) = relay.log
+    assert (request.path, request.body) == ("/bucket/log/key", b"body")
+    assert request.headers["if-none-match"] == "*"
+
+
+def test_other_requests_are_repeated_while_the_store_is_busy() -> None:
+    busy = error(503, "SlowDown")
+    with HttpRelay(answer=answers(busy, Answer(200, b"body", FOUND))) as relay:
+        assert open_at(relay).get("key", max_bytes=9) == b"body"
+        assert relay.requests == {"GET": 2}
+    with HttpRelay(answer=answers(busy, Answer(200, b"", FOUND))) as relay:
+        open_at(relay).put("key", b"body")
+        assert relay.requests == {"PUT": 2}
+
+
+def test_a_create_gives_up_after_its_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_CREATE_TIMEOUT", client.timedelta(milliseconds=200))
+    with HttpRelay(answer=answers(Answer(200, b"", FOUND)), latency_seconds=5) as relay:
+        with pytest.raises(ObjectStoreError, match="create failed") as raised:
+            open_at(relay).create("key", b"")
+        assert raised.type is ObjectStoreError
+        assert relay.requests == {"PUT": 1}
+
+
+def test_azure_and_gcs_get_their_own_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
+    monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "HIDDEN")
+    with HttpRelay(answer=answers(error(409, "BlobAlreadyExists"))) as relay:
+        with pytest.raises(ObjectExistsError):
+            open_at(relay, AZURE).create("key", b"body")
+        assert (relay.log[0].path, relay.log[0].headers["if-none-match"]) == ("/container/log/key", "*")
+    with HttpRelay(answer=answers(error(412, "PreconditionFailed"))) as relay:
+        with pytest.raises(ObjectExistsError):
+            open_at(relay, GCS).create("key", b"body")
+        assert relay.log[0].headers["x-goog-if-generation-match"] == "0"
+
+
+def test_an_error_does_not_show_the_signature_in_azures_urls() -> None:
+    with HttpRelay(answer=answers(error(403, "AuthenticationFailed"))) as relay:
+        store = open_at(relay, AZURE)
+        with pytest.raises(StoreAccessError) as raised:
+            store.get("key", max_bytes=9)
+        assert "HIDDEN" in relay.log[0].query
+    assert "HIDDEN" not in "".join(traceback.format_exception(raised.value)) + repr(store)
+
+
+def test_nobody_listening_is_said_with_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_RETRIES", 0)
+    with HttpRelay() as relay:
+        endpoint = relay.endpoint
+    store = open_store(S3, StoreSettings(endpoint=endpoint, access_key="key", secret_key="HIDDEN"))
+    for request in (lambda: store.get("key", max_bytes=9), lambda: store.create("key", b"")):
+        with pytest.raises(ObjectStoreError, match=f"at {endpoint}: nobody listens there"):
+            request()
+
+
+def test_a_host_that_does_not_exist_is_said_with_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_RETRIES", 0)
+    monkeypatch.setenv("NO_PROXY", "*")
+    settings = StoreSettings(endpoint="http://no-such-host.invalid", access_key="key", secret_key="HIDDEN")
+    with pytest.raises(ObjectStoreError, match=r"at http://no-such-host\.invalid: there is no such host"):
+        open_store(S3, settings).head("key")
+
+
+def test_an_object_larger_than_the_bound_is_not_read() -> None:
+    with HttpRelay(answer=answers(Answer(200, b"x" * 100, FOUND))) as relay:
+        store = open_at(relay)
+        with pytest.raises(ObjectStoreError, match="s3://bucket/log/key: expected at most 99 bytes, found 100"):
+            store.get("key", max_bytes=99)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(200, b"x" * 100, FOUND),
+        Answer(206, b"x" * 100, FOUND | {"Content-Range": "bytes 0-99/1000"}),
+        Answer(206, b"x" * 10, FOUND | {"Content-Range": "bytes 50-59/1000"}),
+        Answer(206, b"x" * 10, FOUND),
+    ],
+)
+def test_a_store_that_sends_another_range_is_not_believed(answer: Answer) -> None:
+    with HttpRelay(answer=answers(answer)) as relay, pytest.raises(ObjectStoreError, match="s3://bucket/log/key"):
+        open_at(relay).get_ranges("key", [ByteRange(0, 10)])
+
+
+def test_a_listing_out_of_order_is_refused_where_order_is_promised() -> None:
+    with HttpRelay(answer=answers(listing("b", "a"))) as relay:
+        store = open_at(relay)
+        with pytest.raises(ObjectStoreError, match="in the order of keys, found 'a' after 'b'"):
+            list(store.list_objects(""))
+
+
+def test_a_store_without_order_is_sorted() -> None:
+    directory_bucket = ObjectLocation("s3", "bucket--x-s3", "log")
+    settings = StoreSettings(endpoint="", access_key="key", secret_key="HIDDEN")
+    with HttpRelay(answer=answers(listing("b", "c", "a"))) as relay:
+        store = open_at(relay)
+        in_no_order = client._ObstoreClient(
+            S3, client.ClientConfig("S3Store", store._config.arguments, "http://x", False)
+        )
+        assert [each.key for each in in_no_order.list_objects("")] == ["a", "b", "c"]
+        assert [each.key for each in in_no_order.list_objects("", after="a")] == ["b", "c"]
+    assert not client.client_config(directory_bucket, settings, {}).lists_in_order
+
+
+def test_missing_keys_do_not_stop_a_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "HIDDEN")
+
+    def answer(request: Request) -> Answer:
+        return error(404, "NoSuchKey") if "missing" in request.path else Answer(204)
+
+    with HttpRelay(answer=answer) as relay:
+        open_at(relay, GCS).delete(["missing 1", "a", "missing 2", "b"])
+        assert {request.path.rpartition("%2F")[2] for request in relay.log} == {"missing%201", "a", "missing%202", "b"}
+
+
+@pytest.mark.parametrize("key", ["", "a//b", "../a", "a/..", "/a", "a/", "a\nb", "x" * 1025])
+def test_a_wrong_key_makes_no_request(key: str) -> None:
+    with HttpRelay() as relay:
+        store = open_at(relay)
+        for request in (
+            lambda: store.create(key, b""),
+            lambda: store.put(key, b""),
+            lambda: store.get(key, max_bytes=9),
+            lambda: store.get_ranges(key, [ByteRange(0, 1)]),
+            lambda: store.head(key),
+            lambda: store.delete(["a", key]),
+            lambda: store.copy("a", key),
+            lambda: store.copy(key, "a"),
+            lambda: store.sign(key, expires_in_seconds=1),
+            lambda: list(store.list_objects(key or "a//b")),
+        ):
+            with pytest.raises(ValueError, match="expected a key"):
+                request()
+        assert not relay.requests
+
+
+def test_ranges_are_joined_where_the_gap_is_small() -> None:
+    def merged(gap_bytes: int, *ranges: tuple[int, int]) -> list[tuple[int, int]]:
+        return [(each.start, each.end) for each in merge_ranges([ByteRange(a, b - a) for a, b in ranges], gap_bytes)]
+
+    assert merged(0, (5, 8), (0, 3)) == [(0, 3), (5, 8)]
+    assert merged(2, (5, 8), (0, 3)) == [(0, 8)]
+    assert merged(0, (0, 10), (2, 3), (10, 11)) == [(0, 11)]
+
+
+def test_a_store_is_opened_once_for_the_same_settings() -> None:
+    settings = StoreSettings(access_key="key", secret_key="HIDDEN")
+    assert open_store(S3, settings) is open_store(S3, StoreSettings(access_key="key", secret_key="HIDDEN"))
+    assert open_store(S3, settings) is not open_store(S3.below("other"), settings)
+    assert repr(open_store(S3, settings)) == "<object store s3://bucket/log>"
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'pyspark_kafkalog\[object-store\]'"):
+        open_store(ObjectLocation("s3", "never-opened-before"))
+
+
+def test_the_client_is_loaded_on_first_use() -> None:
+    program = "import sys, pyspark_kafkalog.object_store.client, pyspark_kafkalog; assert 'obstore' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def _read_in_child(endpoint: str) -> bytes:
+    settings = StoreSettings(endpoint=endpoint, access_key="key", secret_key="HIDDEN")
+    return open_store(S3, settings).get("key", max_bytes=9)
+
+
+_FORKS_BEFORE_THE_FIRST_REQUEST = """
+import os, sys
+from pyspark_kafkalog.object_store.client import open_store
+from pyspark_kafkalog.object_store.location import ObjectLocation
+from pyspark_kafkalog.object_store.settings import StoreSettings
+store = open_store(ObjectLocation("s3", "bucket", "log"), StoreSettings(sys.argv[1], access_key="k", secret_key="s"))
+if os.fork() == 0:
+    assert store.get("key", max_bytes=9) == b"body"
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+assert store.get("key", max_bytes=9) == b"body"
+if os.fork() == 0:
+    try:
+        store.head("key")
+    except OSError as error:
+        assert "forked from process" in str(error), error
+        os._exit(0)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+"""
+
+
+def test_a_process_forked_before_the_first_request_may_use_the_store_and_one_forked_later_not() -> None:
+    with HttpRelay(answer=answers(Answer(200, b"body", FOUND))) as relay:
+        command = [sys.executable, "-c", _FORKS_BEFORE_THE_FIRST_REQUEST, relay.endpoint]
+        subprocess.run(command, check=True, timeout=60)
+        assert relay.requests == {"GET": 2}
+
+
+def test_a_spawned_process_has_a_store_of_its_own() -> None:
+    with HttpRelay(answer=answers(Answer(200, b"body", FOUND))) as relay:
+        assert _read_in_child(relay.endpoint) == b"body"
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            assert pool.apply(_read_in_child, (relay.endpoint,)) == b"body"
+        assert relay.requests == {"GET": 2}
+    assert client._pid_of_first_request == os.getpid()
