@@ -91,7 +91,7 @@ class LogDir:
     @classmethod
     def open(
         cls,
-        path: str | Path,
+        path: str | Path | Sequence[str | Path],
         *,
         principal: str | None = None,
         read_to_log_end: bool = False,
@@ -99,7 +99,10 @@ class LogDir:
         clock: Callable[[], int] = time_ms,
         fs: FileSystem = LOCAL,
     ) -> LogDir:
-        """Open the log directory at `path`, native or a broker's.
+        """Open the log directory at `path`, native or a broker's; or several directories of brokers as one root.
+
+        Several directories, as of a broker's log.dirs or copies of several brokers' disks, are a sequence of paths, or
+        one path with commas between them. Each partition is read from its best replica.
 
         With a `principal`, such as "User:ann", methods raise AuthorizationError for operations that the access control
         entries do not permit. With `read_to_log_end`, a broker's logs are read up to the last complete, valid batch

@@ -47,6 +47,7 @@ from pyspark_kafkalog.storage.names import (
     parse_partition_dir,
     random_uuid,
 )
+from pyspark_kafkalog.storage.path_list import split_paths
 
 #: The id that Kafka reserves for the metadata topic (Uuid.METADATA_TOPIC_ID).
 METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -81,6 +82,10 @@ def create_root(
     Without `cluster_id` the id is random. Raises LogDirError if `root` is native and finished, ReadOnlyLogDirError if
     it contains a Kafka broker's files.
     """
+    if len(split_paths(root)) > 1:
+        raise LogDirError(
+            f"{root} names several directories, and one of them exists: create a log directory at one path"
+        )
     rng = rng if rng is not None else random.SystemRandom()
     make_dir(root, fs)
     with root_lock(root, is_new=True, fs=fs):
@@ -110,9 +115,12 @@ def make_dir(directory: Path, fs: FileSystem) -> None:
 
 
 def is_vacant(root: Path) -> bool:
-    """Whether a native root can be created at `root`: it is missing, empty, or a creation has just begun."""
+    """Whether a native root can be created at `root`: it is missing, empty, or a creation has just begun.
+
+    A path that names several directories is not.
+    """
     if not root.exists():
-        return True
+        return len(split_paths(root)) == 1
     return root.is_dir() and all(entry.name == LOCK_FILE or _is_begun(entry) for entry in root.iterdir())
 
 

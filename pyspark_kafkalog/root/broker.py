@@ -157,9 +157,10 @@ class BrokerRoot(ReadOnlyRoot):
 
     def _find_topic_id(self, topic: str) -> str | None:
         """The id in the first partition that has a readable one."""
-        return next(filter(None, map(self._id_in, self._partitions_of(topic))), None)
+        return next(filter(None, map(self.partition_topic_id, self._partitions_of(topic))), None)
 
-    def _id_in(self, topic_partition: TopicPartition) -> str | None:
+    def partition_topic_id(self, topic_partition: TopicPartition) -> str | None:
+        """The id in the partition's directory; None without a readable one."""
         directory = self.path / str(topic_partition)
         try:
             return None if directory.is_symlink() else read_topic_id(directory / PARTITION_METADATA)

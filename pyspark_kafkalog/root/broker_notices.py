@@ -1,11 +1,12 @@
-"""The state of a broker's process, and notices about the offsets of its directory that a reader does not get.
+"""The state of a broker's process, and notices about what a reader of its directory does not get.
 
 A broker holds a POSIX record lock on `.lock` while it runs, and writes `.kafka_cleanshutdown` when it stops. The kernel
 releases the lock however the process ends. The lock of a broker on another host is visible only if the file system
 shares locks between hosts; otherwise its directory is taken for that of a killed broker.
 
 A reader does not get offsets above the high watermark, in whole batches that the broker's checkpoint does not cover
-yet, nor offsets in remote storage, below the first local segment of a tiered topic.
+yet, nor offsets in remote storage, below the first local segment of a tiered topic. Of several directories it reads one
+replica of each partition, and is told where another has other records.
 """
 
 from __future__ import annotations
@@ -65,11 +66,54 @@ _OPTION: Final = "the option readToLogEnd (--read-to-log-end)"
 _LISTED_MAX: Final = 5
 
 
-def above_high_watermark(root: Path, partitions: Iterable[PartitionSnapshot]) -> str | None:
-    """The number of offsets above the high watermarks, with the reason and advice; None if there are none above."""
-    found = [each for each in partitions if each.offsets_above_high_watermark]
-    if not found:
-        return None
+def reading_notices(partitions: Iterable[PartitionSnapshot]) -> list[str]:
+    """What a reader of the partitions should know, for each directory that it reads, then for replicas that differ."""
+    above: dict[Path, list[PartitionSnapshot]] = {}
+    differing: list[PartitionSnapshot] = []
+    disks: dict[str, set[Path]] = {}
+    for each in partitions:
+        if each.offsets_above_high_watermark:
+            above.setdefault(each.directory.parent, []).append(each)
+        if any(replica.difference for replica in each.replicas):
+            differing.append(each)
+        for replica in each.replicas:
+            if replica.directory_id is not None:
+                disks.setdefault(replica.directory_id, set()).add(replica.directory.parent)
+    notices = [_above_high_watermark(root, found) for root, found in above.items()]
+    if differing:
+        notices.append(_differing(differing))
+    notices += [_copies(directory_id, found) for directory_id, found in disks.items() if len(found) > 1]
+    return notices
+
+
+def _differing(found: Sequence[PartitionSnapshot]) -> str:
+    listed = _listed(found, lambda each: "; ".join(describe_differences(each)))
+    return (
+        f"replicas of {plural(len(found), 'partition')} differ below their high watermarks ({listed}). The replica of "
+        "the latest leader epoch is read, as its cluster does; kafkalog verify compares all of them"
+    )
+
+
+def describe_differences(found: PartitionSnapshot) -> list[str]:
+    """Where each replica that differs from the one that is read does so."""
+    return [
+        f"offsets {each.difference.offset} to {each.difference.end_offset - 1} are of leader epoch "
+        f"{each.difference.epoch} in {found.directory.parent} and of {each.difference.other_epoch} in "
+        f"{each.directory.parent}"
+        for each in found.replicas
+        if each.difference is not None
+    ]
+
+
+def _copies(directory_id: str, found: Iterable[Path]) -> str:
+    return (
+        f"{' and '.join(sorted(map(str, found)))} have the same directory.id, {directory_id}: they are copies of one "
+        "disk, and of each partition the better copy is read"
+    )
+
+
+def _above_high_watermark(root: Path, found: Sequence[PartitionSnapshot]) -> str:
+    """The number of offsets above the high watermarks, with the reason and advice."""
     total = sum(each.offsets_above_high_watermark for each in found)
     listed = _listed(found, lambda each: f"{each.offsets_above_high_watermark:,}")
     return (

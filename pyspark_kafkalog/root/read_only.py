@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark_kafkalog.errors import ReadOnlyLogDirError, UnknownTopicError
-from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata, read_broker_metadata
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
@@ -47,7 +48,7 @@ class ReadOnlyRoot:
             self._partitions.setdefault(each.topic, []).append(each)
         self._snapshots.clear()
         self._topic_ids: dict[str, str | None] = {}
-        self._topic_configs: Mapping[str, Mapping[str, str]] | None = None
+        self._metadata: BrokerMetadata | None = None
 
     def _read_snapshot(self, topic_partition: TopicPartition) -> PartitionSnapshot:
         """The partition as it is now."""
@@ -72,10 +73,15 @@ class ReadOnlyRoot:
     def _is_link(self, topic_partition: TopicPartition) -> bool:
         return any((directory / str(topic_partition)).is_symlink() for directory in self.directories)
 
+    def metadata(self) -> BrokerMetadata:
+        """What the metadata log says; nothing without one. Raises OSError if it cannot be read."""
+        if self._metadata is None:
+            directory = self.directories[0] / METADATA_DIR
+            self._metadata = read_broker_metadata(directory) if directory.is_dir() else BrokerMetadata()
+        return self._metadata
+
     def _configs_of(self, topic: str) -> Mapping[str, str]:
-        if self._topic_configs is None:
-            self._topic_configs = read_topic_configs(self.directories[0])
-        return self._topic_configs.get(topic, {})
+        return self.metadata().topic_configs.get(topic, {})
 
     def _topic_id(self, topic: str) -> str | None:
         if topic not in self._topic_ids:
@@ -95,6 +101,10 @@ class ReadOnlyRoot:
                 f"topic {topic!r} has no partition {partition} in {self.path}, there are: {numbers}"
             )
         return self._snapshot(topic_partition)
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """All partitions in order, with that of the metadata log."""
+        return tuple(sorted(each for found in self._partitions.values() for each in found))
 
     def partitions_read(self) -> tuple[PartitionSnapshot, ...]:
         return tuple(self._snapshots.values())

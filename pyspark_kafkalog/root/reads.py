@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.root.broker_notices import above_high_watermark, remote_offsets
+from pyspark_kafkalog.root.broker_notices import reading_notices, remote_offsets
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.filesystem import time_ms
 
@@ -58,10 +58,8 @@ def read_table(
 
     schema = KAFKA_SCHEMA if columns is None else pa.schema([KAFKA_SCHEMA.field(name) for name in columns])
     partitions = tuple(partitions)
-    notice = above_high_watermark(
-        root.path, [each for each in partitions if end_offset is None or end_offset > each.high_watermark]
-    )
-    if notice is not None:
+    to_the_end = [each for each in partitions if end_offset is None or end_offset > each.high_watermark]
+    for notice in reading_notices(to_the_end):
         _LOG.warning(notice)
     batches = [
         batch

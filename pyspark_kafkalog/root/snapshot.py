@@ -15,6 +15,40 @@ if TYPE_CHECKING:
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two replicas' offsets [offset, end_offset), committed in both, that were written in different leader epochs.
+
+    `epoch` is that of the batch at `offset` in the replica that is read, `other_epoch` that in the other one.
+    """
+
+    offset: int
+    end_offset: int
+    epoch: int
+    other_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """One replica of a partition, in one of several directories of brokers.
+
+    `directory` is the partition's. `directory_id` and `node_id` are None if meta.properties does not say. `difference`:
+    where it differs from the replica that is read, None where the leader epochs are the same. A replica of another
+    topic of that name, which was deleted and created again, is not compared.
+    """
+
+    directory: Path
+    directory_id: str | None
+    node_id: int | None
+    topic_id: str | None
+    leader_epoch: int
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    is_of_other_topic: bool = False
+    difference: Difference | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSnapshot:
     """One partition as of one version of its root: its files and its offsets, in Kafka's terms.
@@ -24,6 +58,9 @@ class PartitionSnapshot:
     with tiered storage. `log_end_offset` is the end of the last whole, valid batch; it is above the high watermark only
     in a broker's directory, whose checkpoint may be older than its log. The active segment's base offset and size in
     bytes are -1 where they could only be found by reading the file system.
+
+    `replicas` has the partition's replicas if the root consists of several brokers' directories, the one that this is
+    first; otherwise it is empty.
 
     `topic_id` is Kafka's Uuid text, None if a broker's directory has no id for the topic. It identifies the topic also
     after it was deleted and another topic was created with its name.
@@ -40,6 +77,7 @@ class PartitionSnapshot:
     log_end_offset: int
     active_base_offset: int = -1
     active_size_bytes: int = -1
+    replicas: tuple[ReplicaState, ...] = field(default=(), repr=False)
     #: The last stable offset, or a function that finds it in the files, which a broker's directory needs.
     stable: int | Callable[[PartitionSnapshot], int] = field(repr=False, compare=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,18 +13,20 @@ from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
 from pyspark_kafkalog.root.broker import BrokerRoot
+from pyspark_kafkalog.root.broker_directories import BrokerDirectories
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.security.guarded_root import GuardedRoot
-from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error, check_identity
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
+from pyspark_kafkalog.storage.path_list import split_paths
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 def open_root(
-    path: str | Path,
+    path: str | Path | Sequence[str | Path],
     *,
     principal: str | None = None,
     read_to_log_end: bool = False,
@@ -32,17 +34,21 @@ def open_root(
     clock: Callable[[], int] = time_ms,
     fs: FileSystem = LOCAL,
 ) -> Root:
-    """Open the log directory at `path`, native or a broker's.
+    """Open the log directory at `path`, native or a broker's; or several directories of brokers as one root.
 
-    With a `principal`, such as "User:ann", methods raise AuthorizationError for operations that the access control
-    entries do not permit. With `read_to_log_end`, a broker's logs are read up to the last complete, valid batch instead
-    of the high watermark of the broker's checkpoint, which may be older than the logs.
+    Several directories are a sequence of paths, or one path with commas between them. With a `principal`, such as
+    "User:ann", methods raise AuthorizationError for operations that the access control entries do not permit. With
+    `read_to_log_end`, a broker's logs are read up to the last complete, valid batch instead of the high watermark of
+    the broker's checkpoint, which may be older than the logs.
 
     Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
     """
-    path = Path(path)
+    paths = split_paths(path) if isinstance(path, (str, Path)) else tuple(map(Path, path))
+    if len(paths) != 1:
+        root = _open_directories(paths, identity, clock=clock, read_to_log_end=read_to_log_end)
+        return root if principal is None else GuardedRoot(root, principal)
+    (path,) = paths
     check_identity(path, identity)
-    root: Root
     if is_native_root(path):
         root = FileRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs)
         if read_to_log_end:
@@ -50,6 +56,20 @@ def open_root(
     else:
         root = BrokerRoot(path, clock=clock, read_to_log_end=read_to_log_end)
     return root if principal is None else GuardedRoot(root, principal)
+
+
+def _open_directories(
+    paths: Sequence[Path], identity: RootIdentity | None, *, clock: Callable[[], int], read_to_log_end: bool
+) -> Root:
+    if not paths:
+        raise LogDirError("no path is given: name a log directory")
+    for path in paths:
+        if is_native_root(path):
+            raise LogDirError(f"{path} is not a broker's directory: of several directories each must be; open it alone")
+    root = BrokerDirectories(paths, clock=clock, read_to_log_end=read_to_log_end)
+    if identity is not None and not identity.fits(root.identity):
+        raise another_root_error(root.path, identity, root.identity)
+    return root
 
 
 def create_native_root(path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> FileRoot:

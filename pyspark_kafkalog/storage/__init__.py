@@ -1,6 +1,7 @@
 """Kafka's files on disk, without a root's metadata. In reading order:
 
 names        names of topics, partition directories and files
+path_list    several directories as one path
 filesystem   the calls that change the file system; flush modes; file operations in threads; the clock
 artefacts/   the small files of a partition directory and of a root, one format a module
 segment/     one segment: its log file and its indexes

@@ -238,12 +238,11 @@ def warn_of_unread_offsets(
 ) -> None:
     """Print to sys.stderr how many offsets are above the high watermarks of all opened, or the given, partitions.
 
-    Only for a broker's directory.
+    Only for brokers' directories; of several also where the replicas of these partitions differ.
     """
-    from pyspark_kafkalog.root.broker_notices import above_high_watermark
+    from pyspark_kafkalog.root.broker_notices import reading_notices
 
-    notice = above_high_watermark(log_dir.path, log_dir.root.partitions_read() if partitions is None else partitions)
-    if notice is not None:
+    for notice in reading_notices(log_dir.root.partitions_read() if partitions is None else partitions):
         sys.stderr.write(f"kafkalog {command}: {notice}\n")
 
 

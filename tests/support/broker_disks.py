@@ -4,11 +4,16 @@ killed    SIGKILL half a second after the last write; `replication-offset-checkp
           watermarks): orders-0 60 (20), orders-1 30 (30), paid-0 24 (10). Above the high watermark paid-0 holds a
           committed transaction, an aborted one, and one left open at offset 21; group billing committed again.
 tiered    clean stop of a tiering broker: closed segments are in remote storage, some of tiered-overlap-0 here too
+cluster   three brokers' disks, 1, 2 and 3, and what consumers got (`cluster_rows`). Node 2 was killed, elected-0 got 30
+          more records in node 1, which was killed then. Node 2, back again, was elected the unclean leader of
+          elected-0 and wrote others from offset 40 on. Both partitions of orders got more records in nodes 2 and 3;
+          topic again was deleted and created again there. Nodes 2 and 3 were stopped cleanly. Node 1 was never back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import subprocess
 import sys
@@ -45,6 +50,19 @@ def killed(tmp_path: Path) -> Path:
 @pytest.fixture
 def tiered(tmp_path: Path) -> Path:
     return Path(shutil.copytree(_DISKS / "tiered", tmp_path / "tiered"))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> list[Path]:
+    """The disks of nodes 1, 2 and 3."""
+    root = Path(shutil.copytree(_DISKS / "cluster", tmp_path / "cluster"))
+    return [root / name for name in ("1", "2", "3")]
+
+
+def cluster_rows(topic: str) -> list[tuple[int, int, int, str]]:
+    """Partition, offset, timestamp in ms and value of the records of a topic of `cluster`, in order."""
+    rows = json.loads((_DISKS / "cluster" / "expected.json").read_text())[topic]
+    return [(partition, offset, timestamp_ms, value) for partition, offset, timestamp_ms, value in rows]
 
 
 @contextlib.contextmanager

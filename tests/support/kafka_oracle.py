@@ -126,11 +126,16 @@ def dump_log(files: Sequence[Path], *options: str) -> subprocess.CompletedProces
 
 @dataclass
 class Broker:
-    """One Kafka node. `home` holds server.properties, server.log and `data`, its log.dirs."""
+    """One Kafka node. `home` holds server.properties, server.log and `data`, its log.dirs.
+
+    `controller_port` 0: a free one at each start.
+    """
 
     home: Path
     settings: Mapping[str, str] = field(default_factory=dict)
     java_options: Sequence[str] = ("-Xms64m", "-Xmx512m", *QUICK_START)
+    controller_port: int = 0
+    format_options: Sequence[str] = ("--standalone",)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _port: int = field(default=0, init=False)
 
@@ -159,11 +164,17 @@ class Broker:
 
     def start(self) -> Broker:
         """Format `home` if need be, start, and wait until the broker answers. Port numbers are new at each start."""
+        self.launch()
+        self.wait_until_ready()
+        return self
+
+    def launch(self) -> None:
+        """Format `home` if need be, and start."""
         if self.is_running:
-            return self
+            return
         self.data.mkdir(parents=True, exist_ok=True)
         self._port = free_port()
-        (self.home / "server.properties").write_text(self._properties(controller_port=free_port()))
+        (self.home / "server.properties").write_text(self._properties(self.controller_port or free_port()))
         if not (self.data / "meta.properties").exists():
             self._format()
         command = _java_command("kafka.Kafka", str(self.home / "server.properties"), options=self.java_options)
@@ -172,8 +183,6 @@ class Broker:
             command.insert(1, f"-XX:ArchiveClassesAtExit={self._own_class_archive}")
         with (self.home / "server.log").open("ab") as log:
             self._process = start_server(command, log)
-        self._wait_until_ready()
-        return self
 
     def stop(self) -> None:
         """Clean shutdown: checkpoints and `.kafka_cleanshutdown` are written."""
@@ -227,7 +236,7 @@ class Broker:
     def _format(self) -> None:
         cluster_id = "kafkalog-tests-cluster"  # 22 characters, as the base64 of a UUID has
         config = self.home / "server.properties"
-        done = run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", config, "--standalone")
+        done = run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", config, *self.format_options)
         if done.returncode:
             raise KafkaOracleError(f"format failed:\n{done.stdout}{done.stderr}")
 
@@ -261,7 +270,8 @@ class Broker:
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())
 
-    def _wait_until_ready(self) -> None:
+    def wait_until_ready(self) -> None:
+        """Wait until the broker answers. Raises KafkaOracleError if it does not, or dies."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 

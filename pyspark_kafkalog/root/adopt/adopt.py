@@ -82,6 +82,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.path_list import split_paths
 
 #: A checkpoint written within this time may be a running broker's (replica.high.watermark.checkpoint.interval.ms: 5 s).
 FRESH_S: Final = 15.0
@@ -155,6 +156,8 @@ def adopt(
     that `make_plan` refuses; DiskFormatError for a damaged log that a broker would refuse too.
     """
     rng = rng if rng is not None else random.SystemRandom()
+    if len(split_paths(root)) > 1:
+        raise LogDirError(f"{root} names several directories: one directory of one broker is adopted, in place")
     if not root.is_dir():
         raise LogDirError(f"{root} is not a directory")
     with adoption_lock(root, fs=fs, create=not dry_run):

@@ -4,8 +4,9 @@ A misspelt or unknown option, an invalid value, or options that contradict each 
 names the option and lists what is allowed. Options of the other direction are accepted where a table has options for
 both.
 
-The option `path` names a log directory, or one partition directory in it. Tasks run in other working directories than
-the driver, so a path is made absolute before it is sent to them.
+The option `path` names a log directory, or one partition directory in it, or several directories of brokers with commas
+between them, which Spark calls `paths` after `load([...])`. Tasks run in other working directories than the driver, so
+a path is made absolute before it is sent to them.
 
 Options of a SQL table, `CREATE TABLE t USING kafkalog OPTIONS (path ..., subscribe ...)`: Spark 4.2 passes them to a
 Python data source only when it asks for the schema at CREATE TABLE, among the table's properties; a SELECT has no
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import logging
 import re
 from collections.abc import Mapping
@@ -55,6 +57,7 @@ from pyspark_kafkalog.spark.options.table import (
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition, parse_partition_dir
+from pyspark_kafkalog.storage.path_list import join_paths, split_paths
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 
@@ -92,12 +95,24 @@ def absolute_path(text: str) -> Path:
 
 
 def locate(text: str) -> Location:
-    """The root of `text`, and the partition if it is a partition directory: named like one, with a segment in it."""
+    """The root of `text`, and the partition if it is a partition directory: named like one, with a segment in it.
+
+    The root of several directories is their paths, absolute, with commas between.
+    """
     path = absolute_path(text)
+    if not path.exists():
+        several = split_paths(",".join(map(_plain, text.split(","))))
+        if len(several) > 1:
+            return Location(join_paths(each.absolute() for each in several))
     partition = parse_partition_dir(path.name)
     if partition is not None and has_log(path):
         return Location(path.parent, partition)
     return Location(path)
+
+
+def _plain(text: str) -> str:
+    """`text` as a path if it is a URI."""
+    return str(absolute_path(text.strip())) if _SCHEME.fullmatch(text.strip()) is not None else text
 
 
 def at_location(subscription: Subscription, location: Location) -> Subscription:
@@ -114,6 +129,7 @@ def at_location(subscription: Subscription, location: Location) -> Subscription:
 
 _METADATA_KEY: Final = "kafkalog.tableOptions"
 _CARRIER: Final = "timestampType"
+_PATHS: Final = "paths"
 _OPTION_PREFIX: Final = "option."
 
 
@@ -141,7 +157,7 @@ def with_table_options(schema: StructType, options: Mapping[str, str]) -> Struct
 
 def effective_read_options(raw: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """`raw`; if it has no path, a table is read: then `raw` overrides the options in the schema's metadata."""
-    if "path" in raw or _CARRIER not in schema.names:
+    if not raw.keys().isdisjoint(("path", _PATHS)) or _CARRIER not in schema.names:
         return dict(raw)
     carried = (schema[_CARRIER].metadata or {}).get(_METADATA_KEY, {})
     return {**carried, **raw}
@@ -318,6 +334,9 @@ def _parse(raw: Mapping[str, str], direction: Direction) -> dict[str, Any]:
     """Values by canonical name. Options of the other direction are checked too: a table has options for both."""
     given: dict[str, Any] = {}
     for name, text in raw.items():
+        if name.lower() == _PATHS:
+            given["path"] = _joined(text)
+            continue
         option = _BY_LOWER_NAME.get(name.lower())
         if option is None:
             if any(ignored.matches(name) for ignored in IGNORED_OPTIONS):
@@ -330,9 +349,18 @@ def _parse(raw: Mapping[str, str], direction: Direction) -> dict[str, Any]:
     return given
 
 
+def _joined(text: str) -> str:
+    """The option `path` for the paths of `load([...])`, which Spark passes as JSON."""
+    try:
+        paths = json.loads(text)
+    except ValueError:
+        paths = None
+    if not isinstance(paths, list) or not paths or not all(isinstance(each, str) and each.strip() for each in paths):
+        raise InvalidOptionError(f"option paths has the bad value {text!r}: expected a JSON list of paths")
+    return ",".join(paths)
+
+
 def _unknown(name: str, direction: Direction) -> str:
-    if name.lower() == "paths":
-        return "kafkalog takes one path; to read several log directories, read each and union them"
     advice = refusal(name)
     if advice is not None:
         return f"option {name} has no counterpart in kafkalog: {advice}"

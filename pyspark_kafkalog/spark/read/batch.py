@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.root.broker_notices import above_high_watermark
+from pyspark_kafkalog.root.broker_notices import reading_notices
 from pyspark_kafkalog.spark.options.parse import Location, ReadOptions, at_location, locate
 from pyspark_kafkalog.spark.read.filters import PushedFilters, push_filters
 from pyspark_kafkalog.spark.read.plan import (
@@ -62,8 +62,7 @@ class KafkalogBatchReader(DataSourceReader):
 
     def _planned(self, root: Root, location: Location) -> list[OffsetRangePartition]:
         ranges = self._plan(root, location)
-        notice = above_high_watermark(root.path, root.partitions_read())
-        if notice is not None:
+        for notice in reading_notices(root.partitions_read()):
             _LOG.warning(notice)
         names = {each.topic_partition.topic for each in ranges}
         # Of a broker's directory, or a copy of one, people also read partitions that were put together.

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import DataLossError, KafkalogError, ReadOnlyLogDirError
-from pyspark_kafkalog.root.broker_notices import above_high_watermark
+from pyspark_kafkalog.root.broker_notices import reading_notices
 from pyspark_kafkalog.spark.options.parse import StreamReadOptions, at_location, locate
 from pyspark_kafkalog.spark.options.positions import Earliest
 from pyspark_kafkalog.spark.read.plan import (
@@ -374,11 +374,10 @@ class _Source:
         return self._view
 
     def _warn_once(self) -> None:
-        """Log, once per query, how many offsets of a broker's directory are above its high watermarks."""
+        """Log, once per query, what it does not read of brokers' directories."""
         if not self._has_warned:
             self._has_warned = True
-            notice = above_high_watermark(self._path, self.root.partitions_read())
-            if notice is not None:
+            for notice in reading_notices(self.root.partitions_read()):
                 _LOG.warning(notice)
 
     def _open(self, identity: RootIdentity | None) -> Root:

@@ -95,6 +95,7 @@ def plan_batch(options: WriteOptions) -> tuple[WritePlan, Root]:
     from pyspark_kafkalog.security.open import open_or_create_root
 
     root = open_or_create_root(_root_path(options), principal=options.principal)
+    root.check_writable()
     target = None if options.topic is None else TopicTarget.open(root, options.topic)
     return WritePlan(options, root.path, root.identity, target, uuid.uuid4().hex), root
 

@@ -210,9 +210,14 @@ def test_unknown_write_option_is_refused_with_allowed_options() -> None:
         parse_write_options({**PATH, "acks": "all"})
 
 
-def test_several_paths_are_refused() -> None:
-    with pytest.raises(InvalidOptionError, match="takes one path"):
-        parse_read_options({"paths": '["a","b"]'})
+def test_paths_of_load_are_one_path_with_commas() -> None:
+    assert parse_read_options({"paths": '["a","b,c"]'}).path == "a,b,c"
+
+
+@pytest.mark.parametrize("text", ["", "a,b", "[]", '{"a": 1}', "[1]", '[" "]'])
+def test_paths_that_are_no_list_are_refused(text: str) -> None:
+    with pytest.raises(InvalidOptionError, match=r"option paths has the bad value .* expected a JSON list of paths"):
+        parse_read_options({"paths": text})
 
 
 def test_missing_path_is_refused() -> None:
